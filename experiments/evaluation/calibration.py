@@ -1,13 +1,11 @@
 """What a run's predictions need to be acted on, fitted on its validation data and stored beside its weights."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ConfigDict, TypeAdapter
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel
 from scipy.stats import binomtest
 from torch import Tensor
 
@@ -21,8 +19,7 @@ from probattn.inference.metrics import regression
 CALIBRATION = "calibration.json"
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(ser_json_inf_nan="strings"))
-class Calibration:
+class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
     """Temperature, conformal sets or intervals, and abstention of one run.
 
     Sets and abstention apply to the scaled probabilities, as :meth:`apply` returns them.
@@ -49,10 +46,13 @@ class Calibration:
     confidence: float | None = None
 
     @classmethod
-    def fit(
-        cls, valid: Prediction, *, weights: str, num_samples: int, seed: int, level: float = 0.9, max_risk: float = 0.05
-    ) -> Self:
+    def fit(cls, valid: Prediction, *, level: float = 0.9, max_risk: float = 0.05, **origin: Any) -> Self:
         """Fit to a prediction of validation data with its labels.
+
+        Args:
+            valid: the prediction.
+            level, max_risk: as the attributes.
+            origin: ``weights``, ``num_samples`` and ``seed`` of the prediction.
 
         Raises:
             ValueError: a level or a risk outside (0, 1); invalid probabilities or labels.
@@ -62,13 +62,13 @@ class Calibration:
         """
         if not 0 < level < 1:
             raise ValueError(f"the level of sets and intervals must lie between 0 and 1, got {level}")
-        common = {"weights": weights, "num_samples": num_samples, "seed": seed, "level": level, "max_risk": max_risk}
+        origin |= {"level": level, "max_risk": max_risk}
         if valid.probs is None:
-            return cls(**common, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item())
+            return cls(**origin, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item())
         temperature = fit_temperature(valid)
         scaled = scale(valid, temperature)
         return cls(
-            **common,
+            **origin,
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
             class_quantiles=tuple(ByClass(alpha=1 - level).fit_prediction(scaled).quantile.tolist()),
@@ -86,8 +86,8 @@ class Calibration:
             probs: scaled probabilities.
             by_class: use the quantile of each class, so that rare classes are covered too.
         """
-        quantile = probs.new_tensor(self.class_quantiles if by_class else self.quantile, dtype=probs.double().dtype)
-        return 1 - probs.double() <= quantile
+        probs = probs.double()
+        return 1 - probs <= probs.new_tensor(self.class_quantiles if by_class else self.quantile)
 
     def accepts(self, probs: Tensor) -> Tensor:
         """Return which answers are accepted, bool ``(n,)``, of scaled probabilities ``(n, classes)``."""
@@ -106,69 +106,52 @@ class Calibration:
             ``plain sets`` and ``by-class sets`` (coverage and mean size); for numbers ``predicted intervals`` and
             ``conformal intervals`` (coverage and mean width).
         """
-        labels = test.labels
+        labels, evaluated = test.labels, {}
         if test.probs is None:
             ends = {"predicted": regression.interval(test, self.level), "conformal": self.intervals(test)}
-            return {f"{kind} intervals": _interval_scores(*pair, labels) for kind, pair in ends.items()}
+            for kind, (low, high) in ends.items():
+                scores = {"coverage": (low <= labels) & (labels <= high), "width": (high - low).clamp(min=0)}
+                evaluated[f"{kind} intervals"] = _means(scores)
+            return evaluated
         probs = self.apply(test).probs
         accepted = self.accepts(probs)
         count, wrong = int(accepted.sum()), int((accepted & (probs.argmax(1) != labels)).sum())
-        evaluated = {"abstention": {"accepted": count, "coverage": count / len(labels)}}
+        evaluated["abstention"] = {"accepted": count, "coverage": count / len(labels)}
         if count:
-            interval = binomtest(wrong, count).proportion_ci(method="exact")
-            evaluated["abstention"] |= {"risk": wrong / count, "low": float(interval.low), "high": float(interval.high)}
+            low, high = binomtest(wrong, count).proportion_ci(method="exact")
+            evaluated["abstention"] |= {"risk": wrong / count, "low": float(low), "high": float(high)}
         for kind in ("plain", "by-class"):
             sets = self.sets(probs, by_class=kind == "by-class")
-            scores = {"coverage": _covered(sets, labels), "size": sets.sum(1)}
-            evaluated[f"{kind} sets"] = {key: value.double().mean().item() for key, value in scores.items()}
+            evaluated[f"{kind} sets"] = _means({"coverage": _covered(sets, labels), "size": sets.sum(1)})
         return evaluated
 
     def by_class(self, test: Prediction, classes: Sequence[str]) -> list[dict[str, Any]]:
-        """Return class, count, accuracy, and coverage of plain and of by-class sets, for classes with test examples."""
+        """Return ``class``, ``n``, ``accuracy`` and coverage of both kinds of sets, for classes with test examples."""
         probs, labels = self.apply(test).probs, test.labels
-        measures = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
-        measures["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
-        rows = []
-        for number in labels.unique().tolist():
-            chosen = labels == number
-            means = {key: value[chosen].double().mean().item() for key, value in measures.items()}
-            rows.append({"class": classes[number], "count": int(chosen.sum())} | means)
-        return rows
+        scores = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
+        scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
+        masks = {number: labels == number for number in labels.unique().tolist()}
+        return [
+            {"class": classes[number], "n": int(mask.sum())}
+            | _means({key: value[mask] for key, value in scores.items()})
+            for number, mask in masks.items()
+        ]
 
     def save(self, folder: Path) -> None:
         """Write ``calibration.json`` into the folder of a run."""
-        write_bytes(folder / CALIBRATION, json.dumps(self.to_json(), indent=2).encode())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the values by name; infinite ones as text, which JSON can hold."""
-        return json.loads(TypeAdapter(type(self)).dump_json(self))
-
-    @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """Read what :meth:`to_json` returns.
-
-        Raises:
-            CheckpointError: content of another form.
-        """
-        try:
-            return TypeAdapter(cls).validate_python(content)
-        except ValueError as error:
-            raise CheckpointError(f"a calibration cannot be read ({error}): evaluate the run again") from error
+        write_bytes(folder / CALIBRATION, self.model_dump_json(indent=2).encode())
 
     @classmethod
     def load(cls, folder: Path, *, weights: str) -> Self | None:
         """Read the calibration of a run with these weights; None if the run has none.
 
         Raises:
-            CheckpointError: a damaged file, or a calibration of other weights.
+            CheckpointError: it is a calibration of other weights.
         """
         path = folder / CALIBRATION
         if not path.exists():
             return None
-        try:
-            calibration = TypeAdapter(cls).validate_json(path.read_bytes())
-        except ValueError as error:
-            raise CheckpointError(f"{path} is damaged ({error}): evaluate the run again") from error
+        calibration = cls.model_validate_json(path.read_bytes())
         if calibration.weights != weights:
             raise CheckpointError(f"{path} belongs to other weights: evaluate the run again")
         return calibration
@@ -179,6 +162,5 @@ def _covered(sets: Tensor, labels: Tensor) -> Tensor:
     return sets.gather(1, labels[:, None]).squeeze(1)
 
 
-def _interval_scores(low: Tensor, high: Tensor, labels: Tensor) -> dict[str, float]:
-    inside = (low <= labels) & (labels <= high)
-    return {"coverage": inside.double().mean().item(), "width": (high - low).clamp(min=0).mean().item()}
+def _means(values: dict[str, Tensor]) -> dict[str, float]:
+    return {key: value.double().mean().item() for key, value in values.items()}

@@ -2,10 +2,8 @@
 
 import functools
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +11,14 @@ import pandas as pd
 
 from probattn.experiments.evaluation import methods, predictions
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.eval_sets import SEVERITIES, STANDARD, TestSet, eval_sets
+from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
 from probattn.experiments.evaluation.evaluated_run import EVALUATION, SCORES, file_digests
 from probattn.experiments.evaluation.run_result import RunResult, run_result
 from probattn.experiments.evaluation.scores import score, to_frame
-from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction
 from probattn.inference.io.files import locked, write_bytes
-
-SAVED_EVERY = 60.0
-"""Seconds after which predictions are saved while others are still made."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +37,11 @@ def evaluate(
     num_samples: int | None = None,
     seed: int = 0,
     by: Sequence[str] = (),
-    shift: bool = False,
-    corruptions: Sequence[str] = STANDARD,
-    severities: Sequence[int] = SEVERITIES,
-    ood: Sequence[str] = (),
     convergence: bool = True,
     level: float = 0.9,
     max_risk: float = 0.05,
     say: Callable[[str], None] = lambda text: None,
+    **tests: Any,
 ) -> Evaluation:
     """Evaluate a run's best epoch; write ``scores.csv``, ``evaluation.json``, ``calibration.json``, ``predictions/``.
 
@@ -62,13 +53,11 @@ def evaluate(
         num_samples: draws of each prediction, by default ``train.num_samples``.
         seed: seed of the draws.
         by: methods in addition to the posterior predictive (see :mod:`probattn.experiments.evaluation.methods`).
-        shift: evaluate on corrupted test images, too.
-        corruptions, severities: those of ``shift``.
-        ood: names of OOD image sets (see :mod:`probattn.experiments.data.images.ood_sets`).
         convergence: test whether the posterior has converged (see :func:`run_convergence`).
         level: probability that conformal sets and intervals hold the label.
         max_risk: largest error rate of accepted answers.
         say: called with a message about the progress.
+        tests: ``shift``, ``corruptions``, ``severities`` and ``ood`` of :func:`eval_sets`.
 
     Raises:
         SettingsError, CheckpointError: the folder holds no run, or a damaged one; an unknown method.
@@ -79,40 +68,30 @@ def evaluate(
     read_record(folder)  # raises before a folder without a run gets a lock
     with locked(folder):
         run = open_run(folder, root=root)
-        shifted = {"shift": shift, "corruptions": tuple(corruptions), "severities": tuple(severities)}
-        sets = eval_sets(run.dataset, root=root, ood=ood, **shifted)
-        num_samples, files = num_samples or run.settings.train.num_samples, file_digests(folder)
-        draws = {"num_samples": num_samples, "seed": seed}
+        sets = eval_sets(run.dataset, root=root, **tests)
+        files = file_digests(folder)
+        draws = {"num_samples": num_samples or run.settings.train.num_samples, "seed": seed}
         predicted = predict_sets(run, sets, names, key={"files": files, **draws}, say=say)
         scores = {name: score(by_set) for name, by_set in predicted.items()}
-        posterior = predicted[methods.POSTERIOR]
-        levels = {"level": level, "max_risk": max_risk}
+        posterior, levels = predicted[methods.POSTERIOR], {"level": level, "max_risk": max_risk}
         calibration = Calibration.fit(posterior["valid"], weights=files["best.pt"], **draws, **levels)
-        source = next((part.source for part in sets.values() if part.source), "")
-        options = {"calibration": calibration, "convergence": convergence, "shift_source": source}
-        result = run_result(run, posterior, scores[methods.POSTERIOR], **options)
+        of_posterior = scores[methods.POSTERIOR]
+        options = {"calibration": calibration, "convergence": convergence}
+        options["shift_source"] = next((part.source for part in sets.values() if part.source), "")
+        result = run_result(run, posterior, of_posterior, **options)
         for row in result.by_class:
-            values = {"n": row["count"]} | {key: row[key] for key in ("accuracy", "coverage", "coverage_by_class")}
-            scores[methods.POSTERIOR][f"class/{row['class']}"] = values
+            of_posterior[f"class/{row['class']}"] = {key: value for key, value in row.items() if key != "class"}
         frame = to_frame(scores, run=result.label, seed=run.settings.train.seed or 0)
         calibration.save(folder)
         write_bytes(folder / SCORES, frame.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace"))
-        content = {
+        shown = ("decisions", "variants", "unfinished", "shift_source")
+        content = {name: getattr(result, name) for name in shown} | {
             "run": run.name,
-            "options": draws | shifted | levels | {"methods": names, "ood": tuple(ood), "data": root and str(root)},
+            "options": draws | levels | tests | {"methods": names, "data": root and str(root)},
             "files": files,
             "data": {name: part.digest() for name, part in sets.items()},
-            "shift_source": source,
-            "decisions": result.decisions,
-            "posterior": list(map(asdict, result.posterior)),
-            "convergence": result.convergence and [asdict(site) | {"state": site.state} for site in result.convergence],
-            "spread": result.spread,
-            "variants": result.variants,
-            "similarity": result.similarity,
+            "posterior": [asdict(site) | {"state": site.state} for site in result.posterior],
             "best_epoch": run.best_epoch,
-            "unfinished": result.unfinished,
-            "versions": {library: version(library) for library in ("probattn", "torch", "pyro-ppl")},
-            "evaluated_on": environment(run.device),
         }
         write_bytes(folder / EVALUATION, json.dumps(content, indent=2).encode())
     return Evaluation(result, frame, calibration)
@@ -136,19 +115,17 @@ def predict_sets(
         key: the run's files, and ``num_samples`` and ``seed`` of the draws.
         say: called with a message about the progress.
     """
-    options = {"num_samples": key["num_samples"], "seed": key["seed"]}
-    stored = {method: predictions.load(run.folder, method, key=key) for method in names}
+    options = {name: key[name] for name in ("num_samples", "seed")}
     fitted = functools.cache(functools.partial(methods.fit, run, **options))
-    digests, saved, changed = {name: part.digest() for name, part in sets.items()}, time.monotonic(), set()
+    predicted: dict[str, dict[str, Prediction]] = {method: {} for method in names}
     for number, (name, part) in enumerate(sets.items(), 1):
-        missing = [method for method in names if stored[method].get(name, {}).get("digest") != digests[name]]
-        forward = methods.Forward(run, part.load(), **options) if missing else None
-        for method in missing:
-            stored[method][name] = predictions.to_fields(methods.predict(fitted(method), forward), digests[name])
-        changed |= set(missing)
-        if number == len(sets) or time.monotonic() - saved > SAVED_EVERY:
-            for method in changed:
-                predictions.save(run.folder, method, stored[method], key=key)
-            saved, changed = time.monotonic(), set()
-            say(f"{run.folder}: {number} of {len(sets)} test sets predicted")
-    return {method: {name: predictions.to_prediction(stored[method][name]) for name in sets} for method in names}
+        stamp, forward = {**key, "digest": part.digest()}, None
+        for method in names:
+            prediction = predictions.load(run.folder, method, name, key=stamp)
+            if prediction is None:
+                forward = forward or methods.Forward(run, part.load(), **options)
+                prediction = methods.predict(fitted(method), forward)
+                predictions.save(run.folder, method, name, prediction, key=stamp)
+            predicted[method][name] = prediction
+        say(f"{run.folder}: {number} of {len(sets)} test sets predicted")
+    return predicted

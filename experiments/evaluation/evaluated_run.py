@@ -50,10 +50,10 @@ class EvaluatedRun:
 
     def predictions(self, names: Collection[str], method: str) -> dict[str, Prediction]:
         """Return the stored predictions by a method on those of some test sets that the scores were computed from."""
-        stored = predictions.load(self.folder, method, key={"files": self.content["files"], **self.draws})
-        digests = {name: digest for name, digest in self.content["data"].items() if name in names}
-        fresh = [name for name, digest in digests.items() if stored.get(name, {}).get("digest") == digest]
-        return {name: predictions.to_prediction(stored[name]) for name in fresh}
+        common = {"files": self.content["files"], **self.draws}
+        keys = {name: common | {"digest": digest} for name, digest in self.content["data"].items() if name in names}
+        stored = {name: predictions.load(self.folder, method, name, key=key) for name, key in keys.items()}
+        return {name: prediction for name, prediction in stored.items() if prediction is not None}
 
 
 def file_digests(folder: Path) -> dict[str, str]:
@@ -66,20 +66,16 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
     """Read the scores of a run.
 
     Raises:
-        SettingsError: no run, one that was not evaluated, a damaged file, or a run that has changed since.
+        SettingsError: no run, one that was not evaluated, or a run that has changed since.
     """
     record, advice = read_record(folder), f"evaluate it with `probattn evaluate {folder}`"
     try:
         content = json.loads((folder / EVALUATION).read_bytes())
-        scores, files = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str}), content["files"]
+        scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} was not evaluated: {advice}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise SettingsError(f"the evaluation in {folder} is damaged ({error}): {advice} again") from error
-    now = file_digests(folder)
-    changed = [name for name in files if now.get(name) != files[name]]
-    if changed:
-        raise SettingsError(f"{' and '.join(changed)} of {folder} changed since the run was evaluated: {advice} again")
+    if not content["files"].items() <= file_digests(folder).items():
+        raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
     return EvaluatedRun(folder, record.name, record.settings, scores, content)
 
 
@@ -97,7 +93,5 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
         names = mine.keys() & theirs.keys() | (set.union(*shifts) if all(shifts) else set())
         differing = sorted(name for name in names if mine.get(name) != theirs.get(name))
         if differing:
-            raise SettingsError(
-                f"{one.folder} and {other.folder} were evaluated on other {', '.join(differing[:3])}: evaluate both on "
-                "the same data with the same options"
-            )
+            which = f"{one.folder} and {other.folder} were evaluated on other {', '.join(differing[:3])}"
+            raise SettingsError(f"{which}: evaluate both on the same data with the same options")

@@ -39,10 +39,11 @@ def run_convergence(run: TrainedRun, *, seed: int) -> list[SiteConvergence]:
         seed: seed of draws and batches.
     """
     last, loader = _objective(run)
+    weights = (last.kl, last.local_kl)
     with torch.random.fork_rng(), alpha(last.alpha):
         torch.manual_seed(seed)
-        options = {"kl_weights": (last.kl, last.local_kl), "refit_epochs": REFIT_EPOCHS}
-        return convergence(run.model, run.guide, _FirstBatches(loader), **options)
+        loader = _FirstBatches(loader)
+        return convergence(run.model, run.guide, loader, kl_weights=weights, refit_epochs=REFIT_EPOCHS)
 
 
 def refitted(run: TrainedRun) -> tuple[Supervised, Guide]:
@@ -59,8 +60,8 @@ def refitted(run: TrainedRun) -> tuple[Supervised, Guide]:
 
 def _objective(run: TrainedRun) -> tuple[StepCoefficients, Loader]:
     """Return the coefficients of the best epoch's last step, and the batches in the order of the first epoch."""
-    options, order = run.settings.train, generator(run.settings)
-    loader = run.dataset.training(batch_size=run.settings.data.batch_size, generator=order, device=run.device)
+    options, size = run.settings.train, run.settings.data.batch_size
+    loader = run.dataset.training(batch_size=size, generator=generator(run.settings), device=run.device)
     steps = options.steps_per_epoch(len(loader))
-    sizes = {"steps_per_epoch": steps, "num_data": run.model.num_data}
-    return StepCoefficients.at(run.best_epoch * steps - 1, options=options, **sizes), loader
+    step = run.best_epoch * steps - 1
+    return StepCoefficients.at(step, options=options, steps_per_epoch=steps, num_data=run.model.num_data), loader

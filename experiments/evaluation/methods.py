@@ -3,15 +3,14 @@
 import functools
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
 from probattn.experiments.config.validation import SettingsError, unknown
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.table_dataset import Table
-from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.guide_convergence import refitted
 from probattn.experiments.runs.load import TrainedRun
+from probattn.experiments.runs.sources import Part
 from probattn.guides import Guide
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
 from probattn.inference.imports import MissingExtraError
@@ -38,20 +37,24 @@ DEFAULT = ("temperature", "mc-dropout", "laplace", "sv-dkl")
 class Forward:
     """Forward pass of a run over its data, computed once, from the seed, for all methods that need no other."""
 
-    def __init__(self, run: TrainedRun, data: Images | Texts | Table, *, num_samples: int, seed: int) -> None:
+    def __init__(self, run: TrainedRun, data: Part, *, num_samples: int, seed: int) -> None:
         self.predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
         self.batches, self.seed, self.has_classes = run.batches_by_length(data), seed, bool(run.dataset.classes)
+
+    def seeded(self, function: Callable[[Any], Any]) -> Any:
+        """Return what a function returns of the batches, from the seed."""
+        torch.manual_seed(self.seed)
+        return function(self.batches)
 
     @functools.cached_property
     def features(self) -> Features:
         """Inputs of the last layer, and the posterior predictive."""
-        torch.manual_seed(self.seed)
-        return features(self.predictor, self.batches)
+        return self.seeded(functools.partial(features, self.predictor))
 
     @functools.cached_property
     def prediction(self) -> Prediction:
         """The posterior predictive."""
-        return self.features.prediction if self.has_classes else _seeded(self.predictor, self)
+        return self.features.prediction if self.has_classes else self.seeded(self.predictor.predict)
 
 
 Method = Callable[[Forward], Prediction]
@@ -94,14 +97,11 @@ def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool
             raise SettingsError(f"--method mc-dropout: {error}, or leave it out") from error
 
 
-def title(name: str) -> str:
-    """Return the name of a method for tables; empty for the posterior predictive alone."""
-    return " + ".join(filter(None, (TITLES[part] for part in name.split("+"))))
-
-
 def row_label(run: str, method: str) -> str:
     """Return the label of a run's row in a table: its name, and the method unless it is the posterior predictive."""
-    return f"{run}, {method}" if method.startswith(ENSEMBLE) else " + ".join(filter(None, (run, title(method))))
+    if method.startswith(ENSEMBLE):
+        return f"{run}, {method}"
+    return " + ".join(filter(None, (run, *(TITLES[part] for part in method.split("+")))))
 
 
 def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
@@ -122,15 +122,15 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
 
 
 def _fit_base(run: TrainedRun, name: str, num_samples: int) -> Method:
-    predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
     if name in LAST_LAYER:
+        predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
         last_layer = LAST_LAYER[name](predictor).fit(run.batches_by_length(run.dataset.train))
         return lambda forward: last_layer.predict_features(forward.features)
     if name == "mc-dropout":
-        return lambda forward: MCDropout(predictor).predict(forward.batches)
+        return lambda forward: MCDropout(forward.predictor).predict(forward.batches)
     if name == "refit":
         refit = PosteriorPredictive(*refitted(run), num_samples=num_samples)
-        return lambda forward: _seeded(refit, forward)
+        return lambda forward: forward.seeded(refit.predict)
     return lambda forward: forward.prediction
 
 
@@ -145,8 +145,3 @@ def _apply(method: Method, forward: Forward) -> Prediction:
     _ = forward.prediction
     torch.manual_seed(forward.seed + 1)
     return method(forward)
-
-
-def _seeded(predictor: PosteriorPredictive, forward: Forward) -> Prediction:
-    torch.manual_seed(forward.seed)
-    return predictor.predict(forward.batches)

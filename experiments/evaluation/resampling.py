@@ -6,7 +6,7 @@ import numpy as np
 from torch.nn.functional import one_hot
 
 from probattn.inference import Prediction
-from probattn.inference.metrics import confidence_and_correct
+from probattn.inference.metrics import confidence_and_correct, regression
 
 RESAMPLES = 1000
 CHUNK = 100
@@ -31,7 +31,8 @@ def resampled_metrics(prediction: Prediction, *, resamples: int = RESAMPLES, see
 def _of_numbers(prediction: Prediction) -> Metrics:
     labels = prediction.labels
     parts = {"rmse": (prediction.mean - labels).square(), "mae": (prediction.median - labels).abs()}
-    parts |= {"crps": prediction.crps(labels), "nll": -prediction.log_prob(labels)}
+    low, high = regression.interval(prediction, 0.9)
+    parts |= {"crps": prediction.crps(labels), "nll": -prediction.log_prob(labels), "width_90": high - low}
     means = {key: part.double().reshape(len(labels), -1).mean(1).numpy() for key, part in parts.items()}
     return lambda draws: {key: part[draws].mean(1) ** (0.5 if key == "rmse" else 1) for key, part in means.items()}
 

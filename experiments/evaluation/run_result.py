@@ -10,7 +10,6 @@ from torch import Tensor
 
 from probattn.draws import at_mean
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.guide_convergence import run_convergence
 from probattn.experiments.evaluation.scores import nested
@@ -45,7 +44,7 @@ class RunResult:
     images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
     classes: tuple[str, ...]
     spectra: dict[str, Spectrum]  # by layer
-    posterior: list[SiteConvergence]  # of posterior_summary
+    posterior: list[SiteConvergence]  # of global latent sites; with the gain of refitting, if that was measured
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
@@ -56,9 +55,6 @@ class RunResult:
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     texts: tuple[str, ...] = ()  # n texts if the data are texts
     numbers: Prediction | None = None  # predictions of a regression
-    is_table: bool = False  # neither images nor texts
-    convergence: list[SiteConvergence] | None = None  # None without global latent variables, or if it was not measured
-    spread: dict[str, float] | None = None  # entropy and mutual information of validation data; None for regression
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
 
     @property
@@ -96,48 +92,52 @@ def run_result(
         convergence: test whether the posterior has converged.
         shift_source: where corrupted images are from.
     """
-    data, test, seed = run.dataset.test, predictions["test"], calibration.seed
+    data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
     records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
-    epochs = [record for record in records if record["kind"] == "epoch"]
+    steps, epochs = ([record for record in records if record["kind"] == kind] for kind in ("step", "epoch"))
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
-    torch.manual_seed(seed)
+    torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
+    if posterior and convergence:
+        posterior = run_convergence(run, seed=calibration.seed)
     shift: dict[str, dict[int, dict[str, float]]] = {}
     for name, values in nested(scores, "shift").items():
-        corruption, _, severity = name.partition("/")
+        corruption, severity = name.split("/")
         shift.setdefault(corruption, {})[int(severity)] = values
     done = {"best epoch": run.best_epoch, "num_samples": calibration.num_samples, **run.environment}
-    options = run.settings.train
-    last = max((record["epoch"] for record in epochs), default=options.epochs)
-    stopped = last < options.epochs and not (options.patience and last - run.best_epoch >= options.patience)
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
         settings=run.settings.flat() | done,
         metrics={key: value for key, value in scores["test"].items() if key != "n"},
-        steps=[record for record in records if record["kind"] == "step"],
+        steps=steps,
         epochs=epochs,
         probs=test.probs,
         labels=test.labels,
         images=data.images if isinstance(data, Images) else torch.empty(0),
         texts=getattr(data, "texts", ()),
         numbers=test if test.probs is None else None,
-        is_table=isinstance(data, Table),
-        classes=run.dataset.classes,
+        classes=classes,
         spectra=attention_spectra(run.model, run.guide, examples),
         posterior=posterior,
-        convergence=run_convergence(run, seed=seed) if posterior and convergence else None,
-        spread=_spread(predictions["valid"]),
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
         shift=shift,
         shift_source=shift_source,
         decisions=calibration.evaluate(test),
-        by_class=calibration.by_class(test, run.dataset.classes) if run.dataset.classes else [],
+        by_class=calibration.by_class(test, classes) if classes else [],
         domains=nested(scores, "domain"),
-        ood={name.removeprefix("ood/"): part for name, part in predictions.items() if name.startswith("ood/")},
-        unfinished=f"{last} of {options.epochs} epochs" if stopped else "",
+        ood=nested(predictions, "ood"),
+        unfinished=_unfinished(run, epochs),
     )
+
+
+def _unfinished(run: TrainedRun, epochs: list[dict]) -> str:
+    """Return the epochs of a training that was stopped, such as "30 of 40 epochs"; empty if it has ended."""
+    options = run.settings.train
+    last = max((record["epoch"] for record in epochs), default=options.epochs)
+    ended = last >= options.epochs or (options.patience and last - run.best_epoch >= options.patience)
+    return "" if ended else f"{last} of {options.epochs} epochs"
 
 
 def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples: int) -> dict[str, dict[str, float]]:
@@ -156,12 +156,3 @@ def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples
     prior = predict(run.model, None, data, num_samples=num_samples)
     variants = {"at its mean": mean, "drawn from q": drawn, "drawn from the prior": prior}
     return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
-
-
-def _spread(valid: Prediction) -> dict[str, float] | None:
-    """Return means of entropy and mutual information in nats, and the latter's 95 % quantile; None without classes."""
-    if valid.probs is None or valid.expected_entropy is None:
-        return None
-    information = valid.mutual_information.double()
-    spread = {"entropy": valid.entropy.mean().item(), "mutual_information": information.mean().item()}
-    return spread | {"mutual_information_95": information.quantile(0.95).item()}

@@ -22,30 +22,26 @@ def score(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
         predictions: by test set; those on ``valid`` are what detectors of OOD inputs are fitted on.
     """
     scores: dict[str, dict[str, Any]] = {}
-    for name, prediction in predictions.items():
+    for name in (name for name in predictions if name != "valid"):
+        prediction = predictions[name]
         if name.startswith("ood/"):
             detectors = ood.evaluate(predictions["test"], prediction, fitted_on=predictions["valid"])
             values = {f"{key}_{metric}": value for key, row in detectors.items() for metric, value in row.items()}
         else:
             values = metrics.evaluate(prediction)
         scores[name] = {"n": len(prediction)} | values
-    scores.pop("valid", None)
     return scores
 
 
 def to_frame(scores: Mapping[str, Mapping[str, Mapping[str, Any]]], *, run: str, seed: int) -> pd.DataFrame:
     """Return the scores of a run, by method and test set, in the wide form."""
-    rows = [
-        {"run": run, "seed": seed, "method": method, "set": name} | dict(values)
-        for method, by_set in scores.items()
-        for name, values in by_set.items()
-    ]
-    return pd.DataFrame(rows)
+    pairs = ((method, name, row) for method, by_set in scores.items() for name, row in by_set.items())
+    return pd.DataFrame({"run": run, "seed": seed, "method": method, "set": name, **row} for method, name, row in pairs)
 
 
-def nested(scores: Mapping[str, Mapping[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
-    """Return the scores on the test sets of a kind, such as ``domain``, by the rest of their names."""
-    return {name.removeprefix(f"{kind}/"): dict(row) for name, row in scores.items() if name.startswith(f"{kind}/")}
+def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return what belongs to the test sets of a kind, such as ``domain``, by the rest of their names."""
+    return {name.removeprefix(f"{kind}/"): part for name, part in scores.items() if name.startswith(f"{kind}/")}
 
 
 def mean_shift(frame: pd.DataFrame) -> pd.DataFrame:

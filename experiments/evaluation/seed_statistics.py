@@ -1,7 +1,5 @@
 """Statistics over seeds: means, standard deviations, paired differences to a baseline, the best of each column."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +11,7 @@ from probattn.experiments.evaluation.metric_display import COLUMNS, MetricDispla
 
 CONFIDENCE = 0.95
 """Confidence level of the intervals."""
-
+TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 MetricsBySeed = Mapping[str, Mapping[int, Mapping[str, float]]]
 """Row → seed → metric → value, unscaled."""
 Resampled = Mapping[str, Mapping[str, np.ndarray]]
@@ -102,8 +100,6 @@ def compare(
     Raises:
         ValueError: nothing to compare, an unknown baseline, or groups that do not hold each row once.
     """
-    if not scores or not all(scores.values()):
-        raise ValueError("a comparison needs at least one row, and at least one seed in each")
     if metrics is None:
         known = {key for seeds in scores.values() for run in seeds.values() for key in run}
         metrics = {key: metric for key, metric in displays(known).items() if key in known}
@@ -122,31 +118,30 @@ def compare(
 
 def best_rows(cells: Mapping, groups: Mapping[str, Sequence[str]], metrics: Mapping[str, MetricDisplay]) -> dict:
     """Return, by metric, the rows with the best displayed mean of their group."""
-    best: dict[str, frozenset[str]] = {}
-    for key, metric in metrics.items():
-        winners = (best_of({row: cells[row][key].mean for row in rows}, metric) for rows in groups.values())
-        best[key] = frozenset().union(*winners)
-    return best
+    best = {
+        key: [best_of({row: cells[row][key].mean for row in rows}, metric) for rows in groups.values()]
+        for key, metric in metrics.items()
+    }
+    return {key: frozenset().union(*rows) for key, rows in best.items()}
 
 
 def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled) -> Cell:
     ours, theirs = (
         {seed: float(run[key]) for seed, run in scores.get(name, {}).items() if key in run} for name in (row, baseline)
     )
-    mean, std = _mean_and_std(np.array([*ours.values()]))
+    cell = Cell(tuple(ours.values()), *_mean_and_std(np.array([*ours.values()])))
     pairs = np.array([(ours[seed], theirs[seed]) for seed in ours if seed in theirs]).reshape(-1, 2)
     difference, spread = _mean_and_std(pairs[:, 0] - pairs[:, 1])
     if math.isnan(difference):
-        return Cell(tuple(ours.values()), mean, std)
-    cell = Cell(tuple(ours.values()), mean, std, difference)
-    if len(pairs) == 1 and key in resampled.get(row, {}) and key in resampled.get(baseline, {}):
-        differences = resampled[row][key] - resampled[baseline][key]
-        low, high = np.nanquantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-        return replace(cell, low=float(low), high=float(high)) if low < high else cell
-    if spread is None or spread <= 1e-12 * np.abs(pairs).max():  # equal but for rounding
         return cell
-    half = float(stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(len(pairs))
-    return replace(cell, low=difference - half, high=difference + half)
+    low = high = difference
+    if len(pairs) == 1 and all(key in resampled.get(name, {}) for name in (row, baseline)):
+        low, high = np.nanquantile(resampled[row][key] - resampled[baseline][key], TAILS).tolist()
+    elif spread is not None and spread > 1e-12 * np.abs(pairs).max():  # not equal but for rounding
+        half = float(stdtrit(len(pairs) - 1, TAILS[1])) * spread / math.sqrt(len(pairs))
+        low, high = difference - half, difference + half
+    interval = {"low": low, "high": high} if low < high else {}
+    return replace(cell, difference=difference, **interval)
 
 
 def _mean_and_std(values: np.ndarray) -> tuple[float, float | None]:

@@ -1,9 +1,9 @@
-"""Predictions of classes: reliability, risk and coverage, confusion, confidence on OOD data, single images.
+"""Predictions of classes: reliability, risk and coverage, confusion, confidence on OOD data.
 
 ``probs`` is ``(n, classes)`` and ``labels`` ``(n,)``; the confidence is the largest probability, the answer its class.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -15,10 +15,6 @@ from probattn.inference import Prediction, metrics
 from probattn.inference.metrics import ood
 
 BINS = 15
-LIKELY = 10
-"""Largest number of classes beside an image: of more the most likely."""
-Answers = tuple[Tensor, Tensor]
-"""Probabilities and labels."""
 
 
 def reliability(probs: Tensor, labels: Tensor) -> Figure:
@@ -43,7 +39,7 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure:
     return figure
 
 
-def risk_coverage(runs: Mapping[str, Answers]) -> Figure:
+def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Draw the error rate of the accepted answers against the share accepted, the most confident first.
 
     The best possible order of each run's answers is dashed.
@@ -55,7 +51,7 @@ def risk_coverage(runs: Mapping[str, Answers]) -> Figure:
     top = 0.0
     for number, (name, (probs, labels)) in enumerate(runs.items()):
         coverage, risk = (part.double().numpy() for part in metrics.risk_coverage(probs, labels))
-        colour = style.LINES[number % len(style.LINES)]
+        colour = style.line_colour(number)
         ax.plot(coverage, risk, color=colour, lw=1.8, label=style.wrapped(name, 56))
         ideal = np.clip(1 - metrics.accuracy(probs, labels) / coverage, 0, None)
         ax.plot(coverage, ideal, color=colour, lw=1, ls="--")
@@ -95,13 +91,10 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
     figure, axes = style.panels(len(ood_sets), width=3.2, height=2.1, sharey=True)
     right = test.probs.argmax(-1) == test.labels
     for ax, (name, unknown) in zip(axes, ood_sets.items(), strict=True):
-        groups = (
-            (unknown.confidence, {"histtype": "stepfilled", "color": style.PURPLE, "alpha": 0.45, "label": "OOD"}),
-            (test.confidence[right], {"histtype": "step", "color": style.BLUE, "lw": 1.6, "label": "right"}),
-            (test.confidence[~right], {"histtype": "step", "color": style.ORANGE, "lw": 1.6, "label": "wrong"}),
-        )
-        for values, look in groups:
+        groups = {"OOD": unknown.confidence, "right": test.confidence[right], "wrong": test.confidence[~right]}
+        for (group, values), colour in zip(groups.items(), (style.PURPLE, style.BLUE, style.ORANGE), strict=True):
             shares = np.full(len(values), 1 / max(len(values), 1))
+            look = {"histtype": "step", "lw": 1.6, "color": colour, "label": group}
             ax.hist(values.double().cpu().clamp(max=1).numpy(), np.linspace(0, 1, 21), weights=shares, **look)
         auroc = ood.detection_metrics(-test.confidence, -unknown.confidence)["auroc"]
         ax.set_title(f"{style.wrapped(name, 26)}: AUROC {100 * auroc:.1f}\u00a0%", **style.TITLE)
@@ -109,33 +102,4 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
         style.percent(ax.xaxis, ax.yaxis)
     axes[0].set_ylabel("share of each group")
     style.legend(figure)
-    return figure
-
-
-def gallery(
-    images: Tensor, probs: Tensor, labels: Tensor, classes: Sequence[str], *, numbers: Sequence[int]
-) -> Figure | None:
-    """Draw some images, each beside its probabilities: the true class blue, a wrong answer orange; None without any.
-
-    Args:
-        images: uint8 ``(n, channels, H, W)``; of other than three channels the first is grey.
-        probs, labels: ``(n, classes)`` and ``(n,)``.
-        classes: names.
-        numbers: places of the drawn images.
-    """
-    if not numbers or not images.numel():
-        return None
-    figure, axes = style.panels(2 * len(numbers), columns=6, width=1.6, height=2.1)
-    for left, right, number in zip(axes[::2], axes[1::2], numbers, strict=True):
-        picture = images[number].permute(1, 2, 0).numpy()
-        left.imshow(picture if picture.shape[2] == 3 else picture[..., 0], cmap="gray", vmin=0, vmax=255)
-        left.set_axis_off()
-        true, answer = int(labels[number]), int(probs[number].argmax())
-        left.set_title(style.wrapped(f"true: {classes[true]}, answer: {classes[answer]}", 26), **style.TITLE)
-        shown = sorted(probs[number].argsort(descending=True)[:LIKELY].tolist())
-        colours = [style.BLUE if name == true else style.ORANGE if name == answer else style.PALE for name in shown]
-        right.barh(range(len(shown)), probs[number][shown].tolist(), color=colours)
-        right.set_yticks(range(len(shown)), [style.wrapped(classes[name], 14) for name in shown])
-        right.set(xlim=(0, 1), ylim=(len(shown) - 0.4, -0.6), xticks=[0, 1])
-        style.percent(right.xaxis)
     return figure

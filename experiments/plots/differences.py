@@ -1,28 +1,18 @@
 """Differences from the baseline with their intervals (a forest plot): a panel per metric, a line per row."""
 
-from typing import Any
-
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from probattn.experiments.evaluation.metric_display import MISSING, MetricDisplay, arrow, unit
+from probattn.experiments.evaluation.metric_display import MISSING, MetricDisplay, heading
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots import style
 
 COLUMNS = 4
 """Largest number of panels next to each other."""
-BETTER = {"marker": "o", "ms": 5.5, "lw": 1.8, "color": style.BLUE, "label": "better"}
-WORSE = {"marker": "X", "ms": 6.5, "lw": 1.8, "color": style.ORANGE, "label": "worse"}
-OPEN = {
-    "marker": "o",
-    "ms": 4.5,
-    "lw": 1.2,
-    "color": style.GREY,
-    "mfc": style.PAPER,
-    "label": "the interval contains 0",
-}
+BETTER = {"marker": "o", "color": style.BLUE, "label": "better"}
+WORSE = {"marker": "X", "color": style.ORANGE, "label": "worse"}
+OPEN = {"marker": "o", "color": style.GREY, "mfc": style.PAPER, "label": "the interval contains 0"}
 
 
 def differences(comparison: Comparison) -> Figure | None:
@@ -31,27 +21,32 @@ def differences(comparison: Comparison) -> Figure | None:
     A row is blue where it is better by an interval that excludes 0, orange where it is worse, grey and hollow
     otherwise. A metric without any interval is left out; a row without a difference has –.
     """
-    rows = [row for row in comparison.rows if row in comparison.baselines]
+    rows, cells = [row for row in comparison.rows if row in comparison.baselines], comparison.cells
     metrics = {
         key: metric
         for key, metric in comparison.metrics.items()
-        if any(comparison.cells[row][key].low is not None for row in rows)
+        if any(cells[row][key].low is not None for row in rows)
     }
     if not metrics:
         return None
     names = [style.wrapped(row, 44) for row in rows]
     height = 0.8 + sum(0.16 + 0.13 * (name.count("\n") + 1) for name in names)
     labels = 0.068 * max(len(line) for name in names for line in name.split("\n"))
-    columns = min(COLUMNS, len(metrics))
-    width = 1.9 + labels / columns
-    figure, axes = style.panels(len(metrics), width=width, height=height, columns=COLUMNS, sharey=True)
+    size = {"width": 1.9 + labels / min(COLUMNS, len(metrics)), "height": height, "columns": COLUMNS}
+    figure, axes = style.panels(len(metrics), **size, sharey=True)
     for ax, (key, metric) in zip(axes, metrics.items(), strict=True):
         ax.axvline(0, color=style.INK, lw=0.8, zorder=1)
         ax.grid(axis="y", color=style.PALE, lw=0.4)
         ax.xaxis.set_major_locator(MaxNLocator(4))
-        ax.set_title(" ".join(f"{metric.title} {unit(metric.scale)} {arrow(metric)}".split()), **style.TITLE)
-        for place, row in enumerate(rows):
-            _draw(ax, comparison.cells[row][key], metric, place)
+        ax.set_title(heading(metric), **style.TITLE)
+        for place, cell in enumerate(cells[row][key] for row in rows):
+            if cell.difference is None:
+                ax.text(0.03, place, MISSING, transform=ax.get_yaxis_transform(), va="center", **style.LABEL)
+                continue
+            look = _look(cell, metric)
+            ax.plot([metric.scale * cell.difference], [place], **look, zorder=4)
+            if cell.low is not None:
+                ax.plot([metric.scale * cell.low, metric.scale * cell.high], [place, place], color=look["color"])
     axes[0].set_yticks(range(len(rows)), names)
     axes[0].set_ylim(len(rows) - 0.3, -0.7)
     baselines = {comparison.baselines[row] for row in rows}
@@ -62,14 +57,7 @@ def differences(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def _draw(ax: Axes, cell: Cell, metric: MetricDisplay, place: int) -> None:
-    if cell.difference is None:
-        ax.text(0.03, place, MISSING, transform=ax.get_yaxis_transform(), va="center", **style.LABEL)
-        return
-    look: dict[str, Any] = OPEN
-    if cell.significant:
-        look = BETTER if (cell.difference > 0) == metric.higher_is_better else WORSE
-    ax.plot([metric.scale * cell.difference], [place], **look, zorder=4)
-    if cell.low is not None:
-        ends = [metric.scale * cell.low, metric.scale * cell.high]
-        ax.plot(ends, [place, place], color=look["color"], lw=look["lw"], zorder=3)
+def _look(cell: Cell, metric: MetricDisplay) -> dict[str, str]:
+    if not cell.significant:
+        return OPEN
+    return BETTER if (cell.difference > 0) == metric.higher_is_better else WORSE

@@ -13,17 +13,15 @@ from probattn.inference.metrics import regression
 
 EXAMPLES = 200
 """Largest number of examples that are drawn."""
-LEVEL = 0.9
-"""Probability of the intervals."""
 
 
 def predicted(prediction: Prediction, labels: Tensor) -> Figure:
     """Draw mean and central 90 % interval of each prediction against the true number, of many examples some."""
     chosen = torch.linspace(0, len(labels) - 1, min(EXAMPLES, len(labels))).round().long()
-    values = (*regression.interval(prediction, LEVEL), labels, prediction.mean)
+    values = (*regression.interval(prediction, 0.9), labels, prediction.mean)
     low, high, truth, mean = (part[chosen].flatten().cpu().double().numpy() for part in values)
     figure, (ax,) = style.panels(width=4.6, height=3.5)
-    ax.vlines(truth, low, high, color=style.SKY, lw=1, label=f"{100 * LEVEL:g} % interval")
+    ax.vlines(truth, low, high, color=style.SKY, lw=1, label="90 % interval")
     ax.plot(truth, mean, ls="", marker="o", ms=3, color=style.BLUE, label="mean")
     ends = [min(truth.min(), low.min()), max(truth.max(), high.max())]
     ax.plot(ends, ends, color=style.INK, lw=1, ls="--", label="perfect")

@@ -55,6 +55,11 @@ def panels(
     return figure, axes[:count]
 
 
+def line_colour(number: int) -> str:
+    """Return the colour of a line by its place among others."""
+    return LINES[number % len(LINES)]
+
+
 def percent(*axes: Any) -> None:
     """Label the ticks of some axes in percent."""
     for axis in axes:
@@ -83,9 +88,9 @@ def legend(figure: Figure, handles: Sequence[Artist] | None = None, *, columns: 
         handles = list(named.values())
     labels = [str(handle.get_label()) for handle in handles]
     width, height = figure.get_size_inches()
-    longest = max((len(line) for label in labels for line in label.split("\n")), default=1)
+    longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(columns, len(labels), int(width / (0.07 * longest + 0.65))))
-    lines = max((label.count("\n") + 1 for label in labels), default=1)
+    lines = max(label.count("\n") + 1 for label in labels)
     figure.set_size_inches(width, height + 0.17 * lines * math.ceil(len(labels) / columns))
     look = {"frameon": False, "fontsize": SMALL, "labelcolor": INK, "loc": "outside lower center"}
     figure.legend(handles=handles, labels=labels, ncols=columns, **look)

@@ -5,8 +5,8 @@ import io
 import textwrap
 
 import torch
-from PIL import Image
 from torch import Tensor
+from torchvision.transforms.functional import to_pil_image
 
 from probattn.experiments.evaluation.metric_display import format_number
 from probattn.experiments.evaluation.run_result import RunResult
@@ -16,8 +16,12 @@ SIDE = 128
 """Longest side of a picture in pixels, so that reports of photographs stay small."""
 
 
-def chosen(result: RunResult) -> dict[str, list[int]]:
-    """Return places of examples by heading: the six most confident errors, and the six most uncertain answers."""
+def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
+    """Return six examples by heading: the most confident errors, and the most uncertain answers.
+
+    An example has its number in the test part, a picture (data URI) and a text, empty without one. Then come the
+    true value, the answer, its confidence or standard deviation, and whether it is right.
+    """
     if result.probs is None:
         error = (result.numbers.mean - result.labels).abs().flatten()
         orders = {"The largest errors": error, "The most uncertain predictions": result.numbers.variance.flatten()}
@@ -26,17 +30,11 @@ def chosen(result: RunResult) -> dict[str, list[int]]:
         wrong = confidence.where(answers != result.labels, -1)
         entropy = torch.special.entr(result.probs.double()).sum(-1)
         orders = {"The most confident errors": wrong, "The most uncertain answers": entropy}
-    order = {name: values.argsort(descending=True, stable=True)[:COUNT].tolist() for name, values in orders.items()}
-    return {name: [number for number in numbers if orders[name][number] >= 0] for name, numbers in order.items()}
-
-
-def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
-    """Return the chosen examples by heading.
-
-    An example has its number in the test part, a picture (data URI) and a text, empty without one. Then come the
-    true value, the answer, its confidence or standard deviation, and whether it is right.
-    """
-    return {name: [_card(result, number) for number in numbers] for name, numbers in chosen(result).items()}
+    places = {name: values.argsort(descending=True, stable=True)[:COUNT].tolist() for name, values in orders.items()}
+    return {
+        name: [_card(result, number) for number in numbers if orders[name][number] >= 0]
+        for name, numbers in places.items()
+    }
 
 
 def _card(result: RunResult, number: int) -> dict[str, object]:
@@ -55,8 +53,7 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
 
 def _picture(pixels: Tensor) -> str:
     """Return an image ``(channels, H, W)`` as a data URI; of other than three channels the first is grey."""
-    array = pixels.numpy()
-    image = Image.fromarray(array.transpose(1, 2, 0) if len(array) == 3 else array[0])
+    image = to_pil_image(pixels if len(pixels) == 3 else pixels[:1])
     kind = "jpeg" if max(image.size) > SIDE else "png"
     image.thumbnail((SIDE, SIDE))
     file = io.BytesIO()

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from probattn.experiments.displayable import displayable
-from probattn.experiments.evaluation.metric_display import MISSING, format_number, format_value, unit
+from probattn.experiments.evaluation.metric_display import MISSING, format_number, format_value, heading
 from probattn.experiments.plots.svg import to_svg
 
 
@@ -40,5 +40,5 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-for _filter in (source, percent, format_number, format_value, unit):
+for _filter in (source, percent, format_number, format_value, heading):
     _ENVIRONMENT.filters[_filter.__name__] = _filter

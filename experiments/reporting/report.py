@@ -12,11 +12,10 @@ from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import classes, model_diagnostics, regression, shift
 from probattn.experiments.plots.svg import save_figure
-from probattn.experiments.reporting.class_table import by_class, confused_pairs, confusion
 from probattn.experiments.reporting.conclusion import conclusion
-from probattn.experiments.reporting.example_cards import cards, chosen
+from probattn.experiments.reporting.example_cards import cards
+from probattn.experiments.reporting.example_statistics import by_class, confused_pairs, confusion, metric_intervals
 from probattn.experiments.reporting.html import render
-from probattn.experiments.reporting.intervals import metric_intervals
 from probattn.experiments.reporting.tables import Table, metrics_table
 from probattn.inference import Prediction
 from probattn.inference.io.files import write_bytes
@@ -40,9 +39,8 @@ def section(result: RunResult) -> Section:
         content |= {"intervals": metric_intervals(result), "displays": displays(result.metrics), "cards": cards(result)}
     if result.has_predictions:
         content |= {"classes": by_class(result), "pairs": confused_pairs(result)}
-    domains = [("test data", result.metrics), *result.domains.items()]
-    content["domains"] = metrics_table(domains, corner="domain")
-    content["variants"] = metrics_table(list(result.variants.items()), corner="each latent variable")
+    content["domains"] = metrics_table([("test data", result.metrics), *result.domains.items()], corner="domain")
+    content["variants"] = metrics_table([*result.variants.items()], corner="each latent variable")
     return Section(result, content)
 
 
@@ -55,38 +53,18 @@ def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -
         title: heading of the page.
     """
     results = [part.result for part in sections]
-    summary, shifted = summary_table(results), shift_table(results)
-    drawn = shared_figures(results) if len(results) > 1 else {}
-    page = render("report.html", title=title, sections=sections, summary=summary, shifted=shifted, figures=drawn)
+    content = {"summary": summary_table(results), "shifted": shift_table(results), "figures": {}}
+    if len(results) > 1:
+        content["figures"] = shared_figures(results)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(Path(path), page.encode())
+    write_bytes(Path(path), render("report.html", title=title, sections=sections, **content).encode())
 
 
-def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
-    """Save the run's figures as ``folder/NAME.svg`` and return their paths."""
+def save_figures(folder: str | os.PathLike, result: RunResult) -> None:
+    """Save the run's figures as ``folder/NAME.svg``."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    paths = {Path(folder) / f"{name}.svg": figure for name, figure in figures(result).items()}
-    for path, figure in paths.items():
-        save_figure(path, figure)
-    return list(paths)
-
-
-def figures(result: RunResult) -> dict[str, Figure]:
-    """Draw the figures of a run by name; those that it has nothing for are left out."""
-    drawn = shared_figures([result]) | {"training": model_diagnostics.training(result.steps, result.epochs)}
-    if result.has_predictions:
-        drawn["reliability"] = classes.reliability(result.probs, result.labels)
-        if len(result.classes) <= CLASSES:
-            drawn["confusion"] = classes.confusion(confusion(result))
-        answers = result.images, result.probs, result.labels, result.classes
-        for name, numbers in zip(("confident_errors", "most_uncertain"), chosen(result).values(), strict=True):
-            drawn[name] = classes.gallery(*answers, numbers=numbers)
-        if result.ood:
-            drawn["ood"] = classes.ood_confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
-    if result.numbers is not None:
-        drawn["predicted"] = regression.predicted(result.numbers, result.labels)
-        drawn["quantiles"] = regression.quantiles(result.numbers, result.labels)
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    for name, figure in figures(result).items():
+        save_figure(Path(folder) / f"{name}.svg", figure)
 
 
 def summary_table(results: Sequence[RunResult]) -> Table:
@@ -100,11 +78,25 @@ def shift_table(results: Sequence[RunResult]) -> Table | None:
     return metrics_table(rows, corner="run, corrupted images") if rows else None
 
 
+def figures(result: RunResult) -> dict[str, Figure]:
+    """Draw the figures of a run by name; those that it has nothing for are left out."""
+    drawn = shared_figures([result]) | {"training": model_diagnostics.training(result.steps, result.epochs)}
+    if result.has_predictions:
+        drawn["reliability"] = classes.reliability(result.probs, result.labels)
+        if len(result.classes) <= CLASSES:
+            drawn["confusion"] = classes.confusion(confusion(result))
+        if result.ood:
+            drawn["ood"] = classes.ood_confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
+    if result.numbers is not None:
+        drawn["predicted"] = regression.predicted(result.numbers, result.labels)
+        drawn["quantiles"] = regression.quantiles(result.numbers, result.labels)
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
 def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     """Draw the figures that can show several runs, by name; those without content are left out."""
-    names = [
-        f"{place}. {result.label}" if len(results) > 1 else result.label for place, result in enumerate(results, 1)
-    ]
+    labels = [result.label for result in results]
+    names = labels if len(labels) == 1 else [f"{place}. {label}" for place, label in enumerate(labels, 1)]
     runs = dict(zip(names, results, strict=True))
     answers = {name: (result.probs, result.labels) for name, result in runs.items() if result.has_predictions}
     drawn = {

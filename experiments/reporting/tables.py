@@ -48,8 +48,8 @@ def metrics_table(rows: Sequence[tuple[str, Mapping[str, float]]], *, corner: st
         values = dict(enumerate(row.get(key, math.nan) for _, row in rows))
         texts = [display.format_value(value, metric.scale) for value in values.values()]
         best = display.best_of(values, metric)
-        columns[heading(metric)] = [Bold(text) if place in best else text for place, text in enumerate(texts)]
-    return plain_table(columns, zip(*columns.values(), strict=True), note=note)
+        columns[display.heading(metric)] = [Bold(text) if place in best else text for place, text in enumerate(texts)]
+    return Table(pd.DataFrame(columns, dtype=object), note)
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -70,13 +70,8 @@ def comparison_table(comparison: Comparison) -> Table:
         note += f" In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, * where it excludes 0."
     if any(comparison.best.values()):
         note += " The best of each group is bold." if len(comparison.groups) > 1 else " The best is bold."
-    columns = ("method", *map(heading, comparison.metrics.values()))
+    columns = ("method", *map(display.heading, comparison.metrics.values()))
     return plain_table(columns, rows, note=f"{note} {comparison.note}".strip())
-
-
-def heading(metric: display.MetricDisplay) -> str:
-    """Return the heading of a metric's column: its title, unit and direction."""
-    return " ".join(f"{metric.title} {display.unit(metric.scale)} {display.arrow(metric)}".split())
 
 
 def _value(cell: Cell, scale: float) -> str:

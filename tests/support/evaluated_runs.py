@@ -37,8 +37,9 @@ def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, 
 def store(folder, by_set, method="posterior"):
     """Store predictions of an evaluated run by test set."""
     content = json.loads((folder / "evaluation.json").read_text())
-    stored = {name: predictions.to_fields(part, content["data"][name]) for name, part in by_set.items()}
-    predictions.save(folder, method, stored, key={"files": content["files"], **content["options"]})
+    for name, part in by_set.items():
+        key = {"files": content["files"], **content["options"], "digest": content["data"][name]}
+        predictions.save(folder, method, name, part, key=key)
 
 
 def random_prediction(number=40, classes=3, *, seed=0, labels=None):

@@ -67,8 +67,9 @@ def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes,
     if variants:
         assert values["variants"]["at its mean"] != values["variants"]["drawn from q"]
         assert values["variants"]["drawn from q"]["nll"] == scores["nll"]
-    assert list(values["similarity"]) == [f"network.blocks.{n}.attention" for n in range(2)]
-    assert evaluate.evaluate(out).result.metrics["nll"] == scores["nll"]
+    result = evaluate.evaluate(out).result
+    assert list(result.similarity) == [f"network.blocks.{n}.attention" for n in range(2)]
+    assert result.metrics["nll"] == scores["nll"]
 
 
 def test_an_error_of_the_numerics_in_evaluation_is_one_message(command, kep, monkeypatch, is_one_message):

@@ -122,7 +122,7 @@ def test_each_class_has_count_accuracy_and_coverage(evaluated):
     probs = calibration.apply(test).probs
     for row in done.result.by_class:
         chosen = test.labels == int(row["class"])
-        assert row["count"] == chosen.sum()
+        assert row["n"] == chosen.sum()
         assert row["accuracy"] == pytest.approx((test.predicted[chosen] == int(row["class"])).double().mean().item())
         inside = 1 - probs[chosen, int(row["class"])].double() <= calibration.quantile
         assert row["coverage"] == pytest.approx(inside.double().mean().item())
@@ -150,7 +150,7 @@ def test_all_sets_share_their_draws(copy, monkeypatch):
 
 def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
     before = {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")}
-    assert len(before) == 1 + len(BY)
+    assert len(before) == (1 + len(BY)) * (3 + 4)  # validation, test, letters, and two corruptions at two severities
     monkeypatch.setattr(methods, "fit", lambda *arguments, **options: pytest.fail("predicted"))
     evaluate.evaluate(copy, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
     assert {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")} == before
@@ -166,7 +166,7 @@ def test_other_draws_are_predicted_anew(copy, change):
 
 @pytest.mark.parametrize("damage", ["weights", "file", "digest"])
 def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
-    before, path = predictions(copy)["test"].probs, copy / "predictions" / "posterior.pt"
+    before, path = predictions(copy)["test"].probs, copy / "predictions" / "posterior" / "test.pt"
     if damage == "weights":
         content = read(copy / "best.pt")
         content["model"]["network.head.bias"] += torch.arange(10.0)
@@ -175,7 +175,8 @@ def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
         path.write_bytes(path.read_bytes()[:1000])
     else:
         content = torch.load(path)
-        content["sets"]["test"] |= {"digest": "of other images", "probs": before.flip(1)}
+        content["key"]["digest"] = "of other images"
+        content["fields"]["probs"] = before.flip(1)
         torch.save(content, path)
     evaluate.evaluate(copy, num_samples=4, seed=3)
     assert torch.equal(before, predictions(copy)["test"].probs) == (damage != "weights")

@@ -23,16 +23,13 @@ def test_scores_and_predictions_are_read_back(tmp_path):
 def test_a_run_that_was_trained_on_since_is_refused(tmp_path):
     folder = run(tmp_path, "digits/softmax", methods=BY)
     (folder / "best.pt").write_bytes(b"other weights")
-    with pytest.raises(SettingsError, match=r"best\.pt of .* changed since .*probattn evaluate"):
+    with pytest.raises(SettingsError, match="changed since .*probattn evaluate"):
         read_evaluated_run(folder)
 
 
 @pytest.mark.parametrize("name", ["evaluation.json", "scores.csv"])
-def test_without_an_evaluation_or_with_a_damaged_one_the_command_is_named(tmp_path, name):
+def test_without_an_evaluation_the_command_is_named(tmp_path, name):
     folder = run(tmp_path, "digits/softmax", methods=BY)
-    (folder / name).write_bytes(b"")
-    with pytest.raises(SettingsError, match=r"damaged .*probattn evaluate"):
-        read_evaluated_run(folder)
     (folder / name).unlink()
     with pytest.raises(SettingsError, match=r"was not evaluated.*probattn evaluate"):
         read_evaluated_run(folder)

@@ -18,7 +18,7 @@ def numbers(n=60):
     return Prediction(mean=mean, variance=variance, labels=torch.randn(n, 1), components=(law,))
 
 
-@pytest.mark.parametrize(("prediction", "count"), [(random_prediction(150, 4), 8), (numbers(), 4)])
+@pytest.mark.parametrize(("prediction", "count"), [(random_prediction(150, 4), 8), (numbers(), 5)])
 def test_each_value_is_the_metric_of_its_resample(prediction, count):
     values = resampled_metrics(prediction, resamples=120, seed=7)
     assert len(values) == count

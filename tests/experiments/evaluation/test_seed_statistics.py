@@ -189,10 +189,6 @@ def test_printed_numbers(value, scale, text):
     assert format_value(value, scale) == text
 
 
-def test_decimals():
-    assert format_value(0.456789, 100, 1) == "45.7"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -212,5 +208,5 @@ def test_what_does_not_fit_is_named(options, message):
 
 @pytest.mark.parametrize("scores", [{}, {"a": {}}])
 def test_nothing_to_compare(scores):
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="metrics="):
         compare(scores)

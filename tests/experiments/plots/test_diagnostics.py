@@ -8,7 +8,6 @@ import torch
 from pyro.distributions import Normal
 
 from probattn.experiments.plots import model_diagnostics, regression, shift
-from probattn.experiments.plots.classes import gallery
 from probattn.inference import Prediction
 from probattn.inference.diagnostics.attention import Spectrum
 
@@ -28,10 +27,10 @@ def test_training_draws_each_term_and_leaves_out_what_is_not_finite():
     assert model_diagnostics.training([], []) is None
 
 
-def test_many_logged_steps_have_a_moving_mean():
-    steps = [{"step": t, "loss": float(t % 2)} for t in range(100)]
-    raw, mean = model_diagnostics.training(steps, []).axes[0].lines
-    assert len(raw.get_ydata()) == len(mean.get_ydata()) == 100
+def test_many_logged_steps_are_a_moving_mean():
+    steps = [{"step": t, "loss": float(t % 2)} for t in range(125)]
+    (mean,) = model_diagnostics.training(steps, []).axes[0].lines
+    assert len(mean.get_ydata()) == 125
     assert np.ptp(mean.get_ydata()[10:-10]) == pytest.approx(0.2)  # of five values, two or three are 1
 
 
@@ -86,14 +85,3 @@ def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
     shares = dict(ax.lines[1].get_xydata().round(4).tolist())
     assert shares[0.1] == pytest.approx(0)  # z = 0.5, 0 and -1: Φ = 0.69, 0.5 and 0.16
     assert [shares[level] for level in (0.2, 0.6, 0.7)] == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-4)
-
-
-def test_a_gallery_has_the_images_and_probabilities_of_the_places_asked_for(result):
-    run = result(n=5, classes=12, channels=3)
-    figure = gallery(run.images, run.probs, run.labels, run.classes, numbers=[3, 1])
-    assert [ax.images[0].get_array()[0, 0, 0] for ax in figure.axes[::2]] == [3, 1]
-    for ax, number in zip(figure.axes[1::2], (3, 1), strict=True):
-        shown = sorted(run.probs[number].argsort(descending=True)[:10].tolist())
-        assert [bar.get_width() for bar in ax.patches] == pytest.approx(run.probs[number][shown].tolist())
-        assert [label.get_text() for label in ax.get_yticklabels()] == [f"class {name}" for name in shown]
-    assert gallery(torch.empty(0), run.probs, run.labels, run.classes, numbers=[1]) is None

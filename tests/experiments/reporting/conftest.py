@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from probattn.experiments.reporting import intervals, report
+from probattn.experiments.reporting import report
 
 VOID = {"meta", "img", "br", "wbr", "hr"}
 
@@ -44,7 +44,6 @@ def read(tmp_path, monkeypatch):
     """Function that writes a report and parses it, whose figures, which take seconds, are drawn on request."""
 
     def read_report(results, title="a title", *, draw=False):
-        monkeypatch.setattr(intervals, "RESAMPLES", 10)
         if not draw:
             monkeypatch.setattr(report, "figures", lambda result: {})
         report.write(tmp_path / "new" / "report.html", [*map(report.section, results)], title=title)
