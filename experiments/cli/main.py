@@ -14,8 +14,8 @@ from probattn.experiments.cli.terminal import fail
 from probattn.experiments.cli.train import train
 from probattn.experiments.runs.environment import keep_memory
 
+# Messages of PyTorch's errors where memory does not suffice.
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
-"""Messages of PyTorch's errors where memory does not suffice."""
 COMMANDS = (
     *(train, evaluate.evaluate, predict.predict, demo.demo, presets.presets, study.compare, study.study),
     *(checks.check_posterior, checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),

@@ -70,15 +70,15 @@ Encoder = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Pretrained Hugging Face encoder of the finetune presets: network.encoder."),
 ]
+# Number of cores that this process may use.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-"""Number of cores that this process may use."""
 COUNT = {"min": 1, "max": 2**31 - 1}
+# Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import.
 SEED = {"min": 0, "max": 2**63 - 1}
-"""Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""
+# Length of the longest word that a table does not fold.
 MAX_WORD = 24
-"""Length of the longest word that a table does not fold."""
+# Maximum number of runs of a preset.
 MAX_RUNS = 10_000
-"""Maximum number of runs of a preset."""
 
 
 def split_words(values: list[str] | None) -> list[str]:

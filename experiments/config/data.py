@@ -15,10 +15,10 @@ from probattn.experiments.config.imported import GROUPS, find_object
 from probattn.experiments.config.schema import settings_class
 from probattn.experiments.config.validation import CONFIG, Count, Seed, SettingsError
 
+# Type of the share of the training part that becomes another part.
 PartShare = Annotated[float, Field(gt=0, lt=0.5)]
-"""Type of the share of the training part that becomes another part."""
+# Type of what separates the columns of a file.
 Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
-"""Type of what separates the columns of a file."""
 
 
 def _absolute(path: str) -> str:
@@ -38,12 +38,12 @@ def _colour(name: str) -> str:
     return name
 
 
+# Type of the file or folder of a user's data, or the name of a Hugging Face data set.
 DataPath = Annotated[str, AfterValidator(_absolute)]
-"""Type of the file or folder of a user's data, or the name of a Hugging Face data set."""
+# Type of names of columns, as a list or with commas between them.
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
-"""Type of names of columns, as a list or with commas between them."""
+# Type of a colour that Pillow knows.
 Colour = Annotated[str, AfterValidator(_colour)]
-"""Type of a colour that Pillow knows."""
 setting = functools.partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
 
 
@@ -194,6 +194,7 @@ class HuggingFaceImageSettings(_HuggingFaceSettings, _ImageSettings):
     image_column: str = "image"
 
 
+# Settings of a user's own data, by name.
 OWN: dict[str, type[OwnDataSettings]] = {
     "image-folder": ImageFolderSettings,
     "text-csv": TextFileSettings,
@@ -202,7 +203,6 @@ OWN: dict[str, type[OwnDataSettings]] = {
     "text-hf": HuggingFaceTextSettings,
     "image-hf": HuggingFaceImageSettings,
 }
-"""Settings of a user's own data, by name."""
 
 
 @functools.cache

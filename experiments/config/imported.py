@@ -9,8 +9,8 @@ from typing import Any
 
 from probattn.experiments.config.validation import SettingsError, unknown
 
+# Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
 GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
-"""Groups of entry points by which packages bring objects: ``name = "package.module:object"``."""
 
 
 def find_object(kind: str, name: str, known: Iterable[str]) -> Any:

@@ -6,8 +6,8 @@ from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.yaml_files import packaged
 
+# Learning rate of the guide of layers without another one.
 GUIDE_LR = 0.03
-"""Learning rate of the guide of layers without another one."""
 
 
 def with_layer(settings: Settings, name: str) -> Settings:

@@ -55,8 +55,8 @@ class Layer:
         return functools.partial(self.constructor, **options)
 
 
+# Names of the layers of this library, which ``layers.yaml`` describes.
 KNOWN = tuple(packaged("layers"))
-"""Names of the layers of this library, which ``layers.yaml`` describes."""
 
 
 @functools.cache

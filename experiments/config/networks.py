@@ -60,13 +60,13 @@ def _settings(kind: str, base: type[Network], *constructors: Callable[..., Any],
     return settings_class(f"{kind.title()}Settings", base, *constructors, **options)
 
 
+# Settings of each network by its kind.
 NETWORKS = {
     "vit": _settings("vit", Network, ViT),
     "text": _settings("text", Network, TextTransformer, WordTokenizer.fit, max_length=512),
     "encoder": _settings("encoder", EncoderNetwork, PretrainedClassifier),
     "tabular": _settings("tabular", Network, TabularTransformer),
 }
-"""Settings of each network by its kind."""
 
 
 def network_class(kind: str) -> type[Network]:

@@ -4,10 +4,10 @@ from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.config.yaml_files import packaged
 
+# Files of presets, in the order in which they are listed.
 GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
-"""Files of presets, in the order in which they are listed."""
+# Variants of other presets on digits (the pairs: KEP-SVGP paper, Table 5); ``--layers all`` leaves them out.
 ABLATIONS = ("digits/sgpa-tempered", "digits/kep-svgp-ee", "digits/kep-svgp-rr")
-"""Variants of other presets on digits (the pairs: KEP-SVGP paper, Table 5); ``--layers all`` leaves them out."""
 
 
 def _build() -> dict[str, Settings]:
@@ -18,8 +18,8 @@ def _build() -> dict[str, Settings]:
     return presets
 
 
+# The presets by name, in the order of their files; one may start from another, its ``base``.
 PRESETS = _build()
-"""The presets by name, in the order of their files; one may start from another, its ``base``."""
 
 
 def preset(name: str) -> Settings:

@@ -10,8 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.validation import CONFIG, SettingsError
 
+# Types of values that settings hold, besides literals, and tuples and dictionaries of them.
 PLAIN = (bool, int, float, str, NoneType)
-"""Types of values that settings hold, besides literals, and tuples and dictionaries of them."""
 ARGUMENT = re.compile(r"^    ([\w, ]+):(?: |$)(.*)")
 
 

@@ -48,14 +48,14 @@ class _Start:
 
 
 WarmStartSettings = settings_class("WarmStartSettings", _Start, KernelAttention, leave_out=("dim", "heads"))
+# The setting of each part that selects its kind, and the function that returns the kind's class.
 SELECTORS: dict[str, tuple[str, Callable[[str], type]]] = {
     "data": ("name", data_class),
     "network": ("kind", network_class),
     "layer": ("name", layer_class),
 }
-"""The setting of each part that selects its kind, and the function that returns the kind's class."""
+# Classes of the parts of a single kind.
 CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
-"""Classes of the parts of a single kind."""
 LISTING = "`probattn presets NAME` lists all keys"
 
 

@@ -9,13 +9,13 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
+# Configuration of the settings' classes: no unknown keys, finite numbers.
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
-"""Configuration of the settings' classes: no unknown keys, finite numbers."""
 
+# Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch.
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
-"""Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch."""
+# Type of a seed of PyTorch's generators.
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
-"""Type of a seed of PyTorch's generators."""
 
 
 class SettingsError(ValueError):

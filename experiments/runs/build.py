@@ -17,8 +17,8 @@ from probattn.experiments.runs.sources import load_data as load_data
 from probattn.inference.prediction.predict import GPU_CHUNK_SIZE
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
 
+# Images of a batch of validation on a GPU.
 MAX_VALIDATION_BATCH = 2048
-"""Images of a batch of validation on a GPU."""
 
 
 class Loaders(NamedTuple):

@@ -41,12 +41,12 @@ class ScaledHeteroscedastic(nn.Module):
         return dist.Normal(mean + std * location, noise).to_event(1)
 
 
+# Likelihoods of regressions by name.
 KNOWN = {
     "gaussian": likelihoods.Gaussian,
     "heteroscedastic": ScaledHeteroscedastic,
     "student-t": likelihoods.StudentT,
 }
-"""Likelihoods of regressions by name."""
 
 
 def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:

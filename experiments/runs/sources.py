@@ -27,6 +27,7 @@ from probattn.experiments.data.text.text_dataset import TextDataset
 
 Dataset = ImageDataset | TextDataset | TableDataset
 Part = Images | Texts | Table
+# Readers of the classes and parts of a user's own images and texts, by the name of the data set.
 READERS: dict[str, Callable[..., Any]] = {
     "image-folder": images.read,
     "image-hf": hugging_face_sets.read_images,
@@ -34,9 +35,8 @@ READERS: dict[str, Callable[..., Any]] = {
     "text-jsonl": partial(texts.read, kind="jsonl"),
     "text-hf": hugging_face_sets.read_texts,
 }
-"""Readers of the classes and parts of a user's own images and texts, by the name of the data set."""
+# Networks that take each kind of data.
 NETWORKS = {"image": ("vit",), "text": ("text", "encoder"), "table": ("tabular",)}
-"""Networks that take each kind of data."""
 
 
 def load_data(settings: Settings, root: Path | None) -> Dataset:

@@ -9,8 +9,8 @@ from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
 
+# Probability of the intervals of numbers without a calibration.
 LEVEL = 0.9
-"""Probability of the intervals of numbers without a calibration."""
 
 
 def class_answers(

@@ -15,8 +15,8 @@ from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.shared_folder import FILES
 from probattn.inference import export, mean_network, predictor_network
 
+# File with the metadata inside a program.
 METADATA = "probattn.json"
-"""File with the metadata inside a program."""
 
 
 class Normalised(nn.Module):
