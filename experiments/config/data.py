@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from PIL import ImageColor
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -31,19 +31,12 @@ def _columns(names: Any) -> Any:
     return [name.strip(" '\"") for name in names.strip("[]").split(",")] if isinstance(names, str) else names
 
 
-def _colour(name: str) -> str:
-    if name.lower() not in ImageColor.colormap and not name.startswith("#"):
-        raise ValueError(f"data.background={name} is no colour: take one such as white, black or #808080")
-    ImageColor.getrgb(name)
-    return name
-
-
 # Type of the file or folder of a user's data, or the name of a Hugging Face data set.
 DataPath = Annotated[str, AfterValidator(_absolute)]
 # Type of names of columns, as a list or with commas between them.
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 # Type of a colour that Pillow knows.
-Colour = Annotated[str, AfterValidator(_colour)]
+Colour = Annotated[str, AfterValidator(lambda name: ImageColor.getrgb(name) and name)]
 setting = functools.partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
 
 
@@ -58,7 +51,6 @@ class DataSettings:
         seed: seed of the split into training, validation and test part.
     """
 
-    meanings: ClassVar[dict[str, str]]
     name: str
     batch_size: Count
     limit: Count | None = None
@@ -194,15 +186,9 @@ class HuggingFaceImageSettings(_HuggingFaceSettings, _ImageSettings):
     image_column: str = "image"
 
 
+_OWN = (ImageFolderSettings, TextFileSettings, TableSettings, HuggingFaceTextSettings, HuggingFaceImageSettings)
 # Settings of a user's own data, by name.
-OWN: dict[str, type[OwnDataSettings]] = {
-    "image-folder": ImageFolderSettings,
-    "text-csv": TextFileSettings,
-    "text-jsonl": TextFileSettings,
-    "table-csv": TableSettings,
-    "text-hf": HuggingFaceTextSettings,
-    "image-hf": HuggingFaceImageSettings,
-}
+OWN = {name: kind for kind in _OWN for name in get_args(kind.__annotations__["name"])}
 
 
 @functools.cache

@@ -14,7 +14,7 @@ GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "dat
 
 
 def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
-    """Return the object ``package.module:object``, or the one that a package brings by a name.
+    """Import the object ``package.module:object``, also from the working directory, or one that a package brings.
 
     Args:
         kind: key of :data:`GROUPS`.
@@ -27,21 +27,8 @@ def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
     brought = {entry.name: entry.value for entry in entry_points(group=GROUPS[kind])}
     if ":" not in name and name not in brought:
         raise unknown(kind, name, [*known, *brought], listing="your own is package.module:NAME")
-    return import_object(brought.get(name, name))
-
-
-def import_object(name: str) -> Any:
-    """Import an object; modules may also lie in the working directory.
-
-    Args:
-        name: ``package.module:object``.
-
-    Raises:
-        SettingsError: the module or the object is not there, or importing it fails.
-    """
-    module, _, attribute = name.partition(":")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
+    module, _, attribute = brought.get(name, name).partition(":")
+    if (folder := str(Path.cwd())) not in sys.path:
         sys.path.append(folder)
     try:
         return getattr(importlib.import_module(module), attribute)

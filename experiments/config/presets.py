@@ -1,7 +1,7 @@
 """Presets: settings of the papers, small ones on digits, and those for your own data, from ``preset_files``."""
 
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.experiments.config.validation import unknown
 from probattn.experiments.config.yaml_files import packaged
 
 # Files of presets, in the order in which they are listed.
@@ -53,9 +53,7 @@ def digits(layers: str) -> list[str]:
     Raises:
         SettingsError: an unknown layer.
     """
-    known = [name.removeprefix("digits/") for name in PRESETS if name.startswith("digits/")]
-    every = [name for name in known if f"digits/{name}" not in ABLATIONS]
-    chosen = every if layers == "all" else [layer.strip() for layer in layers.split(",")]
-    if strange := [layer for layer in chosen if layer not in known]:
-        raise SettingsError(f"unknown layers {', '.join(strange)}; known: all, or some of {','.join(known)}")
-    return [f"digits/{layer}" for layer in dict.fromkeys(chosen)]
+    names = [f"digits/{layer.strip()}" for layer in layers.split(",")]
+    if layers == "all":
+        names = [name for name in PRESETS if name.startswith("digits/") and name not in ABLATIONS]
+    return [name for name in dict.fromkeys(names) if preset(name)]

@@ -45,14 +45,13 @@ def settings_class(
         for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
             if parameter.name in leave_out or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            is_bare, has_default = parameter.annotation is parameter.empty, parameter.default is not parameter.empty
-            annotation = plain(type(parameter.default) if is_bare else parameter.annotation)
+            default, empty = parameter.default, parameter.empty
+            annotation = plain(type(default) if parameter.annotation is empty else parameter.annotation)
             if annotation not in (None, NoneType):
                 annotations[parameter.name] = annotation
-                values |= {parameter.name: parameter.default} if has_default else {}
-            elif not has_default:
-                title = getattr(constructor, "__name__", constructor)
-                raise SettingsError(f"{title}: {parameter.name} has no default, and settings cannot hold its type")
+                values |= {} if default is empty else {parameter.name: default}
+            elif default is empty:
+                raise SettingsError(f"{name}: {parameter.name} has no default, and settings cannot hold its type")
     values |= defaults or {}
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
