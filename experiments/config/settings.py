@@ -30,6 +30,11 @@ class TrainSettings(TrainOptions):
     accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
     class_weights: Literal["balanced"] | dict[str, float] | None = None
 
+    @property
+    def options(self) -> TrainOptions:
+        """Options of :func:`~probattn.inference.fit`, which a checkpoint holds."""
+        return TrainOptions(**{option.name: getattr(self, option.name) for option in fields(TrainOptions)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:

@@ -76,7 +76,7 @@ def train(
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
             parts = build.loaders(first, dataset, device=device)[:2]
             folder = out / "warm-start"
-            fit(*start, *parts, options=first.train, out=folder, resume=True, progress=progress)
+            fit(*start, *parts, options=first.train.options, out=folder, resume=True, progress=progress)
             report = warm_start(model, folder / "best.pt")
             say(f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh")
             say(f"{settings.layer.name} attention, {settings.train.epochs} epochs")
@@ -85,7 +85,7 @@ def train(
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(random_state)
                 model.network.initialise_inducing(batch[0], *batch[2:])
-        options = settings.train
+        options = settings.train.options
         return fit(model, guide, *batches[:2], options=options, out=out, resume=resume, progress=progress)
 
 
