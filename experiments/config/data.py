@@ -11,8 +11,7 @@ from PIL import ImageColor
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.imported import GROUPS, find_object
-from probattn.experiments.config.schema import settings_class
+from probattn.experiments.config.schema import GROUPS, find_object, settings_class
 from probattn.experiments.config.validation import CONFIG, Count, Seed, SettingsError
 
 # Type of the share of the training part that becomes another part.

@@ -9,8 +9,7 @@ from pydantic import Field, PositiveFloat
 
 from probattn import families
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.imported import find_object
-from probattn.experiments.config.schema import settings_class
+from probattn.experiments.config.schema import find_object, settings_class
 from probattn.experiments.config.yaml_files import packaged
 
 

@@ -98,21 +98,19 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
 
 def _load_own(settings: Settings, root: Path | None) -> Dataset:
     """Load a user's own data from ``root``, or else from ``data.path``."""
-    data = settings.data
-    path = data.path if root is None else str(root)
-    if path is None:
+    data, source = settings.data, settings.data.path if root is None else str(root)
+    if source is None:
         raise SettingsError("name your data with --data PATH")
     options = _options(data, OwnDataSettings)
     options |= {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
     if data.name == "table-csv":
         options = {name: value for name, value in options.items() if not name.startswith("likelihood")}
-        return table_dataset.read(Path(path), name=data.name, **options)
-    if data.name.endswith("-hf"):
+        return table_dataset.read(Path(source), name=data.name, **options)
+    augment, is_hub = options.pop("augment", False), data.name.endswith("-hf")
+    if is_hub:
         splits = (options.pop(f"{part}_split") for part in ("train", "valid", "test"))
         options["splits"] = hugging_face_sets.Splits(*splits)
-    augment = options.pop("augment", False)
-    source = path if data.name.endswith("-hf") else Path(path)
-    classes, *parts = READERS[data.name](source, **options)
+    classes, *parts = READERS[data.name](source if is_hub else Path(source), **options)
     return _of_parts(settings, classes, parts, augment=augment)
 
 
@@ -131,20 +129,19 @@ def _call(function: Callable[..., Any], settings: Settings) -> Dataset:
     try:
         classes, *parts = content
         loaded = [kind(convert(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
-        return _of_parts(settings, tuple(classes), loaded, augment=False)
+        return _of_parts(settings, tuple(classes), loaded)
     except (TypeError, ValueError) as error:
         form = "a data set, or (classes, (inputs, labels) of the training, the validation and the test part)"
         raise SettingsError(f"{settings.data.name} must return {form}: {error}") from error
 
 
-def _of_parts(settings: Settings, classes: tuple[str, ...], parts: Sequence[Part], *, augment: bool) -> Dataset:
-    name, network = settings.data.name, settings.network
-    if network.kind == "vit":
-        return image_datasets.from_parts(name, classes, *parts, augment=augment)
-    return text_dataset.from_parts(name, classes, *parts, network=network)
+def _of_parts(settings: Settings, classes: tuple[str, ...], parts: Sequence[Part], *, augment: bool = False) -> Dataset:
+    if settings.network.kind == "vit":
+        return image_datasets.from_parts(settings.data.name, classes, *parts, augment=augment)
+    return text_dataset.from_parts(settings.data.name, classes, *parts, network=settings.network)
 
 
 def _options(data: DataSettings, base: type) -> dict[str, Any]:
     """Return the settings of a data set that its base class does not have."""
     common = {field.name for field in fields(base)}
-    return {field.name: getattr(data, field.name) for field in fields(data) if field.name not in common}
+    return {name: value for name, value in vars(data).items() if name not in common}
