@@ -21,8 +21,8 @@ COMMANDS = (
     *(checks.check_posterior, checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
 )
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for function in COMMANDS:
-    app.command()(function)
+for command in COMMANDS:
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

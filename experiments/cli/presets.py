@@ -19,23 +19,20 @@ YAML = "Print the settings as a file for `probattn train --config`."
 
 def presets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Preset whose settings are listed.")] = None,
-    layer: Annotated[str | None, typer.Option(metavar="NAME", help="With another layer, as `train --layer`.")] = None,
     yaml: Annotated[bool, typer.Option("--yaml", help=YAML)] = False,
 ) -> None:
     """List the presets, or the settings of one with their meanings and choices."""
-    from probattn.experiments.config.presets import PRESETS, preset, with_layer
+    from probattn.experiments.config.presets import PRESETS, preset
     from probattn.experiments.config.yaml_files import to_yaml
 
     if name is None:
-        if yaml or layer:
+        if yaml:
             fail("name a preset, whose settings to print; `probattn presets` lists all")
         _list_presets(PRESETS)
-        return
-    settings = preset(name) if layer is None else with_layer(preset(name), layer)
-    if yaml:
-        typer.echo(to_yaml(name, settings), nl=False)
+    elif yaml:
+        typer.echo(to_yaml(name, preset(name)), nl=False)
     else:
-        _list_settings(settings)
+        _list_settings(preset(name))
 
 
 def _list_presets(known: "dict[str, Settings]") -> None:

@@ -40,10 +40,6 @@ class RunRecord:
         """Read what ``dataclasses.asdict`` returns of a record."""
         return cls(**content | {"settings": Settings.from_dict(content["settings"])})
 
-    def write(self, folder: Path) -> None:
-        """Write ``settings.json`` into a folder."""
-        write_bytes(folder / SETTINGS, json.dumps(asdict(self), indent=2).encode(), tag="part")
-
 
 def read_record(folder: Path) -> RunRecord:
     """Read ``settings.json`` of the run in a folder.
@@ -120,7 +116,7 @@ def claim(
             record = replace(read_record(out), settings=settings)
         if record.data != dict(data):
             raise SettingsError(f"{out} was trained with other data: resume it with the same, or choose another folder")
-        record.write(out)
+        write_bytes(out / SETTINGS, json.dumps(asdict(record), indent=2).encode(), tag="part")
         yield
 
 

@@ -34,11 +34,9 @@ class Inputs:
 
     @contextlib.contextmanager
     def failing(self, name: str) -> Iterator[None]:
-        """Make an error of data or files, or half a surrogate pair, a failure of that name."""
+        """Make an error of data or files a failure of that name."""
         try:
             yield
-        except UnicodeEncodeError:
-            self.failures[name] = "the text holds half of a surrogate pair, which is no character; remove it"
         except (DatasetError, OSError) as error:
             self.failures[name] = getattr(error, "strerror", None) or str(error)
 
@@ -103,7 +101,8 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str], column: str, deli
         text = row[column] if isinstance(row, dict) else row
         if not isinstance(text, str):
             raise DatasetError(f"{column!r} is no text")
-        text.encode()  # refuses half of a surrogate pair
+        if text != text.encode(errors="ignore").decode():
+            raise DatasetError("the text holds half of a surrogate pair, which is no character; remove it")
         if not text.strip():
             raise DatasetError("there is no text")
         return text
