@@ -72,8 +72,8 @@ class OwnDataSettings(DataSettings):
 
 
 @setting()
-class _ImageSettings(OwnDataSettings):
-    """A user's own images.
+class ImageFolderSettings(OwnDataSettings):
+    """Folders of images, one for each class.
 
     Args:
         image_size: height and width in pixels, to which images are scaled and cropped.
@@ -81,16 +81,10 @@ class _ImageSettings(OwnDataSettings):
         background: colour that transparent images stand on, by name or as ``#rrggbb``.
     """
 
+    name: Literal["image-folder"] = "image-folder"
     image_size: Count = 32
     augment: bool = True
     background: Colour = "white"
-
-
-@setting()
-class ImageFolderSettings(_ImageSettings):
-    """Folders of images, one for each class."""
-
-    name: Literal["image-folder"] = "image-folder"
 
 
 @setting()
@@ -174,7 +168,7 @@ class HuggingFaceTextSettings(_HuggingFaceSettings):
 
 
 @setting()
-class HuggingFaceImageSettings(_HuggingFaceSettings, _ImageSettings):
+class HuggingFaceImageSettings(_HuggingFaceSettings, ImageFolderSettings):
     """Images of a Hugging Face data set.
 
     Args:

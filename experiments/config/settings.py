@@ -14,7 +14,7 @@ from probattn.experiments.config.data import DataSettings, data_class, setting
 from probattn.experiments.config.layers import Layer, layer_class
 from probattn.experiments.config.networks import Network, network_class
 from probattn.experiments.config.schema import choices, meanings, settings_class
-from probattn.experiments.config.validation import Count, SettingsError, readable_errors, unknown
+from probattn.experiments.config.validation import Count, SettingsError, unknown, validation_error
 from probattn.inference import TrainOptions
 
 
@@ -205,13 +205,15 @@ def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
     content = {name: current[name] for name in names if name in current}
     content |= {name: _parsed(text) for name, text in changes.items()}
     check = TypeAdapter(kind).validate_python
-    with readable_errors(part):
-        try:
-            return check(content)
-        except ValidationError as error:  # texts that YAML takes for something else, such as a precision of 32
-            wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
-            plain = {name: str(text) for name, text in changes.items() if name in wrong and type(text) in TEXTS}
-            return check(content | plain)
+    try:
+        return check(content)
+    except ValidationError as error:  # texts that YAML takes for something else, such as a precision of 32
+        wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
+        content |= {name: str(text) for name, text in changes.items() if name in wrong and type(text) in TEXTS}
+    try:
+        return check(content)
+    except ValidationError as error:
+        raise validation_error(part, error) from error
 
 
 def _parsed(value: Any) -> Any:

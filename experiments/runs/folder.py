@@ -73,10 +73,8 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
         started = read_record(out).settings
         if not (settings.train.continues(started.train) and replace(started, train=settings.train) == settings):
-            raise SettingsError(
-                f"{out} holds a run of other settings: {'; '.join(changes(out, settings))}; "
-                "resume it with its own settings, or choose another folder with --out"
-            )
+            listed = "; ".join(changes(out, settings))
+            raise SettingsError(f"{out} holds a run of other settings: {listed}; keep them, or choose another --out")
     elif out.exists() and not (out.is_dir() and all(_is_leftover(path) for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
 

@@ -64,10 +64,8 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     record = read_record(folder)
     dataset = load_data(record.settings, root).for_run(folder)
     if record.data != fitted_parts(dataset):  # their normalisation differs, and test data may be among them
-        raise DatasetError(
-            f"the training or validation part of {dataset.name} is not the one that {folder} was trained with: give "
-            "the folder of those data with --data or the environment variable PROBATTN_DATA, or train a new run"
-        )
+        advice = "give those with --data or the environment variable PROBATTN_DATA, or train a new run"
+        raise DatasetError(f"these data of {dataset.name} are not those that {folder} was trained with: {advice}")
     return _opened(folder, record, dataset)
 
 

@@ -170,7 +170,5 @@ def _entry(line: str, columns: Sequence[str]) -> dict[str, Any]:
 
 def _check_columns(columns: Sequence[str], names: Collection[str]) -> None:
     if missing := [column for column in columns if column not in names]:
-        raise DatasetError(
-            f"there is no column {shorten(missing)}, which the model takes, but {shorten(list(names)) or 'none'}; "
-            "name the column of the texts with --column, another character between cells with --delimiter"
-        )
+        known = shorten(list(names)) or "none"
+        raise DatasetError(f"there is no column {shorten(missing)}, but {known}: choose by --column or --delimiter")
