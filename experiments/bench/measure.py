@@ -12,10 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
+# What is measured; it can be repeated and leaves no state behind.
 Step = Callable[[], Any]
-"""What is measured; it can be repeated and leaves no state behind."""
+# Minimum length of a turn in seconds.
 TURN = 0.5
-"""Minimum length of a turn in seconds."""
 
 
 def measure(section: str, cases: Mapping[str, Step], *, rounds: int, device: str) -> pd.DataFrame:

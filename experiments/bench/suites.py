@@ -31,22 +31,22 @@ LAYERS = {
     "CGP, collapsed": probattn.CGPAttention.partial(collapsed=True),
     "CGP, collapsed, mean, no R": probattn.CGPAttention.partial(collapsed=True, output="mean", alpha=0.0),
 }
+# Sections of :func:`layers`.
 SHAPES = (
     ({"dim": 384, "heads": 12, "batch": 128, "tokens": 64}, ("softmax", "KEP-SVGP concat", "KEP-SVGP add")),
     ({"dim": 384, "heads": 12, "batch": 1, "tokens": 4096}, ("softmax", "KEP-SVGP add")),
     ({"dim": 384, "heads": 12, "batch": 1, "tokens": 16384}, ("softmax", "KEP-SVGP add")),
     ({"dim": 128, "heads": 4, "batch": 25, "tokens": 64}, ("softmax", *list(LAYERS)[3:])),
 )
-"""Sections of :func:`layers`."""
 SIZES = (256, 1024, 4096, 16384)
 SCALED = ("softmax", "kernel", "KEP-SVGP add", "SGPA", "sparse CGP, collapsed", "CGP, collapsed")
+# Numbers of tokens from which on a step takes more than ten seconds, or memory does not suffice.
 LONGEST = {"kernel": 4096, "SGPA": 4096, "CGP, collapsed": 1024}
-"""Numbers of tokens from which on a step takes more than ten seconds, or memory does not suffice."""
 NETWORKS = {"softmax": "kep-svgp/cifar10-softmax", "KEP-SVGP": "kep-svgp/cifar10"}
+# Changes to a ViT so small that the overhead of Pyro matters.
 SMALL = ("network.dim=64", "network.depth=4", "network.heads=4", "network.mlp_dim=128", "data.batch_size=32")
-"""Changes to a ViT so small that the overhead of Pyro matters."""
+# Images of an epoch.
 IMAGES = {"cpu": 512, "cuda": 45_000}
-"""Images of an epoch."""
 
 
 def layers(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:

@@ -7,9 +7,11 @@ import typer
 
 from probattn.experiments.cli.terminal import COUNT, SettingChanges, check_file, say
 
+Suite = Literal["layers", "train", "predict", "scaling"]
+
 
 def bench(
-    suite: Annotated[Literal["layers", "train", "predict", "scaling"], typer.Argument(help="What is measured.")],
+    suite: Annotated[Suite, typer.Argument(help="What is measured.")],
     rounds: Annotated[int, typer.Option(**COUNT, help="Number of turns of each case.")] = 7,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device.")] = "cpu",
     set_: SettingChanges = None,
@@ -27,7 +29,7 @@ def bench(
     from probattn.experiments.bench.suites import SUITES
     from probattn.experiments.runs.environment import environment
 
-    check_file(out, option="--out")
+    check_file(out)
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("PyTorch finds no GPU here; use --device cpu")
     torch.manual_seed(0)

@@ -1,35 +1,23 @@
 """``probattn export``: a trained run for other programs and other people."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, SEED, check_file, check_folder, say
+from probattn.experiments.cli.terminal import COUNT, SEED, Sets, check_file, check_folder, say
+
+OUT = "Folder to share (no suffix), or a file .pt2 for a PyTorch program."
+MEAN = "Program of one pass at the posterior mean, without uncertainty over samples."
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to share (no suffix): weights, settings, preprocessing and a model card. Or a file .pt2 for "
-            "a PyTorch program."
-        ),
-    ] = None,
-    push_to_hub: Annotated[
-        str | None, typer.Option(metavar="USER/NAME", help="Upload the shared folder to the Hugging Face hub.")
-    ] = None,
-    num_samples: Annotated[
-        int | None, typer.Option(**COUNT, help="Number of posterior samples in a program; default: as predict.")
-    ] = None,
-    mean: Annotated[
-        bool,
-        typer.Option("--mean", help="Program of one pass at the posterior mean, without uncertainty over samples."),
-    ] = False,
-    sets: Annotated[
-        Literal["plain", "by-class"], typer.Option(help="Conformal sets of a program, as for predict.")
-    ] = "plain",
+    out: Annotated[Path | None, typer.Option(help=OUT)] = None,
+    push_to_hub: Annotated[str | None, typer.Option(metavar="USER/NAME", help="Upload the shared folder.")] = None,
+    num_samples: Annotated[int | None, typer.Option(**COUNT, help="Samples in a program; default: as predict.")] = None,
+    mean: Annotated[bool, typer.Option("--mean", help=MEAN)] = False,
+    sets: Sets = "plain",
     calibration: Annotated[bool, typer.Option(help="Let a program give calibrated outputs.")] = True,
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the samples.")] = 0,
 ) -> None:
@@ -46,7 +34,7 @@ def export(
             raise ValueError(f"a folder is uploaded, and {out} is a file: leave its suffix or --push-to-hub out")
         from probattn.experiments.sharing.programs import export_run
 
-        check_file(out, option="--out")
+        check_file(out)
         options = {"mean": mean, "num_samples": num_samples, "seed": seed}
         say(export_run(run, out, **options, calibrated=calibration, by_class=sets == "by-class"))
         return

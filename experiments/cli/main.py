@@ -15,15 +15,15 @@ from probattn.experiments.cli.terminal import fail
 from probattn.experiments.cli.train_command import train
 from probattn.experiments.runs.environment import keep_memory
 
+# Messages of PyTorch's errors where memory does not suffice.
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
-"""Messages of PyTorch's errors where memory does not suffice."""
 COMMANDS = (
     *(train, evaluate.evaluate, predict.predict, demo.demo, presets, study.compare, study.study),
     *(checks.check_posterior, checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
 )
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for function in COMMANDS:
-    app.command()(function)
+for command in COMMANDS:
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

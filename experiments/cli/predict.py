@@ -4,57 +4,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.markup import escape
-from rich.table import Column, Table
 
-from probattn.experiments.cli.terminal import COUNT, SEED, check_file, console, fail, say, show_table
-from probattn.experiments.displayable import displayable
+from probattn.experiments.cli.terminal import COUNT, SEED, Sets, check_file, fail, say, show_metrics
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from probattn.experiments.sharing.inputs import Inputs
     from probattn.experiments.sharing.pipeline import Pipeline
+
+INPUTS = "Images and folders; texts: files with a text a line, .csv, .tsv or .jsonl, - for stdin; tables: .csv, …"
+COLUMN = "Column of the texts in .csv, .tsv and .jsonl files; default that of training."
+DELIMITER = "Character between the cells of .csv; default that of training."
+FORMAT = "Output; default: by the suffix of --out, else table. Others have all probabilities."
+Format = Literal["table", "jsonl", "csv"]
+Measure = Literal["entropy", "mutual_information", "confidence", "std"]
+# What the columns of the answers mean, of numbers and of classes, without and with a calibration.
+NUMBERS = """\
+std: of the predictive distribution; all in the units of the label
+low, high: {level:g} % interval, which holds the label with that probability """
+CLASSES = """\
+confidence: probability of the class, the mean over {samples} posterior samples
+entropy: total uncertainty in nats, at most that of {classes} classes equally likely
+mutual information: how much samples disagree, not whether an input is like the training data
+"""
+SETS = """\
+set: holds the true class with probability {level:g} % for inputs like the validation data
+accepted: of these answers at most {risk:g} % are expected to be wrong
+both were calibrated with {calibrated} samples"""
 
 
 def predict(
     run: Annotated[str, typer.Argument(help="Folder of a run or of a shared model, or the name of one on the hub.")],
-    inputs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="INPUT...",
-            help="Images and folders of images; texts: files with a text a line, .csv, .tsv or .jsonl, - for stdin; or "
-            "tables: .csv, .tsv or .jsonl.",
-        ),
-    ] = None,
+    inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT...", help=INPUTS)] = None,
     text: Annotated[list[str] | None, typer.Option(help="A text itself; may be given several times.")] = None,
-    column: Annotated[
-        str | None, typer.Option(help="Column of the texts in .csv, .tsv and .jsonl files; default that of training.")
-    ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(metavar="CHAR", help="Character between the cells of .csv; default that of training.")
-    ] = None,
-    format: Annotated[
-        Literal["table", "jsonl", "csv"] | None,
-        typer.Option(help="Output; default: by the suffix of --out, else table. Others have all probabilities."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File .csv or .jsonl to write instead of the terminal.")
-    ] = None,
-    sort: Annotated[
-        Literal["entropy", "mutual_information", "confidence", "std"] | None,
-        typer.Option(help="Sort from the most to the least uncertain by this measure."),
-    ] = None,
-    sets: Annotated[
-        Literal["plain", "by-class"],
-        typer.Option(help="Conformal sets with the level on average, or in every class, which suits rare classes."),
-    ] = "plain",
-    calibration: Annotated[
-        bool, typer.Option(help="Use the temperature, sets and intervals that `probattn evaluate` has fitted.")
-    ] = True,
-    num_samples: Annotated[
-        int | None, typer.Option(**COUNT, help="Number of posterior samples; default: that of the evaluation.")
-    ] = None,
+    column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
+    delimiter: Annotated[str | None, typer.Option(metavar="CHAR", help=DELIMITER)] = None,
+    format: Annotated[Format | None, typer.Option(help=FORMAT)] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File .csv or .jsonl to write.")] = None,
+    sort: Annotated[Measure | None, typer.Option(help="Sort from the most to the least uncertain.")] = None,
+    sets: Sets = "plain",
+    calibration: Annotated[bool, typer.Option(help="Use what `probattn evaluate` has fitted.")] = True,
+    num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default: of the run.")] = None,
     seed: Annotated[int | None, typer.Option(**SEED, help="Seed of the samples; default: of the evaluation.")] = None,
 ) -> None:
     """Predict images, texts or rows of tables: class, confidence, uncertainty and the classes that are likely enough.
@@ -66,98 +56,50 @@ def predict(
     import pandas as pd
 
     from probattn.experiments.sharing import answers as records
+    from probattn.experiments.sharing.inputs import read_inputs
     from probattn.experiments.sharing.pipeline import Pipeline
     from probattn.inference.io.files import write_bytes
 
-    check_file(out, option="--out")
-    if out is not None and format is None:
-        format = {".jsonl": "jsonl", ".csv": "csv"}.get(out.suffix.lower())
-    if out is not None and format in (None, "table"):
-        raise ValueError(f"{out}: answers are written as .csv or .jsonl; choose another name with --out, or --format")
-    pipeline = Pipeline.open(run)
-    read, answers = _read(pipeline, inputs or [], text or [], column=column, delimiter=delimiter), pd.DataFrame()
+    check_file(out)
+    if out is not None:
+        format = format or {".jsonl": "jsonl", ".csv": "csv"}.get(out.suffix.lower())
+        if format in (None, "table"):
+            raise ValueError(f"{out}: answers are written as .csv or .jsonl; choose another --out, or --format")
+    pipeline, answers = Pipeline.open(run), pd.DataFrame()
+    read = read_inputs(pipeline, inputs or [], text or [], column=column, delimiter=delimiter)
     if read.values:
         options = {"calibrated": calibration, "by_class": sets == "by-class", "num_samples": num_samples, "seed": seed}
         answers = pipeline.answers(list(read.values.values()), names=list(read.values), **options)
         answers = answers if sort is None else records.sort_answers(answers, sort)
-    if format in (None, "table"):
-        _show(pipeline, answers, samples=num_samples or pipeline.num_samples, calibrated=calibration)
-    else:
+    if format not in (None, "table"):
         content = {"jsonl": records.to_jsonl, "csv": records.to_csv}[format](answers, read.failures)
         if out is None:
             print(content, end="")
         else:
             write_bytes(out, content.encode())
             say(f"{out}: {len(answers)} answers")
+    elif len(answers):
+        _show(pipeline, answers, samples=num_samples or pipeline.num_samples, calibrated=calibration)
     if read.failures:
         names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
         fail("\n".join([f"{len(names)} of {len(names) + len(answers)} inputs could not be read", *names]))
 
 
-def _read(
-    pipeline: "Pipeline", paths: list[Path], texts: list[str], *, column: str | None, delimiter: str | None
-) -> "Inputs":
-    """Read what was given, in the kind that the model takes.
-
-    Raises:
-        ValueError: nothing was given, or inputs of another kind.
-    """
-    from probattn.experiments.data.images.files import is_image
-    from probattn.experiments.sharing.inputs import read_images, read_rows, read_texts
-
-    kind = "rows of a table" if pipeline.columns else "texts" if pipeline.image_shape is None else "images"
-    image = next((path for path in paths if is_image(path.name)), None)
-    if not paths and not texts:
-        raise ValueError(f"there is nothing to predict: this model takes {kind}, see `probattn predict --help`")
-    if (image is not None and kind != "images") or (texts and kind != "texts"):
-        given = "--text gives it a text" if texts else f"{image} is an image"
-        raise ValueError(f"this model takes {kind}, and {given}")
-    data = pipeline.run.settings.data
-    delimiter = delimiter or getattr(data, "delimiter", None)
-    if kind == "images":
-        background = getattr(pipeline.run.settings.data, "background", "white")
-        return read_images(paths, shape=pipeline.image_shape, background=background)
-    if kind == "texts":
-        column = column or getattr(data, "text_column", "text")
-        return read_texts(paths, texts=texts, column=column, delimiter=delimiter)
-    return read_rows(paths, encoding=pipeline.run.dataset.encoding, delimiter=delimiter)
-
-
 def _show(pipeline: "Pipeline", answers: "pd.DataFrame", *, samples: int, calibrated: bool) -> None:
     """Print the answers as a table, with what its columns mean."""
-    fit = pipeline.calibration if calibrated else None
-    classes, level = len(pipeline.classes), "90" if fit is None else f"{100 * fit.level:g}"
-    if not pipeline.classes:
-        titles = {"predicted": "mean", "low": "low", "high": "high", "std": "std"}
-        promise = "for inputs like the validation data" if fit else "if the model is right; evaluate calibrates it"
-        words = [
-            "mean, std: of the predictive distribution, in the units of the label",
-            f"low, high: {level} % interval, which holds the label with that probability {promise}",
-        ]
+    from probattn.experiments.reporting.tables import Table
+
+    fit, classes = pipeline.calibration if calibrated else None, len(pipeline.classes)
+    if classes:
+        words = CLASSES + (SETS if fit else "no prediction sets: `probattn evaluate RUN` fits them")
     else:
-        titles = {"predicted": "class", "confidence": "conf.", "entropy": "entropy", "mutual_information": "mut. inf."}
-        words = [
-            f"conf.: probability of the class, the mean over {samples} posterior samples",
-            f"entropy: total uncertainty in nats, at most that of {classes} classes equally likely",
-            "mut. inf.: mutual information, how much the samples disagree; it does not",
-            "  say whether an input is like the training data",
-            "no prediction sets: `probattn evaluate RUN` fits them",
-        ]
-    if fit and pipeline.classes:
-        titles |= {"accepted": "accept", "set": "set"}
-        words[-1] = f"set: holds the true class with probability {level} % for inputs like the validation data"
-        words += [f"accept: of accepted answers at most {100 * fit.max_risk:g} % are expected to be wrong"]
-        if samples != fit.num_samples:
-            words += [f"  calibrated with {fit.num_samples} samples: with {samples} these hold approximately"]
-    texts = ("input", "class", "set")
-    table = Table(*(Column(title, overflow="fold") for title in ("input", *titles.values())))
-    for column in table.columns:
-        column.justify = "left" if column.header in texts else "right"
-    for answer in answers.to_dict("records"):
-        table.add_row(*(escape(displayable(_cell(answer[name]))) for name in ("input", *titles)))
-    if len(answers):
-        (console.print if console.is_terminal else show_table)(table)  # a terminal folds long names, too
-        say("\n".join(words))
+        words = NUMBERS + ("for inputs like the validation data" if fit else "if the model is right")
+    values = {"level": 90, "samples": samples, "classes": classes}
+    if fit:
+        values |= {"level": 100 * fit.level, "risk": 100 * fit.max_risk, "calibrated": fit.num_samples}
+    frame = answers.drop(columns="probs", errors="ignore").map(_cell)
+    show_metrics(Table(frame.rename(columns=lambda name: name.replace("_", " "))))
+    say(words.format(**values))
 
 
 def _cell(value: Any) -> str:

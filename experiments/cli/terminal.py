@@ -5,9 +5,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,14 @@ from rich.text import Text
 from probattn.experiments.displayable import displayable
 
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
+# Number of cores that this process may use.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import.
+COUNT, SEED = {"min": 1, "max": 2**31 - 1}, {"min": 0, "max": 2**63 - 1}
+# Length of the longest word that a table does not fold.
+MAX_WORD = 24
+# Maximum number of runs of a preset.
+MAX_RUNS = 10_000
 
 
 def existing(path: Path | None) -> Path | None:
@@ -25,60 +34,42 @@ def existing(path: Path | None) -> Path | None:
 
 
 def check_folder(folder: Path | None) -> Path | None:
-    """Check that a folder given with ``--out`` can be created and written, so that no work is lost at its end.
+    """Check that ``--out``, or the nearest folder above it that exists, can be written, so that no work is lost.
 
     Raises:
         ValueError: it cannot.
     """
-    return folder if folder is None else _writable(folder, option="--out")
-
-
-def check_file(path: Path | None, *, option: str) -> None:
-    """Create the folder of a file that is written after minutes of work; fail now if the file cannot be written.
-
-    Raises:
-        ValueError: it cannot; ``option`` is named.
-    """
-    if path is not None:
-        _writable(path.parent, option=option).mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise ValueError(f"cannot write to {path}, which is no regular file; choose another with {option}")
-
-
-def _writable(folder: Path, *, option: str) -> Path:
-    """Return a folder after a test that it, or the nearest folder above it that exists, can be written."""
     place = folder
     try:
         str(folder).encode()  # half a surrogate pair stands for a byte that is not UTF-8
-        while not os.path.lexists(place):
+        while place is not None and not os.path.lexists(place):
             place = place.parent
         tempfile.TemporaryFile(dir=place).close()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", "its name is not valid UTF-8")
-        raise ValueError(f"cannot write to {folder} ({reason}); choose another with {option}") from error
+        raise ValueError(f"cannot write to {folder} ({reason}); choose another with --out") from error
     return folder
 
 
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        callback=existing, help="Existing folder of the data sets, or your own data; default those of the run."
-    ),
-]
+def check_file(path: Path | None) -> None:
+    """Create the folder of the file ``--out``; fail now if the file cannot be written after minutes of work.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if path is not None:
+        check_folder(path.parent).mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise ValueError(f"cannot write to {path}, which is no regular file; choose another with --out")
+
+
+DATA = "Existing folder of the data sets, or your own data; default those of the run."
+Data = Annotated[Path | None, typer.Option(callback=existing, help=DATA)]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
-Encoder = Annotated[
-    str | None,
-    typer.Option(metavar="FOLDER", help="Pretrained Hugging Face encoder of the finetune presets: network.encoder."),
-]
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-"""Number of cores that this process may use."""
-COUNT = {"min": 1, "max": 2**31 - 1}
-SEED = {"min": 0, "max": 2**63 - 1}
-"""Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""
-MAX_WORD = 24
-"""Length of the longest word that a table does not fold."""
-MAX_RUNS = 10_000
-"""Maximum number of runs of a preset."""
+ENCODER = "Pretrained Hugging Face encoder of the finetune presets: network.encoder."
+Encoder = Annotated[str | None, typer.Option(metavar="FOLDER", help=ENCODER)]
+SETS = "Conformal sets with the level on average, or in every class, which suits rare classes."
+Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 
 
 def split_words(values: list[str] | None) -> list[str]:
@@ -98,24 +89,17 @@ def say(text: str, *, style: str = "") -> None:
 
 def show_table(table: Table) -> None:
     """Print a table, folded between words where the terminal is narrow, and wider than it where words do not fit."""
-    width, wide = console.width, console.options.update(max_width=10_000)
-    if console.measure(table, options=wide).maximum > width:
-        gaps = []
-        for column in table.columns:
-            lines = [str(text) for text in (column.header, *column.cells)]
-            longest = max(map(len, lines if column.no_wrap else " ".join(lines).split()), default=1)
-            column.width, column.overflow = longest if column.no_wrap else min(MAX_WORD, longest), "fold"
-            gaps.append((max(0, max(map(len, lines)) - column.width), column))
-        needed = console.measure(table, options=wide).maximum
-        spare, width = max(0, width - needed), max(width, needed)
-        for gap, column in sorted(gaps, key=lambda pair: pair[0]):
-            column.width += min(spare, gap)
-            spare -= min(spare, gap)
-    Console(width=width, quiet=console.quiet).print(table)
+    for column in table.columns:
+        words = " ".join(str(text) for text in (column.header, *column.cells)).split()
+        longest = max(map(cell_len, words), default=1)
+        column.min_width, column.overflow = longest if column.no_wrap else min(MAX_WORD, longest), "fold"
+    wide = console.options.update(max_width=10_000)
+    width = max(console.width, console.measure(table, options=wide).minimum)
+    Console(width=width, quiet=console.quiet).print(table, crop=False)
 
 
 def show_metrics(table: Any) -> None:
-    """Print a table of metrics."""
+    """Print a table of :mod:`~probattn.experiments.reporting.tables`."""
     from probattn.experiments.reporting.table_formats import terminal
 
     show_table(terminal(table))

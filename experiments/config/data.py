@@ -5,20 +5,19 @@ from collections.abc import Callable
 from dataclasses import field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from PIL import ImageColor
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.imported import GROUPS, find_object
-from probattn.experiments.config.schema import settings_class
+from probattn.experiments.config.schema import GROUPS, find_object, settings_class
 from probattn.experiments.config.validation import CONFIG, Count, Seed, SettingsError
 
+# Type of the share of the training part that becomes another part.
 PartShare = Annotated[float, Field(gt=0, lt=0.5)]
-"""Type of the share of the training part that becomes another part."""
+# Type of what separates the columns of a file.
 Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
-"""Type of what separates the columns of a file."""
 
 
 def _absolute(path: str) -> str:
@@ -31,19 +30,12 @@ def _columns(names: Any) -> Any:
     return [name.strip(" '\"") for name in names.strip("[]").split(",")] if isinstance(names, str) else names
 
 
-def _colour(name: str) -> str:
-    if name.lower() not in ImageColor.colormap and not name.startswith("#"):
-        raise ValueError(f"data.background={name} is no colour: take one such as white, black or #808080")
-    ImageColor.getrgb(name)
-    return name
-
-
+# Type of the file or folder of a user's data, or the name of a Hugging Face data set.
 DataPath = Annotated[str, AfterValidator(_absolute)]
-"""Type of the file or folder of a user's data, or the name of a Hugging Face data set."""
+# Type of names of columns, as a list or with commas between them.
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
-"""Type of names of columns, as a list or with commas between them."""
-Colour = Annotated[str, AfterValidator(_colour)]
-"""Type of a colour that Pillow knows."""
+# Type of a colour that Pillow knows.
+Colour = Annotated[str, AfterValidator(lambda name: ImageColor.getrgb(name) and name)]
 setting = functools.partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
 
 
@@ -58,7 +50,6 @@ class DataSettings:
         seed: seed of the split into training, validation and test part.
     """
 
-    meanings: ClassVar[dict[str, str]]
     name: str
     batch_size: Count
     limit: Count | None = None
@@ -81,8 +72,8 @@ class OwnDataSettings(DataSettings):
 
 
 @setting()
-class _ImageSettings(OwnDataSettings):
-    """A user's own images.
+class ImageFolderSettings(OwnDataSettings):
+    """Folders of images, one for each class.
 
     Args:
         image_size: height and width in pixels, to which images are scaled and cropped.
@@ -90,16 +81,10 @@ class _ImageSettings(OwnDataSettings):
         background: colour that transparent images stand on, by name or as ``#rrggbb``.
     """
 
+    name: Literal["image-folder"] = "image-folder"
     image_size: Count = 32
     augment: bool = True
     background: Colour = "white"
-
-
-@setting()
-class ImageFolderSettings(_ImageSettings):
-    """Folders of images, one for each class."""
-
-    name: Literal["image-folder"] = "image-folder"
 
 
 @setting()
@@ -183,7 +168,7 @@ class HuggingFaceTextSettings(_HuggingFaceSettings):
 
 
 @setting()
-class HuggingFaceImageSettings(_HuggingFaceSettings, _ImageSettings):
+class HuggingFaceImageSettings(_HuggingFaceSettings, ImageFolderSettings):
     """Images of a Hugging Face data set.
 
     Args:
@@ -194,15 +179,9 @@ class HuggingFaceImageSettings(_HuggingFaceSettings, _ImageSettings):
     image_column: str = "image"
 
 
-OWN: dict[str, type[OwnDataSettings]] = {
-    "image-folder": ImageFolderSettings,
-    "text-csv": TextFileSettings,
-    "text-jsonl": TextFileSettings,
-    "table-csv": TableSettings,
-    "text-hf": HuggingFaceTextSettings,
-    "image-hf": HuggingFaceImageSettings,
-}
-"""Settings of a user's own data, by name."""
+_OWN = (ImageFolderSettings, TextFileSettings, TableSettings, HuggingFaceTextSettings, HuggingFaceImageSettings)
+# Settings of a user's own data, by name.
+OWN = {name: kind for kind in _OWN for name in get_args(kind.__annotations__["name"])}
 
 
 @functools.cache

@@ -9,8 +9,7 @@ from pydantic import Field, PositiveFloat
 
 from probattn import families
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.imported import find_object
-from probattn.experiments.config.schema import settings_class
+from probattn.experiments.config.schema import find_object, settings_class
 from probattn.experiments.config.yaml_files import packaged
 
 
@@ -29,7 +28,6 @@ class Layer:
     """
 
     constructor: ClassVar[type]
-    meanings: ClassVar[dict[str, str]]
     name: str
     last: Annotated[int, Field(ge=0)] | None = None
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
@@ -41,10 +39,9 @@ class Layer:
     def family(self) -> families.Family:
         """Family of the guide with its initial values."""
         family = families.FAMILIES[self.guide]
-        known = inspect.signature(family).parameters
         initial = {"init_scale": self.guide_scale, "init_loc": self.init_loc}
-        chosen = {key: value for key, value in initial.items() if key in known and value is not None}
-        return functools.partial(family, **chosen)
+        known = {key: initial[key] for key in initial.keys() & inspect.signature(family).parameters}
+        return functools.partial(family, **{key: value for key, value in known.items() if value is not None})
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
@@ -55,8 +52,8 @@ class Layer:
         return functools.partial(self.constructor, **options)
 
 
+# Names of the layers of this library, which ``layers.yaml`` describes.
 KNOWN = tuple(packaged("layers"))
-"""Names of the layers of this library, which ``layers.yaml`` describes."""
 
 
 @functools.cache

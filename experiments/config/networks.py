@@ -2,22 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
-from pydantic import AfterValidator
-
+from probattn.experiments.config.data import DataPath
 from probattn.experiments.config.schema import settings_class
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
 
 SIZES = ("dim", "depth", "heads", "mlp_dim", "patch_size", "max_length")
-
-
-def _absolute(encoder: str) -> str:
-    """Resolve the path of a local encoder, so that the run can be opened from any folder."""
-    return str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +21,6 @@ class Network:
         kind: what the network is for.
     """
 
-    meanings: ClassVar[dict[str, str]]
     kind: str
 
     def __post_init__(self) -> None:
@@ -47,7 +39,7 @@ class EncoderNetwork(Network):
         max_length: number of tokens that are read of each text.
     """
 
-    encoder: Annotated[str, AfterValidator(_absolute)] | None = None
+    encoder: DataPath | None = None
     max_length: int = 128
 
 
@@ -60,13 +52,13 @@ def _settings(kind: str, base: type[Network], *constructors: Callable[..., Any],
     return settings_class(f"{kind.title()}Settings", base, *constructors, **options)
 
 
+# Settings of each network by its kind.
 NETWORKS = {
     "vit": _settings("vit", Network, ViT),
     "text": _settings("text", Network, TextTransformer, WordTokenizer.fit, max_length=512),
     "encoder": _settings("encoder", EncoderNetwork, PretrainedClassifier),
     "tabular": _settings("tabular", Network, TabularTransformer),
 }
-"""Settings of each network by its kind."""
 
 
 def network_class(kind: str) -> type[Network]:

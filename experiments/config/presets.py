@@ -1,13 +1,18 @@
 """Presets: settings of the papers, small ones on digits, and those for your own data, from ``preset_files``."""
 
+from dataclasses import replace
+
+from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.experiments.config.validation import unknown
 from probattn.experiments.config.yaml_files import packaged
 
+# Learning rate of the guide of layers without another one.
+GUIDE_LR = 0.03
+# Files of presets, in the order in which they are listed.
 GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
-"""Files of presets, in the order in which they are listed."""
+# Variants of other presets on digits (the pairs: KEP-SVGP paper, Table 5); ``--layers all`` leaves them out.
 ABLATIONS = ("digits/sgpa-tempered", "digits/kep-svgp-ee", "digits/kep-svgp-rr")
-"""Variants of other presets on digits (the pairs: KEP-SVGP paper, Table 5); ``--layers all`` leaves them out."""
 
 
 def _build() -> dict[str, Settings]:
@@ -18,8 +23,8 @@ def _build() -> dict[str, Settings]:
     return presets
 
 
+# The presets by name, in the order of their files; one may start from another, its ``base``.
 PRESETS = _build()
-"""The presets by name, in the order of their files; one may start from another, its ``base``."""
 
 
 def preset(name: str) -> Settings:
@@ -53,9 +58,36 @@ def digits(layers: str) -> list[str]:
     Raises:
         SettingsError: an unknown layer.
     """
-    known = [name.removeprefix("digits/") for name in PRESETS if name.startswith("digits/")]
-    every = [name for name in known if f"digits/{name}" not in ABLATIONS]
-    chosen = every if layers == "all" else [layer.strip() for layer in layers.split(",")]
-    if strange := [layer for layer in chosen if layer not in known]:
-        raise SettingsError(f"unknown layers {', '.join(strange)}; known: all, or some of {','.join(known)}")
-    return [f"digits/{layer}" for layer in dict.fromkeys(chosen)]
+    names = [f"digits/{layer.strip()}" for layer in layers.split(",")]
+    if layers == "all":
+        names = [name for name in PRESETS if name.startswith("digits/") and name not in ABLATIONS]
+    return [name for name in dict.fromkeys(names) if preset(name)]
+
+
+def with_layer(settings: Settings, name: str) -> Settings:
+    """Return settings with another layer for the same total of epochs; ``layers.yaml`` has what the layer needs.
+
+    Args:
+        settings: of a preset.
+        name: name of a layer, or ``package.module:Class`` of your own, which has its constructor's defaults.
+
+    Raises:
+        SettingsError: an unknown name.
+    """
+    if name == settings.layer.name:
+        return settings
+    kind, total = settings.network.kind, settings.epochs
+    is_text = kind in ("text", "encoder")
+    defaults = packaged("layers").get(name, {})
+    options = dict(defaults.get("text" if is_text else kind, {}))
+    if kind == "encoder":
+        options["last"] = 0 if name == "softmax" else 1
+    rates = {"guide_lr": defaults.get("guide_lr", GUIDE_LR), "alpha_start": defaults.get("alpha_start", 1.0)}
+    train = replace(settings.train, epochs=total, alpha_end=1.0, **rates)
+    changed = replace(settings, layer=layer_class(name)(**options), train=train, warm_start=None)
+    start = 0 if is_text else round(defaults.get("start", 0) * total)
+    if not 0 < start < total:
+        return changed
+    warmup = 0.0 if train.warmup_epochs >= total - start else train.warmup_epochs
+    changed = replace(changed, train=replace(train, epochs=total - start, warmup_epochs=warmup))
+    return changed.merged({"warm_start": {"epochs": start} | defaults.get("warm_start", {})})

@@ -1,18 +1,47 @@
-"""Classes of settings that are derived from constructors: their options, defaults and meanings are declared there."""
+"""Constructors, also of the user's own, and the classes of settings that are derived from them."""
 
+import importlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.validation import CONFIG, SettingsError
+from probattn.experiments.config.validation import CONFIG, SettingsError, unknown
 
+# Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
+GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
+# Types of values that settings hold, besides literals, and tuples and dictionaries of them.
 PLAIN = (bool, int, float, str, NoneType)
-"""Types of values that settings hold, besides literals, and tuples and dictionaries of them."""
 ARGUMENT = re.compile(r"^    ([\w, ]+):(?: |$)(.*)")
+
+
+def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
+    """Import the object ``package.module:object``, also from the working directory, or one that a package brings.
+
+    Args:
+        kind: key of :data:`GROUPS`.
+        name: name of the object.
+        known: names of this library's objects, for the error.
+
+    Raises:
+        SettingsError: an unknown name, or an object that cannot be imported.
+    """
+    brought = {entry.name: entry.value for entry in entry_points(group=GROUPS[kind])}
+    if ":" not in name and name not in brought:
+        raise unknown(kind, name, [*known, *brought], listing="your own is package.module:NAME")
+    module, _, attribute = brought.get(name, name).partition(":")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise SettingsError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def settings_class(
@@ -45,14 +74,13 @@ def settings_class(
         for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
             if parameter.name in leave_out or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            is_bare, has_default = parameter.annotation is parameter.empty, parameter.default is not parameter.empty
-            annotation = plain(type(parameter.default) if is_bare else parameter.annotation)
+            default, empty = parameter.default, parameter.empty
+            annotation = plain(type(default) if parameter.annotation is empty else parameter.annotation)
             if annotation not in (None, NoneType):
                 annotations[parameter.name] = annotation
-                values |= {parameter.name: parameter.default} if has_default else {}
-            elif not has_default:
-                title = getattr(constructor, "__name__", constructor)
-                raise SettingsError(f"{title}: {parameter.name} has no default, and settings cannot hold its type")
+                values |= {} if default is empty else {parameter.name: default}
+            elif default is empty:
+                raise SettingsError(f"{name}: {parameter.name} has no default, and settings cannot hold its type")
     values |= defaults or {}
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_type_hints
 
@@ -10,15 +10,15 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from probattn import KernelAttention
-from probattn.experiments.config.data import DataSettings, data_class
+from probattn.experiments.config.data import DataSettings, data_class, setting
 from probattn.experiments.config.layers import Layer, layer_class
 from probattn.experiments.config.networks import Network, network_class
 from probattn.experiments.config.schema import choices, meanings, settings_class
-from probattn.experiments.config.validation import CONFIG, Count, SettingsError, readable_errors, unknown
+from probattn.experiments.config.validation import Count, SettingsError, unknown, validation_error
 from probattn.inference import TrainOptions
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting()
 class TrainSettings(TrainOptions):
     """Training of a run.
 
@@ -32,8 +32,8 @@ class TrainSettings(TrainOptions):
 
     @property
     def options(self) -> TrainOptions:
-        """Options of :func:`~probattn.inference.fit`."""
-        return TrainOptions(**{field.name: getattr(self, field.name) for field in fields(TrainOptions)})
+        """Options of :func:`~probattn.inference.fit`, which a checkpoint holds."""
+        return TrainOptions(**{option.name: getattr(self, option.name) for option in fields(TrainOptions)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +47,18 @@ class _Start:
     epochs: Count
 
 
+class _Text(str):
+    """A value from the command line: YAML, or the text itself."""
+
+
+# The setting of each part that selects its kind, and the function that returns the kind's class.
+SELECTORS = {"data": ("name", data_class), "network": ("kind", network_class), "layer": ("name", layer_class)}
 WarmStartSettings = settings_class("WarmStartSettings", _Start, KernelAttention, leave_out=("dim", "heads"))
-SELECTORS: dict[str, tuple[str, Callable[[str], type]]] = {
-    "data": ("name", data_class),
-    "network": ("kind", network_class),
-    "layer": ("name", layer_class),
-}
-"""The setting of each part that selects its kind, and the function that returns the kind's class."""
+# Classes of the parts of a single kind.
 CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
-"""Classes of the parts of a single kind."""
+PARTS = (*SELECTORS, *CLASSES)
+# Types of values that may stand for themselves as text.
+TEXTS = (_Text, str, int, float)
 LISTING = "`probattn presets NAME` lists all keys"
 
 
@@ -90,8 +93,7 @@ class Settings:
         Raises:
             SettingsError: unknown or missing keys, or invalid values.
         """
-        content = {"data": {}, "network": {}, "layer": {}, "train": {}} | dict(content)
-        return cls(**_changed({}, content))
+        return _merged({}, {"data": {}, "network": {}, "layer": {}, "train": {}} | dict(content))
 
     @property
     def epochs(self) -> int:
@@ -137,10 +139,8 @@ class Settings:
             part, _, name = key.partition(".")
             if not equals:
                 raise SettingsError(f"--set takes key=value, got {change!r}")
-            if name:
-                nested[part] = (nested.get(part) or {}) | {name: _Text(text)}
-            else:
-                nested[part] = None if text.lower() == "none" else text
+            none = None if text.lower() == "none" else text
+            nested[part] = (nested.get(part) or {}) | {name: _Text(text)} if name else none
         return self.merged(nested)
 
     def merged(self, nested: Mapping[str, Any]) -> "Settings":
@@ -152,105 +152,76 @@ class Settings:
         Raises:
             SettingsError: an unknown key (similar ones are suggested), or an invalid value.
         """
-        return Settings(**_changed({field.name: getattr(self, field.name) for field in fields(self)}, nested))
+        return _merged(vars(self), nested)
 
     def changes_from(self, base: "Settings") -> list[str]:
-        """Return the changes as ``key=value`` by which :meth:`with_changes` makes these settings of others.
-
-        A part of another kind has its kind and the values that differ from the kind's defaults.
-        """
+        """Return the changes as ``key=value`` by which :meth:`with_changes` makes these settings of others."""
         assumed = base.flat()
-        for part, (selector, _) in SELECTORS.items():
-            ours, theirs = getattr(self, part), getattr(base, part)
-            if type(ours) is not type(theirs):
-                values = {field.name: field.default for field in fields(ours)} | _shared(part, type(ours), theirs)
-                assumed |= {f"{part}.{name}": _flat(value) for name, value in values.items() if name != selector}
+        if type(self.layer) is not type(base.layer):  # another layer starts from its own defaults
+            defaults = {f"layer.{option.name}": _flat(option.default) for option in fields(self.layer)}
+            assumed |= defaults | {"layer.name": base.layer.name}
         return [f"{key}={value}" for key, value in self.flat().items() if (key, value) not in assumed.items()]
-
-
-class _Text(str):
-    """A value from the command line: YAML, or the text itself."""
 
 
 def describe(settings: Settings) -> dict[str, tuple[str, list[str]]]:
     """Return the meaning of each setting, and the values that it takes if it takes only some, by its dotted key."""
     described = {}
-    for part, kind in {field.name: type(getattr(settings, field.name)) for field in fields(settings)}.items():
-        if kind is not type(None):
-            texts, types = getattr(kind, "meanings", None) or meanings(kind), get_type_hints(kind, include_extras=True)
-            described |= {f"{part}.{name}": (texts.get(name, ""), choices(types[name])) for name in _names(kind)}
+    for part, kind in ((part, type(value)) for part, value in vars(settings).items() if value is not None):
+        texts, types = getattr(kind, "meanings", None) or meanings(kind), get_type_hints(kind, include_extras=True)
+        for name in (option.name for option in fields(kind)):
+            described[f"{part}.{name}"] = (texts.get(name, ""), choices(types[name]))
     return described
 
 
-def _changed(parts: Mapping[str, Any], nested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of settings with other values."""
-    known = [field.name for field in fields(Settings)]
+def _merged(parts: Mapping[str, Any], nested: Mapping[str, Any]) -> Settings:
+    """Return settings of parts with other values."""
     changed = dict(parts)
     for part, values in nested.items():
-        if part not in known:
-            raise unknown("setting", part, known, listing=LISTING)
+        if part not in PARTS:
+            raise unknown("setting", part, PARTS, listing=LISTING)
         if part == "warm_start" and values is None:
             changed[part] = None
-            continue
-        if not isinstance(values, Mapping):
+        elif isinstance(values, Mapping):
+            changed[part] = _merged_part(part, parts.get(part), values)
+        else:
             raise SettingsError(f"{part} needs settings below it, such as {part}.NAME; {LISTING}")
-        changed[part] = _changed_part(part, parts.get(part), values)
-    return changed
+    return Settings(**changed)
 
 
-def _changed_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
-    """Return a part of the settings with other values; another kind of it if its selector is among them."""
-    selector, class_of = SELECTORS.get(part, ("", None))
+def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
+    """Return a part of settings with other values; another kind of it if its selector is among them."""
+    selector, class_of = SELECTORS.get(part, (None, None))
     if selector in changes:
         kind = class_of(str(changes[selector]))
     elif value is None and class_of:
         raise SettingsError(f"settings lack {part}.{selector}")
     else:
         kind = CLASSES.get(part) or type(value)
-    if part == "warm_start" and value is None and "epochs" not in changes:
-        raise SettingsError("these settings have no warm start; give it warm_start.epochs=N as well")
-    names, types = _names(kind), get_type_hints(kind, include_extras=True)
+    names = [option.name for option in fields(kind)]
     for name in changes:
         if name not in names:
             raise unknown("setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING)
-    parsed = {name: _parsed(f"{part}.{name}", text, types[name]) for name, text in changes.items()}
-    with readable_errors(part):
-        return TypeAdapter(kind).validate_python(_shared(part, kind, value) | parsed)
+    current = {} if value is None or (part == "layer" and type(value) is not kind) else vars(value)
+    content = {name: current[name] for name in names if name in current}
+    content |= {name: _parsed(text) for name, text in changes.items()}
+    check = TypeAdapter(kind).validate_python
+    try:
+        return check(content)
+    except ValidationError as error:  # texts that YAML takes for something else, such as a precision of 32
+        wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
+        content |= {name: str(text) for name, text in changes.items() if name in wrong and type(text) in TEXTS}
+    try:
+        return check(content)
+    except ValidationError as error:
+        raise validation_error(part, error) from error
 
 
-def _parsed(key: str, value: Any, annotation: Any) -> Any:
-    """Return a value of a file, or of the command line, where a text may be YAML or stand for itself.
-
-    Raises:
-        SettingsError: a value that the type does not take.
-    """
-    candidates = [value]
+def _parsed(value: Any) -> Any:
+    """Return a text of the command line as YAML means it, and other values as they are."""
     if isinstance(value, _Text):
-        candidates = [str(value)]
-        with contextlib.suppress(yaml.YAMLError):
-            candidates.insert(0, None if value.lower() == "none" else yaml.safe_load(value))
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        candidates.append(str(value))  # such as a precision of 32
-    check = TypeAdapter(annotation, config=CONFIG).validate_python
-    for candidate in candidates:
-        with contextlib.suppress(ValidationError):
-            return check(candidate)
-    with readable_errors(key):
-        return check(str(value) if isinstance(value, _Text) else value)
-
-
-def _names(kind: type) -> list[str]:
-    return [field.name for field in fields(kind)]
-
-
-def _shared(part: str, kind: type, value: Any) -> dict[str, Any]:
-    """Return the values that a part keeps as a part of a kind: all of the same kind, none of another layer."""
-    if value is None or (part == "layer" and not isinstance(value, kind)):
-        return {}
-    values = {field.name: getattr(value, field.name) for field in fields(value) if field.name in _names(kind)}
-    if not isinstance(value, kind):
-        values.pop(SELECTORS[part][0])
-    return values
+        with contextlib.suppress(yaml.YAMLError, ValueError):
+            return None if value.lower() == "none" else yaml.safe_load(value)
+    return value
 
 
 def _scaled(train: TrainSettings, epochs: int) -> TrainSettings:

@@ -1,7 +1,6 @@
 """Validation of settings by pydantic, with errors of one readable line."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Annotated
 
@@ -9,13 +8,13 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
+# Configuration of the settings' classes: no unknown keys, finite numbers.
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
-"""Configuration of the settings' classes: no unknown keys, finite numbers."""
 
+# Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch.
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
-"""Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch."""
+# Type of a seed of PyTorch's generators.
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
-"""Type of a seed of PyTorch's generators."""
 
 
 class SettingsError(ValueError):
@@ -37,25 +36,14 @@ def unknown(kind: str, name: str, known: Iterable[str], *, listing: str) -> Sett
     return SettingsError(f"unknown {kind} {name!r}; {guess}{listing}")
 
 
-@contextmanager
-def readable_errors(part: str = "") -> Iterator[None]:
-    """Turn validation errors into a :class:`SettingsError` of one line: each key, what is allowed, and its value.
-
-    Args:
-        part: part of the settings that is validated, with which the keys begin.
-    """
-    try:
-        yield
-    except ValidationError as error:
-        raise SettingsError("; ".join(_problem(part, **problem) for problem in error.errors())) from error
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+def validation_error(part: str, error: ValidationError) -> SettingsError:
+    """Return an error of one line: each wrong key of a part of the settings, what is allowed, and its value."""
+    return SettingsError("; ".join(_problem(part, **problem) for problem in error.errors()))
 
 
 def _problem(part: str, *, loc: tuple[str | int, ...], type: str, msg: str, input: object, **_: object) -> str:
     if type == "value_error":
         return msg.removeprefix("Value error, ")
-    key = ".".join(map(str, (*filter(None, [part]), *loc)))
     value = "" if isinstance(input, dict) else f", got {input!r}"
     quoted = "; quote yes, no, true and false in YAML where text is meant" if isinstance(input, bool) else ""
-    return f"{key}: {msg[0].lower()}{msg[1:]}{value}{quoted}".removeprefix(": ")
+    return f"{'.'.join(map(str, (part, *loc)))}: {msg[0].lower()}{msg[1:]}{value}{quoted}"

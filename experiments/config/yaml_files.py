@@ -5,6 +5,7 @@ import json
 from collections.abc import Hashable
 from dataclasses import asdict
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,10 @@ def to_yaml(name: str, settings: Any) -> str:
 @functools.cache
 def packaged(name: str) -> dict[str, Any]:
     """Return the content of a file of this package, ``preset_files/NAME.yaml``."""
-    path = files("probattn.experiments.config") / "preset_files" / f"{name}.yaml"
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    return read(files("probattn.experiments.config") / "preset_files" / f"{name}.yaml")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path | Traversable) -> dict[str, Any]:
     """Read a file of settings: part → setting → value, and the preset's name as ``preset``.
 
     Raises:
@@ -46,12 +46,10 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read {path}: {error}; name your file of settings with --config") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
         line = f", line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"{path}{line} is not valid: {getattr(error, 'problem', None) or error}") from error
+        raise SettingsError(f"cannot read {path}{line}: {problem}; correct the file, or --config") from error
     if not isinstance(content, dict):
         raise SettingsError(f"{path} is no mapping; `probattn presets NAME --yaml` prints a file of settings")
     return content

@@ -39,7 +39,7 @@ class Forward:
 
     def __init__(self, run: TrainedRun, data: Part, *, num_samples: int, seed: int) -> None:
         self.predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
-        self.batches, self.seed, self.has_classes = run.batches_by_length(data), seed, bool(run.dataset.classes)
+        self.batches, self.seed, self.has_classes = run.batches(data, by_length=True), seed, bool(run.dataset.classes)
 
     def seeded(self, function: Callable[[Any], Any]) -> Any:
         """Return what a function returns of the batches, from the seed."""
@@ -124,7 +124,7 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
 def _fit_base(run: TrainedRun, name: str, num_samples: int) -> Method:
     if name in LAST_LAYER:
         predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
-        last_layer = LAST_LAYER[name](predictor).fit(run.batches_by_length(run.dataset.train))
+        last_layer = LAST_LAYER[name](predictor).fit(run.batches(run.dataset.train, by_length=True))
         return lambda forward: last_layer.predict_features(forward.features)
     if name == "mc-dropout":
         return lambda forward: MCDropout(forward.predictor).predict(forward.batches)
@@ -135,7 +135,7 @@ def _fit_base(run: TrainedRun, name: str, num_samples: int) -> Method:
 
 
 def predict(method: Method, forward: Forward) -> Prediction:
-    """Return the prediction of a method, in the order of the data, by :meth:`TrainedRun.batches_by_length`."""
+    """Return the prediction of a method, in the order of the data, by :meth:`TrainedRun.batches`."""
     prediction, order = _apply(method, forward), forward.batches.order
     return prediction if order is None else prediction[order.argsort()]
 

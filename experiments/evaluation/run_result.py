@@ -150,7 +150,7 @@ def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples
         sites = poutine.trace(run.model).get_trace(examples[0][0][:2]).nodes.values()
     if not any(is_latent(site) for site in sites if site["name"] != "y"):
         return {}
-    data = run.batches_by_length(run.dataset.test)
+    data = run.batches(run.dataset.test, by_length=True)
     with at_mean():
         mean = predict(run.model, run.guide, data, num_samples=1)
     prior = predict(run.model, None, data, num_samples=num_samples)

@@ -17,8 +17,8 @@ from probattn.experiments.runs.sources import load_data as load_data
 from probattn.inference.prediction.predict import GPU_CHUNK_SIZE
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
 
+# Images of a batch of validation on a GPU.
 MAX_VALIDATION_BATCH = 2048
-"""Images of a batch of validation on a GPU."""
 
 
 class Loaders(NamedTuple):
@@ -53,10 +53,11 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
     examples = len(dataset.train)
     if dataset.classes:
         weights = class_weights(settings.train.class_weights, dataset.classes, dataset.train.labels)
-        return Classifier(_network(settings, dataset), num_data=examples, class_weights=weights)
+        network = _network(settings, dataset, outputs=len(dataset.classes))
+        return Classifier(network, num_data=examples, class_weights=weights)
     likelihood, in_units = regression_likelihood(settings.data, mean=dataset.label_mean, std=dataset.label_std)
     units = (dataset.label_mean, dataset.label_std) if in_units else None
-    network = _tabular(settings, dataset, outputs=getattr(likelihood, "outputs", 1), units=units)
+    network = _network(settings, dataset, outputs=getattr(likelihood, "outputs", 1), units=units)
     for parameter in network.head.parameters():
         nn.init.zeros_(parameter[1:])  # the noise starts at the standard deviation of the labels
     return Supervised(network, likelihood, num_data=examples)
@@ -92,43 +93,27 @@ def fitted_parts(dataset: Dataset) -> dict[str, str]:
     return {"train": dataset.train.digest, "valid": dataset.valid.digest}
 
 
-def _network(settings: Settings, dataset: Dataset) -> nn.Module:
-    """Build the network of a classifier."""
-    network, classes = settings.network, len(dataset.classes)
+def _network(
+    settings: Settings, dataset: Dataset, *, outputs: int, units: tuple[float, float] | None = None
+) -> nn.Module:
+    """Build a network; ``units`` are the mean and standard deviation that scale the numbers of a table."""
+    network, layer = settings.network, settings.layer
     if network.kind == "encoder":
-        return PretrainedClassifier(
-            dataset.tokens.encoder.network(),
-            classes=classes,
-            dropout=network.dropout,
-            pooling=network.pooling,
-            attention=settings.layer.factory(None),
-            last=settings.layer.last,
-        )
+        options = {"dropout": network.dropout, "pooling": network.pooling, "last": layer.last}
+        encoder = dataset.tokens.encoder.network()
+        return PretrainedClassifier(encoder, classes=outputs, attention=layer.factory(None), **options)
+    sizes = {name: getattr(network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
+
+    def attention(tokens: int | None) -> list[LayerFactory]:
+        depth = network.depth
+        return last(depth if layer.last is None else layer.last, layer.factory(tokens), of=depth)
+
     if network.kind == "tabular":
-        return _tabular(settings, dataset, outputs=classes, units=None)
-    options = _sizes(settings) | {"classes": classes}
+        columns = dataset.encoding.sizes
+        return TabularTransformer(columns, outputs=outputs, units=units, attention=attention(len(columns)), **sizes)
     if network.kind == "text":
-        embedding, attention = dataset.tokens.embedding(network.dim), _attention(settings, tokens=None)
-        return TextTransformer(embedding, max_length=network.max_length, attention=attention, **options)
+        sizes |= {"classes": outputs, "max_length": network.max_length}
+        return TextTransformer(dataset.tokens.embedding(network.dim), attention=attention(None), **sizes)
     channels, size = dataset.train.images.shape[1:3]
-    attention = _attention(settings, tokens=(size // network.patch_size) ** 2)
-    options |= {"image_size": size, "patch_size": network.patch_size, "channels": channels}
-    return ViT(attention=attention, **options)
-
-
-def _tabular(
-    settings: Settings, dataset: Dataset, *, outputs: int, units: tuple[float, float] | None
-) -> TabularTransformer:
-    sizes = dataset.encoding.sizes
-    attention = _attention(settings, tokens=len(sizes))
-    return TabularTransformer(sizes, outputs=outputs, units=units, attention=attention, **_sizes(settings))
-
-
-def _sizes(settings: Settings) -> dict[str, float]:
-    return {name: getattr(settings.network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
-
-
-def _attention(settings: Settings, *, tokens: int | None) -> list[LayerFactory]:
-    """Return a layer factory for each block."""
-    layer, depth = settings.layer, settings.network.depth
-    return last(depth if layer.last is None else layer.last, layer.factory(tokens), of=depth)
+    sizes |= {"classes": outputs, "image_size": size, "patch_size": network.patch_size, "channels": channels}
+    return ViT(attention=attention((size // network.patch_size) ** 2), **sizes)

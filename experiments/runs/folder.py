@@ -40,10 +40,6 @@ class RunRecord:
         """Read what ``dataclasses.asdict`` returns of a record."""
         return cls(**content | {"settings": Settings.from_dict(content["settings"])})
 
-    def write(self, folder: Path) -> None:
-        """Write ``settings.json`` into a folder."""
-        write_bytes(folder / SETTINGS, json.dumps(asdict(self), indent=2).encode(), tag="part")
-
 
 def read_record(folder: Path) -> RunRecord:
     """Read ``settings.json`` of the run in a folder.
@@ -77,10 +73,8 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
         started = read_record(out).settings
         if not (settings.train.continues(started.train) and replace(started, train=settings.train) == settings):
-            raise SettingsError(
-                f"{out} holds a run of other settings: {'; '.join(changes(out, settings))}; "
-                "resume it with its own settings, or choose another folder with --out"
-            )
+            listed = "; ".join(changes(out, settings))
+            raise SettingsError(f"{out} holds a run of other settings: {listed}; keep them, or choose another --out")
     elif out.exists() and not (out.is_dir() and all(_is_leftover(path) for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
 
@@ -120,7 +114,7 @@ def claim(
             record = replace(read_record(out), settings=settings)
         if record.data != dict(data):
             raise SettingsError(f"{out} was trained with other data: resume it with the same, or choose another folder")
-        record.write(out)
+        write_bytes(out / SETTINGS, json.dumps(asdict(record), indent=2).encode(), tag="part")
         yield
 
 

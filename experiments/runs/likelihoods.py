@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from probattn.experiments.config.data import TableSettings
-from probattn.experiments.config.imported import find_object
+from probattn.experiments.config.schema import find_object
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.functional.dtypes import at_least_float32
 from probattn.models import likelihoods
@@ -35,18 +35,13 @@ class ScaledHeteroscedastic(nn.Module):
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels ``(batch, 1)``."""
-        location, raw = at_least_float32(outputs).chunk(2, -1)
-        mean, std = self.units
-        noise = std * (1e-3 + softplus(raw + SOFTPLUS_INVERSE_OF_1))
-        return dist.Normal(mean + std * location, noise).to_event(1)
+        (location, raw), (mean, std) = at_least_float32(outputs).chunk(2, -1), self.units
+        return dist.Normal(mean + std * location, std * (1e-3 + softplus(raw + SOFTPLUS_INVERSE_OF_1))).to_event(1)
 
 
-KNOWN = {
-    "gaussian": likelihoods.Gaussian,
-    "heteroscedastic": ScaledHeteroscedastic,
-    "student-t": likelihoods.StudentT,
-}
-"""Likelihoods of regressions by name."""
+# Likelihoods of regressions by name.
+OURS = (likelihoods.Gaussian, ScaledHeteroscedastic, likelihoods.StudentT)
+KNOWN = dict(zip(("gaussian", "heteroscedastic", "student-t"), OURS, strict=True))
 
 
 def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:

@@ -35,24 +35,18 @@ class TrainedRun:
     best_epoch: int
     weights: str
 
-    def batches(self, data: Part) -> Loader:
+    def batches(self, data: Part, *, by_length: bool = False) -> Loader:
         """Return batches of any images, texts or rows in their order, preprocessed as in training.
+
+        Args:
+            data: the examples.
+            by_length: texts from the longest to the shortest, with less padding.
 
         Raises:
             DatasetError: images of another size or number of channels than the network was trained on.
         """
-        return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device)
-
-    def batches_by_length(self, data: Part) -> Loader:
-        """Return batches of texts from the longest to the shortest, with less padding; of other data :meth:`batches`.
-
-        Raises:
-            DatasetError: as for :meth:`batches`.
-        """
-        if not isinstance(self.dataset, TextDataset):
-            return self.batches(data)
-        options = {"batch_size": self.settings.data.batch_size, "device": self.device}
-        return self.dataset.batches(data, **options, by_length=True)
+        options = {"by_length": True} if by_length and isinstance(self.dataset, TextDataset) else {}
+        return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device, **options)
 
 
 def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
@@ -70,10 +64,8 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     record = read_record(folder)
     dataset = load_data(record.settings, root).for_run(folder)
     if record.data != fitted_parts(dataset):  # their normalisation differs, and test data may be among them
-        raise DatasetError(
-            f"the training or validation part of {dataset.name} is not the one that {folder} was trained with: give "
-            "the folder of those data with --data or the environment variable PROBATTN_DATA, or train a new run"
-        )
+        advice = "give those with --data or the environment variable PROBATTN_DATA, or train a new run"
+        raise DatasetError(f"these data of {dataset.name} are not those that {folder} was trained with: {advice}")
     return _opened(folder, record, dataset)
 
 

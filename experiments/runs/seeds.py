@@ -1,7 +1,7 @@
 """Training one setting with several seeds."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import train as runs
+from probattn.experiments.runs.train import Say
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import History
 
@@ -25,15 +26,7 @@ def check_seedless(changes: Sequence[str]) -> None:
 
 
 def train_seeds(
-    settings: Settings,
-    out: Path,
-    *,
-    seeds: int,
-    name: str,
-    root: Path | None = None,
-    resume: bool = False,
-    workers: int = 1,
-    say: Callable[[str], None] = lambda text: None,
+    settings: Settings, out: Path, *, seeds: int, workers: int = 1, say: Say = runs.silent, **options: Any
 ) -> list[History]:
     """Train one run for each seed 0, 1, … into ``out/seed-0``, …, and return their histories in that order.
 
@@ -41,8 +34,9 @@ def train_seeds(
         settings: settings of the runs; their seed is replaced.
         out: folder of the run folders.
         seeds: number of seeds.
-        name, root, resume, say: as for :func:`~probattn.experiments.runs.train.train`.
         workers: number of runs at a time. Several run in processes of one thread each, without a progress bar.
+        say: called with lines of text.
+        options: ``name``, ``root`` and ``resume`` of :func:`~probattn.experiments.runs.train.train`.
 
     Raises:
         FileExistsError: a folder holds other files, or a run while ``resume`` is False.
@@ -50,20 +44,23 @@ def train_seeds(
     """
     jobs = [(replace(settings, train=replace(settings.train, seed=n)), out / f"seed-{n}") for n in range(seeds)]
     for job in jobs:
-        runs.check(*job, resume=resume)
-    options = {"name": name, "root": root, "resume": resume}
-    if workers == 1:
-        results = ((job, _train(job, options | {"say": say})) for job in jobs)
-    else:
+        runs.check(*job, resume=options.get("resume", False))
+    results = ((job, _train(job, options | {"say": say})) for job in jobs)
+    if workers > 1:
         results = run_in_workers(partial(_train, options=options | {"progress": False}), jobs, workers=workers)
-    histories, monitor = {}, settings.train.monitor or "nll"
+    histories = {}
     with contextlib.closing(results):
-        for (_, folder), history in results:
+        for (run_settings, folder), history in results:
             histories[folder] = history
-            value = "none" if history.best_value is None else f"{history.best_value:.4f}"
-            best = f"best epoch {history.best_epoch} of {len(history.epochs)}, valid {monitor} {value}"
-            say(f"{folder.name}, {len(histories)} of {seeds}: {best}")
+            say(f"{folder.name}, {len(histories)} of {seeds}: {best_epoch(run_settings, history)}")
     return [histories[folder] for _, folder in jobs]
+
+
+def best_epoch(settings: Settings, history: History) -> str:
+    """Return the best epoch of a run, with its value on the validation part, in words."""
+    value = "none" if history.best_value is None else f"{history.best_value:.4f}"
+    best = f"best epoch {history.best_epoch} of {len(history.epochs)}"
+    return f"{best}, valid {settings.train.monitor or 'nll'} {value}"
 
 
 def _train(job: tuple[Settings, Path], options: dict[str, Any]) -> History:

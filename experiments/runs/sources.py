@@ -27,6 +27,7 @@ from probattn.experiments.data.text.text_dataset import TextDataset
 
 Dataset = ImageDataset | TextDataset | TableDataset
 Part = Images | Texts | Table
+# Readers of the classes and parts of a user's own images and texts, by the name of the data set.
 READERS: dict[str, Callable[..., Any]] = {
     "image-folder": images.read,
     "image-hf": hugging_face_sets.read_images,
@@ -34,9 +35,8 @@ READERS: dict[str, Callable[..., Any]] = {
     "text-jsonl": partial(texts.read, kind="jsonl"),
     "text-hf": hugging_face_sets.read_texts,
 }
-"""Readers of the classes and parts of a user's own images and texts, by the name of the data set."""
+# Networks that take each kind of data.
 NETWORKS = {"image": ("vit",), "text": ("text", "encoder"), "table": ("tabular",)}
-"""Networks that take each kind of data."""
 
 
 def load_data(settings: Settings, root: Path | None) -> Dataset:
@@ -55,10 +55,7 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
     if kind is not None and network.kind not in NETWORKS[kind]:
         raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
     if network.kind == "encoder" and network.encoder is None:
-        raise SettingsError(
-            "this preset trains a pretrained encoder: give its folder with --encoder FOLDER (config.json, "
-            "model.safetensors and the tokenizer's files, as Hugging Face's save_pretrained writes them)"
-        )
+        raise SettingsError("this preset trains a pretrained encoder: name its folder with --encoder FOLDER")
     if isinstance(data, OwnDataSettings):
         return _load_own(settings, root)
     if function := data_function(data.name):
@@ -98,21 +95,19 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
 
 def _load_own(settings: Settings, root: Path | None) -> Dataset:
     """Load a user's own data from ``root``, or else from ``data.path``."""
-    data = settings.data
-    path = data.path if root is None else str(root)
-    if path is None:
+    data, source = settings.data, settings.data.path if root is None else str(root)
+    if source is None:
         raise SettingsError("name your data with --data PATH")
     options = _options(data, OwnDataSettings)
     options |= {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
     if data.name == "table-csv":
         options = {name: value for name, value in options.items() if not name.startswith("likelihood")}
-        return table_dataset.read(Path(path), name=data.name, **options)
-    if data.name.endswith("-hf"):
+        return table_dataset.read(Path(source), name=data.name, **options)
+    augment, is_hub = options.pop("augment", False), data.name.endswith("-hf")
+    if is_hub:
         splits = (options.pop(f"{part}_split") for part in ("train", "valid", "test"))
         options["splits"] = hugging_face_sets.Splits(*splits)
-    augment = options.pop("augment", False)
-    source = path if data.name.endswith("-hf") else Path(path)
-    classes, *parts = READERS[data.name](source, **options)
+    classes, *parts = READERS[data.name](source if is_hub else Path(source), **options)
     return _of_parts(settings, classes, parts, augment=augment)
 
 
@@ -131,20 +126,19 @@ def _call(function: Callable[..., Any], settings: Settings) -> Dataset:
     try:
         classes, *parts = content
         loaded = [kind(convert(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
-        return _of_parts(settings, tuple(classes), loaded, augment=False)
+        return _of_parts(settings, tuple(classes), loaded)
     except (TypeError, ValueError) as error:
         form = "a data set, or (classes, (inputs, labels) of the training, the validation and the test part)"
         raise SettingsError(f"{settings.data.name} must return {form}: {error}") from error
 
 
-def _of_parts(settings: Settings, classes: tuple[str, ...], parts: Sequence[Part], *, augment: bool) -> Dataset:
-    name, network = settings.data.name, settings.network
-    if network.kind == "vit":
-        return image_datasets.from_parts(name, classes, *parts, augment=augment)
-    return text_dataset.from_parts(name, classes, *parts, network=network)
+def _of_parts(settings: Settings, classes: tuple[str, ...], parts: Sequence[Part], *, augment: bool = False) -> Dataset:
+    if settings.network.kind == "vit":
+        return image_datasets.from_parts(settings.data.name, classes, *parts, augment=augment)
+    return text_dataset.from_parts(settings.data.name, classes, *parts, network=settings.network)
 
 
 def _options(data: DataSettings, base: type) -> dict[str, Any]:
     """Return the settings of a data set that its base class does not have."""
     common = {field.name for field in fields(base)}
-    return {field.name: getattr(data, field.name) for field in fields(data) if field.name not in common}
+    return {name: value for name, value in vars(data).items() if name not in common}

@@ -18,6 +18,12 @@ from probattn.inference.distributed import broadcast_result, make_fabric, world
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+Say = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
 
 def train(
     settings: Settings,
@@ -27,7 +33,7 @@ def train(
     root: Path | None = None,
     resume: bool = False,
     progress: bool = True,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = silent,
 ) -> History:
     """Train a run into its folder; its warm start, if it has one, first into the subfolder ``warm-start``.
 
@@ -78,8 +84,8 @@ def train(
             folder = out / "warm-start"
             fit(*start, *parts, options=first.train.options, out=folder, resume=True, progress=progress)
             report = warm_start(model, folder / "best.pt")
-            say(f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh")
-            say(f"{settings.layer.name} attention, {settings.train.epochs} epochs")
+            carried = f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh"
+            say(f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried}")
         if is_fresh:
             batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
             with torch.random.fork_rng(devices=[]):

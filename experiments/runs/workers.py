@@ -9,19 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection, wait
-from typing import TypeVar
+from typing import Any
 
 import torch
 
 from probattn.experiments.runs.environment import keep_memory
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
 
-
-def run_in_workers(
-    function: Callable[[Job], Result], jobs: Sequence[Job], *, workers: int
-) -> Iterator[tuple[Job, Result]]:
+def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> Iterator[tuple[Any, Any]]:
     """Yield each job with its result when it finishes.
 
     Results arrive as bytes, so that tensors need no shared memory. After an error, or when the iterator is closed
@@ -52,7 +47,7 @@ def run_in_workers(
         stopped.close()
 
 
-def _pickled_result(function: Callable[[Job], Result], job: Job) -> bytes:
+def _pickled_result(function: Callable, job: Any) -> bytes:
     return pickle.dumps(function(job))
 
 

@@ -9,8 +9,8 @@ from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
 
+# Probability of the intervals of numbers without a calibration.
 LEVEL = 0.9
-"""Probability of the intervals of numbers without a calibration."""
 
 
 def class_answers(
@@ -79,9 +79,9 @@ def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 def to_jsonl(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
     """Return a JSON object a line: of each answer, and of each input that could not be read its ``error``."""
-    frames = (answers, _failures(failures))
     options = {"orient": "records", "lines": True, "force_ascii": False, "double_precision": 15}
-    return "".join(frame.to_json(**options) for frame in frames if len(frame)).replace("\\/", "/")
+    frames = [frame.to_json(**options) for frame in (answers, _failures(failures)) if len(frame)]
+    return "".join(frames).replace("\\/", "/")
 
 
 def to_csv(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
 
 import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.own.rows import SUFFIXES, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.text.labelled_texts import decode
+from probattn.experiments.sharing.pipeline import Pipeline
 
 
 @dataclass
@@ -32,13 +34,35 @@ class Inputs:
 
     @contextlib.contextmanager
     def failing(self, name: str) -> Iterator[None]:
-        """Make an error of data or files, or half a surrogate pair, a failure of that name."""
+        """Make an error of data or files a failure of that name."""
         try:
             yield
-        except UnicodeEncodeError:
-            self.failures[name] = "the text holds half of a surrogate pair, which is no character; remove it"
         except (DatasetError, OSError) as error:
             self.failures[name] = getattr(error, "strerror", None) or str(error)
+
+
+def read_inputs(
+    pipeline: Pipeline, paths: Sequence[Path], texts: Sequence[str], *, column: str | None, delimiter: str | None
+) -> Inputs:
+    """Read files and texts, in the kind that a model takes; columns and delimiter are by default those of training.
+
+    Raises:
+        ValueError: nothing was given, or inputs of another kind.
+    """
+    kind = "rows of a table" if pipeline.columns else "texts" if pipeline.image_shape is None else "images"
+    images = [path for path in paths if is_image(path.name)]
+    if not paths and not texts:
+        raise ValueError(f"there is nothing to predict: this model takes {kind}, see `probattn predict --help`")
+    if (images and kind != "images") or (texts and kind != "texts"):
+        raise ValueError(f"this model takes {kind}, and {'--text is a text' if texts else f'{images[0]} is an image'}")
+    data = pipeline.run.settings.data
+    if kind == "images":
+        return read_images(paths, shape=pipeline.image_shape, background=getattr(data, "background", "white"))
+    delimiter = delimiter or getattr(data, "delimiter", None)
+    if kind == "texts":
+        column = column or getattr(data, "text_column", "text")
+        return read_texts(paths, texts=texts, column=column, delimiter=delimiter)
+    return read_rows(paths, encoding=pipeline.run.dataset.encoding, delimiter=delimiter)
 
 
 def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options: Any) -> Inputs:
@@ -77,16 +101,17 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str], column: str, deli
         text = row[column] if isinstance(row, dict) else row
         if not isinstance(text, str):
             raise DatasetError(f"{column!r} is no text")
-        text.encode()  # refuses half of a surrogate pair
+        if text != text.encode(errors="ignore").decode():
+            raise DatasetError("the text holds half of a surrogate pair, which is no character; remove it")
         if not text.strip():
             raise DatasetError("there is no text")
         return text
 
     inputs = Inputs()
-    for number, text in enumerate(texts, start=1):
-        with inputs.failing(f"text {number}"):
-            inputs.values[f"text {number}"] = text_of(text, "")
-    return _read(inputs, paths, columns=[column], delimiter=delimiter, convert=text_of)
+    for name, text in ((f"text {number}", text) for number, text in enumerate(texts, start=1)):
+        with inputs.failing(name):
+            inputs.values[name] = text_of(text, name)
+    return _read(inputs, paths, [column], delimiter=delimiter, convert=text_of)
 
 
 def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str | None = None) -> Inputs:
@@ -105,39 +130,31 @@ def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str 
         return row
 
     columns = [column.name for column in encoding.columns]
-    return _read(Inputs(), paths, columns=columns, delimiter=delimiter, convert=cells_of)
+    return _read(Inputs(), paths, columns, delimiter=delimiter, convert=cells_of)
 
 
 def _read(
-    inputs: Inputs,
-    paths: Iterable[Path],
-    *,
-    columns: Sequence[str],
-    delimiter: str | None,
-    convert: Callable[[Any, str], Any],
+    inputs: Inputs, paths: Iterable[Path], columns: Sequence[str], *, delimiter: str | None, convert: Callable
 ) -> Inputs:
-    """Add the converted rows of files to the inputs: cells by column, or lines of text."""
+    """Add the rows of files to the inputs: cells by column, or lines of text, converted."""
     for path in paths:
-        with inputs.failing(path_text(path)):
-            for line, row in _rows(path, columns, delimiter):
-                place = f"{path_text(path)}:{line}"
-                with inputs.failing(place):
-                    is_json = path.suffix.lower() in SUFFIXES["jsonl"]
-                    inputs.values[place] = convert(_entry(row, columns) if is_json else row, place)
+        name, suffix = path_text(path), path.suffix.lower()
+        with inputs.failing(name):
+            if suffix in SUFFIXES["csv"]:
+                table = read_file(path, kind="csv", delimiter=delimiter)
+                _check_columns(columns, table.columns)
+                rows: Iterable[tuple[int, Any]] = zip(table.lines, table.rows, strict=True)
+            else:
+                content = sys.stdin.buffer.read() if name == "-" else path.read_bytes()
+                text = decode(content, where=name).removeprefix("\ufeff")
+                rows = enumerate((line.removesuffix("\n") for line in io.StringIO(text, newline=None)), start=1)
+            for number, row in rows:
+                with inputs.failing(place := f"{name}:{number}"):
+                    if suffix not in SUFFIXES["jsonl"]:
+                        inputs.values[place] = convert(row, place)
+                    elif row.strip():
+                        inputs.values[place] = convert(_entry(row, columns), place)
     return inputs
-
-
-def _rows(path: Path, columns: Sequence[str], delimiter: str | None) -> Iterable[tuple[int, Any]]:
-    """Return the rows of CSV, or the lines of other files, with their numbers."""
-    suffix = path.suffix.lower()
-    if suffix in SUFFIXES["csv"]:
-        rows = read_file(path, kind="csv", delimiter=delimiter)
-        _check_columns(columns, rows.columns)
-        return zip(rows.lines, rows.rows, strict=True)
-    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    text, is_json = decode(content, where=str(path)).removeprefix("\ufeff"), suffix in SUFFIXES["jsonl"]
-    lines = enumerate(text.split("\n") if is_json else text.splitlines(), start=1)
-    return [(number, line) for number, line in lines if line.strip() or not is_json]
 
 
 def _entry(line: str, columns: Sequence[str]) -> dict[str, Any]:
@@ -152,9 +169,6 @@ def _entry(line: str, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_columns(columns: Sequence[str], names: Collection[str]) -> None:
-    missing = [column for column in columns if column not in names]
-    if missing:
-        raise DatasetError(
-            f"there is no column {shorten(missing)}, which the model takes, but {shorten(list(names)) or 'none'}; "
-            "name the column of the texts with --column, another character between cells with --delimiter"
-        )
+    if missing := [column for column in columns if column not in names]:
+        known = shorten(list(names)) or "none"
+        raise DatasetError(f"there is no column {shorten(missing)}, but {known}: choose by --column or --delimiter")

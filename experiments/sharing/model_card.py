@@ -1,14 +1,15 @@
 """Model cards: the ``README.md`` of a shared run."""
 
-import csv
 import shlex
 from importlib.resources import files
 
 import jinja2
+import pandas as pd
 
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
@@ -35,10 +36,8 @@ def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
 
 def test_metrics(run: TrainedRun) -> dict[str, str]:
     """Return the metrics of the posterior predictive on the test part in a run's ``scores.csv``; empty without one."""
-    path = run.folder / "scores.csv"
+    path = run.folder / SCORES
     if not path.exists():
         return {}
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if (row["method"], row["set"]) == ("posterior", "test")]
-    metrics = {name: value for row in rows for name, value in row.items() if value and name in DISPLAY}
-    return {DISPLAY[name].title: f"{float(value):.4f}" for name, value in metrics.items()}
+    scores = pd.read_csv(path).query("method == 'posterior' and set == 'test'").dropna(axis="columns")
+    return {DISPLAY[name].title: f"{scores[name].iloc[0]:.4f}" for name in scores if name in DISPLAY and len(scores)}

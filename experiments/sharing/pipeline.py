@@ -23,6 +23,9 @@ from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
 from probattn.inference.io.pretrained import CONFIG, find_pretrained, upload_pretrained
 
+# Inputs: images ``(n, channels, height, width)``, texts, or rows of cells by column.
+Values = Tensor | Sequence[str] | Sequence[Mapping[str, Any]]
+
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
@@ -115,12 +118,7 @@ class Pipeline:
         return self.calibration.num_samples if self.calibration else self.run.settings.train.num_samples
 
     def predict(
-        self,
-        inputs: Tensor | Sequence[str] | Sequence[Mapping[str, Any]],
-        *,
-        calibrated: bool = True,
-        num_samples: int | None = None,
-        seed: int | None = None,
+        self, inputs: Values, *, calibrated: bool = True, num_samples: int | None = None, seed: int | None = None
     ) -> Prediction:
         """Compute the posterior predictive; PyTorch's random state stays as it is.
 
@@ -137,46 +135,36 @@ class Pipeline:
             DatasetError: images of another size or number of channels; a row that the columns refuse.
             ValueError: no inputs, or an empty text.
         """
-        if seed is None:
-            seed = self.calibration.seed if self.calibration else 0
+        seed = seed if seed is not None else self.calibration.seed if self.calibration else 0
         batches = ((x, None, *rest) for x, _, *rest in self.run.batches(self._data(inputs)))
         options = {"num_samples": num_samples or self.num_samples, "seed": seed}
         prediction = predict(self.run.model, self.run.guide, batches, **options)
         return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
 
     def answers(
-        self,
-        inputs: Tensor | Sequence[str] | Sequence[Mapping[str, Any]],
-        *,
-        names: Sequence[str] | None = None,
-        calibrated: bool = True,
-        by_class: bool = False,
-        **options: Any,
+        self, inputs: Values, *, names: Sequence[str] | None = None, by_class: bool = False, **options: Any
     ) -> pd.DataFrame:
         """Return a table with an answer to each input: class or number, uncertainty, and conformal set or interval.
 
         Args:
             inputs: as for :meth:`predict`.
             names: names of the inputs; default: their numbers.
-            calibrated: use the calibration, if the run has one.
             by_class: sets that hold each class with the calibration's level.
-            options: ``num_samples`` and ``seed`` of :meth:`predict`.
+            options: ``calibrated``, ``num_samples`` and ``seed`` of :meth:`predict`.
         """
-        prediction = self.predict(inputs, calibrated=False, **options)
+        calibration = self.calibration if options.get("calibrated", True) else None
+        prediction = self.predict(inputs, **options | {"calibrated": False})
         names = names or list(map(str, range(len(prediction))))
-        calibration = self.calibration if calibrated else None
         if not self.classes:
             return number_answers(prediction, names, calibration=calibration)
         return class_answers(prediction, names, self.classes, calibration=calibration, by_class=by_class)
 
     def _data(self, inputs: Any) -> Part:
-        if isinstance(inputs, str):
-            raise TypeError("this model takes a sequence of inputs, got str")
         labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset
         if isinstance(data, ImageDataset):
             return Images(torch.stack(list(inputs)).cpu(), labels)
-        if isinstance(inputs, Tensor):
-            raise TypeError("this model takes a sequence of texts or rows, got a tensor")
+        if isinstance(inputs, str | Tensor):
+            raise TypeError(f"this model takes a sequence of texts or rows, got {type(inputs).__name__}")
         if isinstance(data, TableDataset):
             return Table(data.encoding.features(inputs, [f"row {n}" for n in range(1, len(inputs) + 1)]), labels)
         return Texts(tuple(inputs), labels)

@@ -7,16 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.shared_folder import FILES
 from probattn.inference import export, mean_network, predictor_network
 
+# File with the metadata inside a program.
 METADATA = "probattn.json"
-"""File with the metadata inside a program."""
 
 
 class Normalised(nn.Module):
@@ -30,8 +28,8 @@ class Normalised(nn.Module):
     def __init__(self, network: nn.Module, *, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.network = network
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+        for name, values in {"mean": mean, "std": std}.items():
+            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1))
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Return the network's outputs for images ``(batch, C, H, W)``."""
@@ -59,12 +57,12 @@ class Calibrated(nn.Module):
         probs = outputs["probs"]
         logits = probs.clamp(min=torch.finfo(probs.dtype).tiny).log().double() / self.calibration.temperature
         scaled = logits.softmax(-1).to(probs.dtype)
-        calibrated = {"probs": scaled}
-        if "mutual_information" in outputs:
-            calibrated["entropy"] = torch.special.entr(scaled).sum(-1)
-            calibrated["mutual_information"] = outputs["mutual_information"]
-        calibrated["set"] = self.calibration.sets(scaled, by_class=self.by_class)
-        return calibrated | {"accepted": self.calibration.accepts(scaled)}
+        sets = {"set": self.calibration.sets(scaled, by_class=self.by_class)}
+        sets["accepted"] = self.calibration.accepts(scaled)
+        if "mutual_information" not in outputs:
+            return {"probs": scaled} | sets
+        information, entropy = outputs["mutual_information"], torch.special.entr(scaled).sum(-1)
+        return {"probs": scaled, "entropy": entropy, "mutual_information": information} | sets
 
 
 def export_run(
@@ -111,30 +109,19 @@ def export_run(
     samples = None if mean else num_samples or pipeline.num_samples
     network = mean_network(model, guide) if mean else predictor_network(model, guide, num_samples=samples)
     calibration = pipeline.calibration if calibrated and data.classes else None
-    if isinstance(data, ImageDataset):
-        network = Normalised(network, mean=data.mean, std=data.std)
-        example = (data.test.images[:1],)
-        takes = f"uint8 images (batch, {', '.join(map(str, pipeline.image_shape))}), 0 to 255"
-    elif isinstance(data, TableDataset):
-        example = (data.test.features[:1],)
+    example, channels = tuple(data.batches(data.test, batch_size=1))[0][::2], pipeline.image_shape
+    if channels:
+        network, example = Normalised(network, mean=data.mean, std=data.std), (data.test.images[:1],)
+        takes = f"uint8 images (batch, {', '.join(map(str, channels))}), 0 to 255"
+    elif pipeline.columns:
         takes = f"float32 features (batch, {example[0].shape[1]}), encoded by the columns of preprocessing.json"
     else:
-        x, _, mask = next(iter(data.batches(data.test, batch_size=1)))
-        shape = ", ".join(map(str, ("batch", "tokens", *x.shape[2:])))
-        dtype = str(x.dtype).removeprefix("torch.")
-        example, takes = (x, mask), f"{dtype} tokens ({shape}) and bool mask (batch, tokens), True for tokens"
+        shape, dtype = ", ".join(map(str, ("batch", "tokens", *example[0].shape[2:]))), str(example[0].dtype)
+        takes = f"{dtype[6:]} tokens ({shape}) and bool mask (batch, tokens), True for tokens"
     if calibration is not None:
         network = Calibrated(network, calibration, by_class=by_class)
-    about = {
-        "name": run.name,
-        "data": data.name,
-        "classes": data.classes,
-        "takes": takes,
-        "gives": list(network(*example)),
-        "num_samples": samples,
-        "epoch": run.best_epoch,
-        **environment("cpu"),
-    }
+    about = {"name": run.name, "data": data.name, "classes": data.classes, "takes": takes, "epoch": run.best_epoch}
+    about |= {"gives": list(network(*example)), "num_samples": samples, **environment("cpu")}
     files = {name: (run.folder / name).read_text() for name in FILES if (run.folder / name).exists()}
     export(out, network, *example, files={METADATA: json.dumps(about, indent=2), **files})
     return f"{out}: takes {takes}; gives {', '.join(about['gives'])}"

@@ -15,8 +15,8 @@ from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
 
+# Files of a run's folder that go with its weights.
 FILES = ("preprocessing.json", "tokenizer.json", "encoder.json", CALIBRATION)
-"""Files of a run's folder that go with its weights."""
 
 
 def save_run(run: TrainedRun, save_directory: Path, *, card: str) -> None:

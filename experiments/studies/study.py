@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from probattn.experiments.config.data import OwnDataSettings
-from probattn.experiments.config.layer_choice import with_layer
-from probattn.experiments.config.presets import PRESETS, preset
+from probattn.experiments.config.presets import PRESETS, preset, with_layer
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.image_datasets import ImageDataset
@@ -68,7 +67,7 @@ def plan(
         out: folder of the runs, ``PRESET/seed-SEED``, or ``PRESET/LAYER/seed-SEED`` for layers that no preset has.
         epochs: epochs of each run, warm start included; None takes the preset's.
         layers: layers of each preset, as presets of its family have them, or else as
-            :func:`~probattn.experiments.config.layer_choice.with_layer`; none takes the presets' own.
+            :func:`~probattn.experiments.config.presets.with_layer`; none takes the presets' own.
         changes: changed settings, ``key=value``; those of ``layers`` count for the layers that have them.
         preset_changes: preset → further changes of its runs, which are in ``PRESET/KEY=VALUE,…/seed-SEED``.
         data: a user's own data, or the folder of the data sets.

@@ -76,7 +76,7 @@ def test_the_presets_on_digits_by_layer():
 
 @pytest.mark.parametrize("layers", ["", "zebra", "softmax,zebra", "all,cgp"])
 def test_unknown_layers_on_digits_are_named(layers):
-    with pytest.raises(SettingsError, match="known: all"):
+    with pytest.raises(SettingsError, match="unknown preset"):
         digits(layers)
 
 

@@ -38,7 +38,7 @@ def test_a_table_is_narrow_and_says_what_is_what(predict, digits_run, text_run, 
     for words in ("wide.png", "mutual information", "over 3 posterior samples", "90 %", "calibrated with 10 samples"):
         assert words in out
     code, out, _ = predict(digits_run, "wide.png", "--no-calibration")
-    assert (code, "accept" in out) == (0, False)
+    assert (code, "accepted" in out) == (0, False)
     code, out, _ = predict(text_run, "--text", "good")
     assert (code, "no prediction sets: `probattn evaluate RUN`" in out) == (0, True)
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_predicted_is_one_message(predict, digits_run, text_run, 
         ((digits_run, "--text", "x"), "this model takes images"),
         ((text_run, "photo.png"), "this model takes texts, and photo.png is an image"),
         ((tmp_path, "x.png"), "holds no run"),
-        ((text_run, "--text", "x", "--out", tmp_path / "a.pdf"), "choose another name"),
+        ((text_run, "--text", "x", "--out", tmp_path / "a.pdf"), "choose another"),
         ((text_run, "--text", "x", "--sort", "std"), "have no std"),
     ):
         code, _, err = predict(*arguments)

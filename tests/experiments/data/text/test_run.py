@@ -93,7 +93,7 @@ def test_resuming_with_other_data_is_refused_and_leaves_the_words_of_the_run(com
 
 def test_predictions_by_length_are_those_in_the_order_of_the_data(command, trained):
     run = open_run(trained)
-    loader = run.batches_by_length(run.dataset.test)
+    loader = run.batches(run.dataset.test, by_length=True)
     torch.manual_seed(0)
     expected = predict(run.model, run.guide, run.batches(run.dataset.test), num_samples=10)
     torch.manual_seed(0)

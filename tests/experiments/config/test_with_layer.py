@@ -2,9 +2,8 @@
 
 import pytest
 
-from probattn.experiments.config.layer_choice import with_layer
 from probattn.experiments.config.layers import KNOWN as LAYERS
-from probattn.experiments.config.presets import PRESETS
+from probattn.experiments.config.presets import PRESETS, with_layer
 from probattn.experiments.config.validation import SettingsError
 
 
