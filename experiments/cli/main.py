@@ -18,7 +18,7 @@ OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculati
 """Messages of PyTorch's errors where memory does not suffice."""
 COMMANDS = (
     *(train, evaluate.evaluate, predict.predict, demo.demo, presets.presets, study.compare, study.study),
-    *(checks.check_posterior, checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
+    *(checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
 )
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for function in COMMANDS:
