@@ -1,6 +1,5 @@
 """Runs of a paper's table or figure: planned, trained and evaluated, resumable."""
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
