@@ -45,9 +45,8 @@ def evaluate(
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
         for title, table in comparisons(done.scores).items():
-            if "Detection" not in title or title.endswith("AUROC"):
-                say(f"\n{title}", style="bold")
-                show_metrics(comparison_table(table))
+            say(f"\n{title}", style="bold")
+            show_metrics(comparison_table(table))
         part = report.section(done.result)
         say("\nConclusion", style="bold")
         for sentence in part.content["conclusion"]:

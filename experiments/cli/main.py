@@ -19,7 +19,7 @@ from probattn.experiments.runs.environment import keep_memory
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
 COMMANDS = (
     *(train, evaluate.evaluate, predict.predict, demo.demo, presets, study.compare, study.study),
-    *(checks.check_posterior, checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
+    *(checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
 )
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.markdown import Markdown
 from rich.table import Column, Table
 
 from probattn.experiments.cli import terminal
@@ -53,7 +52,9 @@ def reproduce(
             return
         done = reproduction.run(plan, workers=workers, say=say)
         table = paper_comparison.results(plan, list(done))
-        terminal.console.print(Markdown(paper_comparison.markdown(plan, table)))
+        for block, shown in paper_comparison.tables(plan, table).items():
+            say(f"\n{block}", style="bold")
+            terminal.show_metrics(shown)
         say("\n".join(map(str, paper_comparison.write(plan, table, done, out))))
 
 

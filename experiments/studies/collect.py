@@ -1,6 +1,6 @@
 """Evaluated runs as rows of a comparison: a row for all seeds of one kind of run, and its ensemble."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -93,52 +93,42 @@ def to_rows(runs: Runs) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def baselines(runs: Runs, *, tuned: Collection[str] = ()) -> dict[str, str]:
-    """Return the softmax twin of each kind of run, which differs in the layer only; a softmax run is its own.
-
-    Args:
-        runs: the runs.
-        tuned: settings that were chosen for each kind by itself; twins may differ in them.
-    """
-    settings = {label: members[0].settings for label, members in runs.items()}
+def baselines(runs: Runs) -> dict[str, str]:
+    """Return the softmax twin of each kind of run, which differs in the layer only; a softmax run is its own."""
+    settings, plain = {label: members[0].settings for label, members in runs.items()}, layer_class("softmax")()
+    softmax = [label for label in settings if settings[label].layer.name == "softmax"]
+    softmax.sort(key=lambda label: settings[label].layer != plain)
     twins = {}
     for label, ours in settings.items():
-        softmax = [
-            other
-            for other, theirs in settings.items()
-            if theirs.layer.name == "softmax" and differ_in_layer_only(ours, theirs, tuned=tuned)
-        ]
-        plain = layer_class("softmax")()
-        if softmax:
-            best = min(softmax, key=lambda other: settings[other].layer != plain)
-            twins[label] = label if label in softmax else best
+        alike = [label] if label in softmax else softmax
+        twins[label] = next((other for other in alike if differ_in_layer_only(ours, settings[other])), "")
     return twins
 
 
-def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[str] = ()) -> bool:
+def differ_in_layer_only(one: Settings, other: Settings) -> bool:
     """Return True if two runs have the same data, network, training and total epochs, whatever their layers.
 
     A warm start belongs to the layer, and each of its phases has its own warm-up. Options in :data:`OF_LAYER` and
-    :data:`OF_MACHINE` may differ, and settings that are ``tuned``.
+    :data:`OF_MACHINE` may differ.
     """
-    ignored = {*(f"train.{name}" for name in (*OF_LAYER, *OF_MACHINE)), *tuned, "train.epochs", "data.path"}
-    if one.warm_start or other.warm_start:
-        ignored.add("train.warmup_epochs")
+    ignored = {"data.path", "train.epochs", *(f"train.{name}" for name in OF_LAYER + OF_MACHINE)}
+    ignored |= {"train.warmup_epochs"} if one.warm_start or other.warm_start else set()
     ours, theirs = (
         {key: value for key, value in settings.flat().items() if not key.startswith(("layer", "warm_start"))}
         for settings in (one, other)
     )
-    same = all(ours.get(key) == theirs.get(key) for key in (ours | theirs).keys() - ignored)
-    return same and one.epochs == other.epochs
+    differing = {key for key in ours | theirs if ours.get(key) != theirs.get(key)}
+    return differing <= ignored and one.epochs == other.epochs
 
 
-def resampled(runs: Runs, name: str) -> Resampled:
-    """Return the metrics on resampled examples of a test set, for each row of a single seed with stored predictions."""
-    values: dict = {}
-    for label, members in runs.items():
-        for method in members[0].scores["method"].unique() if len(members) == 1 else ():
-            for prediction in members[0].predictions([name], method).values():
-                values[row_label(label, method)] = resampled_metrics(prediction)
+def resampled(runs: Runs) -> dict[str, Resampled]:
+    """Return metrics on resampled examples, by test set and row, of single seeds with stored predictions."""
+    values: dict[str, dict[str, dict]] = {}
+    for label, (run, *others) in runs.items():
+        names = [] if others else [name for name in run.content["data"] if name.startswith(("test", "domain/"))]
+        for method in run.scores["method"].unique():
+            for name, prediction in run.predictions(names, method).items():
+                values.setdefault(name, {})[row_label(label, method)] = resampled_metrics(prediction)
     return values
 
 

@@ -1,10 +1,11 @@
 """Runs of a paper's table or figure: planned, trained and evaluated, resumable."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -12,6 +13,8 @@ from probattn.experiments.config import presets
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import ood_sets as ood_datasets
+from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
+from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.studies import paper_cells, study
 from probattn.experiments.studies.study import Job
 
@@ -27,6 +30,7 @@ class Plan:
     """Cells of an entry, and the runs that they need, by model; all of a reduced size, or of the paper's."""
 
     name: str
+    title: str
     cells: pd.DataFrame
     jobs: dict[Model, list[Job]]
     is_reduced: bool
@@ -35,12 +39,6 @@ class Plan:
     def severities(self) -> Sequence[int]:
         """Severities of the corruptions."""
         return REDUCED_SEVERITIES if self.is_reduced else paper_cells.SEVERITIES
-
-    @property
-    def title(self) -> str:
-        """Title with its source; says if the size is reduced."""
-        entry = paper_cells.entries().loc[self.name]
-        return f"{self.name}: {entry.title}{', reduced (cpu)' if self.is_reduced else ''} ({entry.source})"
 
 
 def number_of_seeds(trials: float) -> int:
@@ -55,12 +53,8 @@ def models(cells: pd.DataFrame) -> list[Model]:
 
 def data_names(cells: pd.DataFrame) -> list[str]:
     """Return the names of the data sets and OOD sets of some cells."""
-    names = {}
-    for (preset, changes), group in cells.groupby(["preset", "changes"], sort=False):
-        names[presets.preset(preset).with_changes(changes.split()).data.name] = None
-        sets = [name for cell in group["set"] for name in paper_cells.averaged_sets(cell)]
-        names |= {name.removeprefix("ood/"): None for name in sets if name.startswith("ood/")}
-    return list(names)
+    names = [presets.preset(name).with_changes(changes.split()).data.name for name, changes in models(cells)]
+    return list(dict.fromkeys([*names, *_options(cells)["ood"]]))
 
 
 def plan(
@@ -92,17 +86,18 @@ def plan(
     if entry.unavailable:
         raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
     seeds = seeds or (REDUCED_SEEDS if is_reduced else number_of_seeds(entry.trials))
-    folder = out / ("runs-cpu" if is_reduced else "runs")
     for preset, text in models(cells):
         epochs, fewer = paper_cells.reduced(preset) if is_reduced else (None, [])
-        extra = {preset: [*text.split(), *fewer, *changes]}
-        sizes = {"seeds": seeds, "epochs": epochs, "preset_changes": extra}
-        jobs[preset, text] = study.plan([preset], out=folder, data=data, **sizes)
-    return Plan(name=name, cells=cells, jobs=jobs, is_reduced=is_reduced)
+        further = [*text.split(), *fewer, *changes]
+        folder = out / ("runs-cpu" if is_reduced else "runs") / quote(",".join(further), safe="=,")
+        options = {"seeds": seeds, "epochs": epochs, "changes": further, "data": data}
+        jobs[preset, text] = study.plan([preset], out=folder, **options)
+    title = f"{name}: {entry.title}{', reduced (cpu)' if is_reduced else ''} ({entry.source})"
+    return Plan(name=name, title=title, cells=cells, jobs=jobs, is_reduced=is_reduced)
 
 
-def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, dict[str, Any]]:
-    """Train, or resume, and evaluate the runs whose data are there; return the options of the evaluations by model.
+def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, RunResult]:
+    """Train, or resume, and evaluate the runs whose data are there; return the first seed's result of each model.
 
     Args:
         plan: the runs.
@@ -113,46 +108,47 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, 
         DatasetError: all data are missing.
         Exception: the first one of a run.
     """
-    done: dict[Model, dict[str, Any]] = {}
-    for group, options in _groups(plan, say):
-        jobs = [job for model in group for job in plan.jobs[model]]
-        try:
-            study.run_study(jobs, workers=workers, say=say, **options)
-        except DatasetError as error:
-            say(f"left out: {', '.join(preset for preset, _ in group)}: {error}")
-        else:
-            done |= dict.fromkeys(group, options)
-    if not done:
-        raise DatasetError(f"the data of {plan.name} are missing; give their folder with --data")
-    return done
-
-
-def _groups(plan: Plan, say: Callable[[str], None]) -> Iterator[tuple[list[Model], dict[str, Any]]]:
-    """Yield models on the same data that need the same evaluation, with its options."""
     root = next(iter(plan.jobs.values()))[0].root
-    names = {name for cell in plan.cells["set"].unique() for name in paper_cells.averaged_sets(cell)}
-    missing = {name for name in names if name.startswith("ood/") and not _is_there(name, root, say)}
-    groups: dict[str, tuple[list[Model], dict[str, Any]]] = {}
+    present = [name for name in _options(plan.cells)["ood"] if _is_there(name, root, say)]
+    groups: dict[str, tuple[dict[str, Any], list[Job]]] = {}
     for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
-        sets = [name for cell in cells["set"] for name in paper_cells.averaged_sets(cell, severities=plan.severities)]
-        shifted = [name.split("/")[1:] for name in sets if name.startswith("shift/")]
-        options: dict[str, Any] = {
-            "by": [name for name in cells["method"].unique() if name not in ("posterior", "ensemble")],
-            "ood": list(dict.fromkeys(name[4:] for name in sets if name.startswith("ood/") and name not in missing)),
-            "shift": bool(shifted),
-        }
-        if shifted:
-            options["corruptions"] = list(dict.fromkeys(corruption for corruption, _ in shifted))
-            options["severities"] = sorted({int(severity) for _, severity in shifted})
-        key = repr((plan.jobs[model][0].settings.data, options))
-        groups.setdefault(key, ([], options))[0].append(model)
-    yield from groups.values()
+        options = _options(cells, severities=plan.severities)
+        options["ood"] = [name for name in options["ood"] if name in present]
+        try:
+            options = study.check(plan.jobs[model], **options)
+        except DatasetError as error:
+            say(f"left out: {model[0]}: {error}")
+        else:
+            groups.setdefault(repr(options), (options, []))[1].extend(plan.jobs[model])
+    if not groups:
+        raise DatasetError(f"the data of {plan.name} are missing; give their folder with --data")
+    first = {jobs[0].folder: model for model, jobs in plan.jobs.items()}
+    results = {}
+    for options, jobs in groups.values():
+        done = study.run_jobs(jobs, workers=workers, say=say, convergence=False, **options)
+        results |= {first[job.folder]: result for job, result in done if job.folder in first}
+    return results
+
+
+def _options(cells: pd.DataFrame, *, severities: Sequence[int] = paper_cells.SEVERITIES) -> dict[str, Any]:
+    """Return the options of an evaluation that gives some cells."""
+    sets = dict.fromkeys(
+        name for cell in cells["set"] for name in paper_cells.averaged_sets(cell, severities=severities)
+    )
+    shifted = [name.split("/")[1:] for name in sets if name.startswith("shift/")]
+    return {
+        "by": [name for name in cells["method"].unique() if name not in (POSTERIOR, ENSEMBLE)],
+        "ood": [name.removeprefix("ood/") for name in sets if name.startswith("ood/")],
+        "shift": bool(shifted),
+        "corruptions": list(dict.fromkeys(corruption for corruption, _ in shifted)),
+        "severities": sorted({int(severity) for _, severity in shifted}),
+    }
 
 
 def _is_there(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
     """Return True if an OOD set can be read, or downloaded."""
     try:
-        ood_datasets.load(name[4:], root=root, size=32, channels=3, in_distribution="", limit=1)
+        ood_datasets.load(name, root=root, size=32, channels=3, in_distribution="", limit=1)
     except DatasetError as error:
         say(f"left out: {error}")
         return False

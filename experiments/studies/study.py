@@ -3,10 +3,9 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from probattn.experiments.config.data import OwnDataSettings
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
@@ -18,6 +17,7 @@ from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
 from probattn.experiments.evaluation.metric_display import displays, format_value, unit
+from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.runs import train
 from probattn.experiments.runs.build import Dataset, build, generator, load_data
 from probattn.experiments.runs.seeds import check_seedless
@@ -33,14 +33,7 @@ GENERATED = ("letters", "patches")
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run of a study.
-
-    Args:
-        name: name of its preset.
-        settings: of the run.
-        folder: of the run.
-        root: folder of the data sets.
-    """
+    """A run of a study: the name of its preset, its settings and folder, and the folder of the data sets."""
 
     name: str
     settings: Settings
@@ -56,7 +49,6 @@ def plan(
     epochs: int | None = None,
     layers: Sequence[str] = (),
     changes: Sequence[str] = (),
-    preset_changes: Mapping[str, Sequence[str]] | None = None,
     data: Path | str | None = None,
 ) -> list[Job]:
     """Return the runs of a study: all presets and layers with the first seed, then with the next.
@@ -69,36 +61,34 @@ def plan(
         layers: layers of each preset, as presets of its family have them, or else as
             :func:`~probattn.experiments.config.presets.with_layer`; none takes the presets' own.
         changes: changed settings, ``key=value``; those of ``layers`` count for the layers that have them.
-        preset_changes: preset → further changes of its runs, which are in ``PRESET/KEY=VALUE,…/seed-SEED``.
         data: a user's own data, or the folder of the data sets.
 
     Raises:
         SettingsError: an unknown preset or layer, or changes that are invalid or set the seed.
+        NotADirectoryError: ``data`` is no folder, for a preset that takes the folder of the data sets.
     """
-    check_seedless([*changes, *(change for further in (preset_changes or {}).values() for change in further)])
-    of_layers = {change.partition("=")[0] for change in changes if change.startswith("layer.") and layers}
-    jobs, used = {}, set()
+    check_seedless(changes)
+    keys = [change.partition("=")[0] for change in changes]
+    of_layers = {key for key in keys if layers and key.startswith("layer.")}
+    kinds, known = {}, set()
     for name, settings in _variants(names, layers):
-        options = {f"layer.{option.name}" for option in fields(settings.layer)}
-        used |= options & of_layers
-        further = tuple((preset_changes or {}).get(name, ()))
-        applied = [change for change in changes if change.partition("=")[0] not in of_layers - options]
-        is_own = data is not None and isinstance(settings.data, OwnDataSettings)
-        if data is not None and not is_own and not Path(data).is_dir():
+        lacking = of_layers - {f"layer.{option.name}" for option in fields(settings.layer)}
+        known |= of_layers - lacking
+        suitable = [change for key, change in zip(keys, changes, strict=True) if key not in lacking]
+        own_data = data is not None and isinstance(settings.data, OwnDataSettings)
+        if data is not None and not own_data and not Path(data).is_dir():
             raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
-        settings = settings.with_changes([*([f"data.path={data}"] if is_own else []), *applied, *further])
+        settings = settings.with_changes([f"data.path={data}", *suitable] if own_data else suitable)
         settings = settings if epochs is None else settings.with_total_epochs(epochs)
         layer = settings.layer.name
-        parts = [] if layer == preset(name).layer.name else [layer.replace(":", ".")]
-        parts += [quote(",".join(further), safe="=,")] if further else []
-        folder = out.joinpath(name, *parts)
-        jobs[folder] = Job(name=name, settings=settings, folder=folder, root=None if is_own or not data else Path(data))
-    if of_layers - used:
-        raise SettingsError(f"none of the layers has {', '.join(of_layers - used)}; `probattn presets NAME` lists all")
+        folder = out / name if layer == preset(name).layer.name else out / name / layer.replace(":", ".")
+        kinds[folder] = name, settings, None if own_data or not data else Path(data)
+    if of_layers - known:
+        raise SettingsError(f"none of the layers has {', '.join(of_layers - known)}; `probattn presets NAME` lists all")
     return [
-        replace(job, folder=folder / f"seed-{seed}", settings=job.settings.with_changes([f"train.seed={seed}"]))
-        for seed in range(seeds)
-        for folder, job in jobs.items()
+        Job(name=name, settings=settings.with_changes([f"train.seed={n}"]), folder=folder / f"seed-{n}", root=root)
+        for n in range(seeds)
+        for folder, (name, settings, root) in kinds.items()
     ]
 
 
@@ -126,96 +116,91 @@ def check(
         SettingsError: something that does not suit; says what.
         DatasetError, FileExistsError: data that cannot be read; a folder of something else.
     """
-    names, tests, datasets, options = methods.check(by or ())[1:], {}, {}, {}
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
-    for job in {job.folder.parent: job for job in jobs}.values():
-        settings, key = job.settings, repr((job.settings.data, job.settings.network, job.root))
+    kinds, datasets = {job.folder.parent: job for job in jobs}.values(), {}
+    for job in kinds:
+        key = repr((job.settings.data, job.settings.network, job.root))
         if key not in datasets:
-            datasets[key] = load_data(settings, job.root)
-        dataset = datasets[key]
-        tests[dataset.test.digest] = job
-        if by is None and not options:
-            names = methods.check(methods.DEFAULT if dataset.classes else ())[1:]
-        images = isinstance(dataset, ImageDataset)
-        shift, ood = images if shift is None else shift, _ood(dataset) if ood is None else ood
-        options = {"shift": shift, "ood": tuple(ood), **corrupted}
-        eval_sets(dataset, root=job.root, **options)
-        parts, has_classes = _check_model(job, dataset), bool(dataset.classes)
+            datasets[key] = load_data(job.settings, job.root)
+    by_digest = {dataset.test.digest: dataset for dataset in datasets.values()}
+    if len(by_digest) > 1:
+        names = " and ".join(dataset.name for dataset in by_digest.values())
+        raise SettingsError(f"the presets have other test data, {names}: study those of one data set only")
+    (dataset,) = by_digest.values()
+    shift = isinstance(dataset, ImageDataset) if shift is None else shift
+    options = {"shift": shift, "ood": tuple(_default_ood(dataset) if ood is None else ood), **corrupted}
+    eval_sets(dataset, root=jobs[0].root, **options)
+    names = methods.check(methods.DEFAULT if by is None and dataset.classes else by or ())[1:]
+    for job in kinds:
+        parts = _check_model(job, datasets[repr((job.settings.data, job.settings.network, job.root))])
+        suits = {"has_classes": bool(dataset.classes), "kl_weight": job.settings.train.kl_weight}
         for name in names:
             try:
-                methods.check_model(name, *parts, has_classes=has_classes, kl_weight=settings.train.kl_weight)
+                methods.check_model(name, *parts, **suits)
             except SettingsError:
                 if by is not None:
                     raise
-                names = [other for other in names if other != name]
-    if len(tests) > 1:
-        raise SettingsError(f"{' and '.join(job.name for job in tests.values())} have other test data: study one only")
-    return options | {"by": tuple(names)}
+                names = tuple(other for other in names if other != name)
+    return options | {"by": names}
 
 
 def run_study(
-    jobs: Sequence[Job],
-    *,
-    by: Sequence[str] | None = None,
-    shift: bool | None = None,
-    ood: Sequence[str] | None = None,
-    severities: Sequence[int] = SEVERITIES,
-    workers: int,
-    say: Callable[[str], None] = lambda text: None,
-    **corrupted: Sequence[str],
+    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None, **options: Any
 ) -> None:
     """Check, train and evaluate the runs, several at a time; a stopped study keeps what is done.
 
     Args:
-        jobs, by, shift, ood: as for :func:`check`.
-        severities, corrupted: severities and ``corruptions`` of ``shift``.
+        jobs: the runs.
         workers: number of processes, of one thread each; 1 runs all in this process.
         say: called with a message after each run.
+        options: those of :func:`check`; ``severities`` are by default 1, 3 and 5.
 
     Raises:
         Exception: as for :func:`check`; the first one of a run, whereupon the others stop until the study continues.
     """
-    options = check(jobs, by=by, shift=shift, ood=ood, severities=severities, **corrupted)
-    with contextlib.closing(finished(functools.partial(run_job, options=options), jobs, workers)) as results:
-        for number, (job, metrics) in enumerate(results, 1):
-            key, display = next(iter(displays(metrics).items()))
-            value = f"{format_value(metrics[key], display.scale)} {unit(display.scale)}".strip()
+    options = check(jobs, **({"severities": SEVERITIES} | options))
+    for _ in run_jobs(jobs, workers=workers, say=say, convergence=False, **options):
+        pass
+
+
+def run_jobs(
+    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None, **options: Any
+) -> Iterator[tuple[Job, RunResult]]:
+    """Train, or resume, and evaluate runs without further checks; yield each with its result when it finishes.
+
+    Args:
+        jobs, workers, say: as for :func:`run_study`.
+        options: those of :func:`~probattn.experiments.evaluation.evaluate.evaluate`.
+    """
+    function = functools.partial(run_job, options=options)
+    results = run_in_workers(function, jobs, workers=workers) if workers > 1 else ((j, function(j)) for j in jobs)
+    with contextlib.closing(results):
+        for number, (job, result) in enumerate(results, 1):
+            key, display = next(iter(displays(result.metrics).items()))
+            value = f"{format_value(result.metrics[key], display.scale)} {unit(display.scale)}".strip()
             say(f"{number} of {len(jobs)}: {job.folder}, test {display.title} {value}")
+            yield job, result
 
 
-def run_job(job: Job, *, options: Mapping[str, Any]) -> dict[str, float]:
-    """Train, or resume, and evaluate a run; return its metrics on the test data."""
+def run_job(job: Job, *, options: Mapping[str, Any]) -> RunResult:
+    """Train, or resume, and evaluate a run."""
     train.train(job.settings, job.folder, name=job.name, root=job.root, resume=True, progress=False)
-    return evaluate(job.folder, root=job.root, convergence=False, **options).result.metrics
-
-
-def finished(function: Callable, jobs: Sequence[Job], workers: int) -> Iterator:
-    """Yield each job with its result when it finishes, from several processes or from this one."""
-    if workers > 1:
-        yield from run_in_workers(function, jobs, workers=workers)
-        return
-    for job in jobs:
-        yield job, function(job)
+    return evaluate(job.folder, root=job.root, **options).result
 
 
 def _variants(names: Sequence[str], layers: Sequence[str]) -> Iterator[tuple[str, Settings]]:
     """Yield the presets with each layer: those of the family that have it, or else with another layer."""
     for name in names:
         base = preset(name)
-        family = [other for other in PRESETS if other.partition("/")[0] == name.partition("/")[0]]
+        family = {name: base} | {key: PRESETS[key] for key in PRESETS if key.split("/")[0] == name.split("/")[0]}
+        same = (base.data, base.network)
         for layer in layers or (base.layer.name,):
-            alike = [
-                other
-                for other in (name, *family)
-                if (PRESETS[other].data, PRESETS[other].network) == (base.data, base.network)
-                and PRESETS[other].layer.name == layer
-            ]
-            yield (alike[0], PRESETS[alike[0]]) if alike else (name, with_layer(base, layer))
+            alike = ((k, s) for k, s in family.items() if (s.data, s.network) == same and s.layer.name == layer)
+            yield next(alike, None) or (name, with_layer(base, layer))
 
 
-def _ood(dataset: Dataset) -> tuple[str, ...]:
-    """Return the OOD sets that suit a data set by default."""
+def _default_ood(dataset: Dataset) -> tuple[str, ...]:
     if not isinstance(dataset, ImageDataset):
         return ()
     try:
@@ -233,13 +218,12 @@ def _check_model(job: Job, dataset: Dataset) -> tuple[Supervised, Guide]:
     settings = job.settings
     try:
         model, guide = build(settings, dataset)
-        for phase in [settings.first_phase()] if settings.warm_start else []:
-            warm_start(model, build(phase, dataset)[0].state_dict())
+        if settings.warm_start:
+            warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
         predict(model, guide, [dataset.sample(4, generator=generator(settings))], num_samples=1)
     except (SettingsError, CheckpointError, OSError):
         raise
     except Exception as error:  # of a layer of the user's own, of any type
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        reason = f"{kind}{str(error).partition(chr(10))[0]}"
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails, {reason}") from error
     return model, guide

@@ -94,7 +94,7 @@ def _value(name: str, random: random_module.Random, folder: Path) -> str:
     """Return a value of an argument or option, hostile more often than not."""
     if name in ("preset", "presets", "name") and random.random() < 0.6:
         return random.choice((KEP, random.choice(list(PRESETS))))
-    if name in ("--set", "--sweep") and random.random() < 0.9:
+    if name == "--set" and random.random() < 0.9:
         return f"{random.choice(_keys())}={random.choice(TEXTS)}"
     if name in ("run", "runs", "--config", "--data", "--out", "--ood") and random.random() < 0.8:
         suffix = random.choice(("", "", ".pt2", ".safetensors", ".csv", "/./", "x" * 300))

@@ -148,8 +148,8 @@ def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path
     assert math.isnan(table.loc[("KEP", "seconds"), "difference"])
     page = (tmp_path / "out/made-up/figure-1.md").read_text(encoding="utf-8")
     assert "A note." in page
-    assert "| *the paper* | 83.50 ± 0.40 | 11.10 | – |" in page
-    assert "| *the paper* | 84.70 ± 0.60 | – | 30.00 |" in page
+    assert "| the paper | 83.50 ± 0.40 | 11.10 | – |" in page
+    assert "| the paper | 84.70 ± 0.60 | – | 30.00 |" in page
     assert "KEP" in (tmp_path / "out/made-up/figure-1.html").read_text(encoding="utf-8")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("last.pt")}
     monkeypatch.setattr(methods, "fit", lambda *args, **options: pytest.fail("predicted"))
