@@ -1,8 +1,9 @@
 """Settings of networks: options of their constructors, and of the tokens of texts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 
@@ -52,22 +53,18 @@ class EncoderNetwork(Network):
 
 # Of these parameters the data set or the layer decides.
 _GIVEN = ("attention", "classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "last")
+
+
+def _settings(kind: str, base: type[Network], *constructors: Callable[..., Any], **defaults: Any) -> type[Network]:
+    options = {"leave_out": (*_GIVEN, "texts"), "defaults": {"kind": kind} | defaults}
+    return settings_class(f"{kind.title()}Settings", base, *constructors, **options)
+
+
 NETWORKS = {
-    "vit": settings_class("ViTSettings", Network, ViT, leave_out=_GIVEN, defaults={"kind": "vit"}),
-    "text": settings_class(
-        "TextSettings",
-        Network,
-        TextTransformer,
-        WordTokenizer.fit,
-        leave_out=(*_GIVEN, "texts"),
-        defaults={"kind": "text", "max_length": 512},
-    ),
-    "encoder": settings_class(
-        "EncoderSettings", EncoderNetwork, PretrainedClassifier, leave_out=_GIVEN, defaults={"kind": "encoder"}
-    ),
-    "tabular": settings_class(
-        "TabularSettings", Network, TabularTransformer, leave_out=_GIVEN, defaults={"kind": "tabular"}
-    ),
+    "vit": _settings("vit", Network, ViT),
+    "text": _settings("text", Network, TextTransformer, WordTokenizer.fit, max_length=512),
+    "encoder": _settings("encoder", EncoderNetwork, PretrainedClassifier),
+    "tabular": _settings("tabular", Network, TabularTransformer),
 }
 """Settings of each network by its kind."""
 

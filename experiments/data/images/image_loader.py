@@ -1,37 +1,31 @@
 """Loader of image batches from one tensor on the device, cropped and flipped at random on request."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probattn.experiments.data.batch_loader import BatchLoader
+from probattn.experiments.data.batch_loader import TableLoader
 from probattn.experiments.data.images.labelled_images import Images
 
 
-class ImageLoader(BatchLoader):
+class ImageLoader(TableLoader):
     """Loader of batches: ``x`` float32 (batch, C, H, W), augmented and normalised, and ``y`` int64 (batch,).
 
     All images are on the device as uint8, which CIFAR is small enough for. A batch is then one gather, and there are
-    no worker processes to seed. The last batch may be smaller.
+    no worker processes to seed.
 
     ``generator`` is the only source of randomness: its state at an epoch's first batch determines that epoch bit for
     bit, and the epoch advances it. An epoch without shuffling and augmentation does not use it.
 
     Args:
         data: the images and their labels.
-        batch_size: images per batch.
         mean, std: per channel, of pixels scaled to 0..1; ``x = (pixel / 255 - mean) / std``.
-        shuffle: draw a new order in each epoch.
         augment: crop with zero padding and flip at random, before normalisation.
-        generator: CPU generator; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
-
-    Attributes:
-        generator: as given; save and restore its state to resume.
-        num_data: number of images.
-        batch_size, device: as given.
+        options: ``batch_size``, ``shuffle`` and ``generator`` as for a table.
 
     Raises:
         ValueError: there are no images.
@@ -41,33 +35,25 @@ class ImageLoader(BatchLoader):
         self,
         data: Images,
         *,
-        batch_size: int,
         mean: Sequence[float],
         std: Sequence[float],
-        shuffle: bool = False,
         augment: bool = False,
-        generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        **options: Any,
     ) -> None:
-        super().__init__(len(data), batch_size=batch_size, shuffle=shuffle, generator=generator)
         if not len(data):
             raise ValueError("no batch to yield: there are no images")
-        self.device, self.augment = torch.device(device), augment
-        self._images, self._labels = data.images.to(device), data.labels.to(device)
-        self._mean, self._std = (
-            torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1) for values in (mean, std)
-        )
+        super().__init__(data.images, data.labels, device=device, **options)
+        statistics = torch.tensor([mean, std], dtype=torch.float32, device=device)[..., None, None]
+        self.augment = augment
+        self._mean, self._std = statistics
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one epoch."""
-        order = torch.arange(self.num_data)
-        if self.shuffle:
-            order = torch.randperm(self.num_data, generator=self.generator)
-        for indices in order.to(self.device, non_blocking=True).split(self.batch_size):
-            images = self._images[indices]
+        for images, labels in super().__iter__():
             if self.augment:
                 images = crop_flip(images, generator=self.generator)
-            yield (images.float() / 255 - self._mean) / self._std, self._labels[indices]
+            yield (images.float() / 255 - self._mean) / self._std, labels
 
 
 def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:

@@ -81,7 +81,9 @@ class Rows:
             is_number = isinstance(cell, int | float) and math.isfinite(cell)
             texts.append(str(cell).strip() if is_number or isinstance(cell, str) else "")
             if not texts[-1]:
-                raise DatasetError(f"{place}: {column!r} is {cell!r}, expected a text; fill it in, or remove the row")
+                is_file = self.unit == "line"
+                remedy = "fill it in, or remove the row" if is_file else "choose other splits, or data.test_split=none"
+                raise DatasetError(f"{place}: {column!r} is {cell!r}, expected a text; {remedy}")
         return texts
 
     def labels(self, column: str) -> list[str]:
