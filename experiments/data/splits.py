@@ -28,13 +28,7 @@ def stratified_order(labels: Tensor, *, generator: torch.Generator) -> Tensor:
 
 
 def split(data: Data, *, sizes: Sequence[int], generator: torch.Generator) -> tuple[Data, ...]:
-    """Draw disjoint stratified parts of the given sizes, each in the order of the data.
-
-    Raises:
-        ValueError: if ``sizes`` add up to more than the number of examples.
-    """
-    if sum(sizes) > len(data):
-        raise ValueError(f"cannot draw {' + '.join(map(str, sizes))} of {len(data)} examples")
+    """Draw disjoint stratified parts of the given sizes, which are no more than all, each in the order of the data."""
     order = stratified_order(data.labels, generator=generator)[: sum(sizes)]
     return tuple(data.select(part.sort().values) for part in order.split(list(sizes)))
 

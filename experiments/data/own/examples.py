@@ -40,7 +40,7 @@ class Examples:
 
     def select(self, indices: Sequence[int]) -> Self:
         """Return the examples at these positions."""
-        return type(self)(*([values[at] for at in indices] for values in (self.inputs, self.labels, self.places)))
+        return type(self)(*([values[index] for index in indices] for values in (self.inputs, self.labels, self.places)))
 
 
 class Shares(NamedTuple):
@@ -136,10 +136,10 @@ def class_indices(examples: Examples, classes: Sequence[str]) -> torch.Tensor:
     return torch.tensor([indices[label] for label in examples.labels])
 
 
-def shorten(names: Sequence[str], *, most: int = 8) -> str:
+def shorten(names: Sequence[str], *, limit: int = 8) -> str:
     """Return names in a sentence; of many the first ones and how many more there are."""
-    shown = ", ".join(map(repr, names[:most]))
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    shown = ", ".join(map(repr, names[:limit]))
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
 def _take(

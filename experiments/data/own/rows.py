@@ -67,7 +67,7 @@ class Rows:
                 near = get_close_matches(column, self.columns, n=1) or ["NAME"]
                 marks = [mark for mark in ";\t|" if len(self.columns) == 1 and mark in self.columns[0]]
                 advice = f"--set 'data.delimiter={marks[0]}'" if marks else f"--set 'data.{setting}={near[0]}'"
-                columns = shorten(self.columns, most=20)
+                columns = shorten(self.columns, limit=20)
                 raise DatasetError(f"{self.source} has no column {column!r}, but {columns}: choose one with {advice}")
 
     def text(self, column: str) -> list[str]:

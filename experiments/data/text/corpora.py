@@ -14,7 +14,6 @@ import torch
 
 from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.root import PLACES
 from probattn.experiments.data.text.labelled_texts import Texts, decode
 
 CLASSES = {"cola": ("unacceptable", "acceptable"), "imdb": ("negative", "positive")}
@@ -25,6 +24,11 @@ FOLDERS = ("train/neg", "train/pos", "test/neg", "test/pos")
 """Folders of IMDB, in the order of the data."""
 PER_FOLDER = 12_500
 """Number of reviews per folder."""
+PLACES = {
+    "cola": ("cola_public/raw", "raw", "cola_public.zip", "cola_public_1.1.zip"),
+    "imdb": ("aclImdb", "aclImdb.tar.xz", "aclImdb_v1.tar.gz"),
+}
+"""Paths under the root folder, of which the first that exists is read."""
 _SOURCES = {
     "cola": "cola_public_1.1.zip from https://nyu-mll.github.io/CoLA",
     "imdb": "aclImdb_v1.tar.gz from https://ai.stanford.edu/~amaas/data/sentiment",

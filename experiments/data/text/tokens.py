@@ -59,8 +59,9 @@ class Tokens:
         """
         if not (folder / self.file).exists():
             raise DatasetError(f"{folder / self.file} is missing, without which its texts cannot be read; restore it")
-        encoder = self.read(folder / self.file)  # read now, so that damage is an error here
-        return Tokens(self.file, partial(_identity, encoder), self.read)
+        tokens = Tokens(self.file, partial(self.read, folder / self.file), self.read)
+        _ = tokens.encoder  # read now, so that damage is an error here
+        return tokens
 
 
 def fit(network: Any, train: Texts) -> Tokens:
@@ -70,7 +71,3 @@ def fit(network: Any, train: Texts) -> Tokens:
         return Tokens(ENCODER, make, PretrainedEncoder.read)
     options = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
     return Tokens(TOKENIZER, partial(WordTokenizer.fit, train.texts, **options), WordTokenizer.load)
-
-
-def _identity(encoder: Encoder) -> Encoder:
-    return encoder
