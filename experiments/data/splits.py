@@ -34,19 +34,13 @@ def split(data: Data, *, sizes: Sequence[int], generator: torch.Generator) -> tu
 
 
 def subsample(
-    train: Data, others: Sequence[Data], *, limit: int, num_classes: int, generator: torch.Generator
-) -> list[Data]:
-    """Keep at most ``limit`` training examples and the same fraction of the other parts, stratified by class.
+    train: Data, valid: Data, *, limit: int, num_classes: int, generator: torch.Generator
+) -> tuple[Data, Data]:
+    """Keep at most ``limit`` training examples and the same fraction of the validation part, stratified by class.
 
-    At least ``num_classes`` examples of each other part are kept, if it has as many. A smaller limit keeps a subset of
-    what a larger limit keeps.
-
-    Returns:
-        The training part, then the other parts.
+    At least ``num_classes`` validation examples are kept, if there are as many. A smaller limit keeps a subset of what
+    a larger limit keeps.
     """
-    fraction = min(1.0, limit / len(train))
-    sizes = [limit, *(max(num_classes, round(fraction * len(part))) for part in others)]
-    return [
-        split(part, sizes=(min(size, len(part)),), generator=generator)[0]
-        for part, size in zip((train, *others), sizes, strict=True)
-    ]
+    sizes = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
+    pairs = zip((train, valid), sizes, strict=True)
+    return tuple(split(part, sizes=(min(size, len(part)),), generator=generator)[0] for part, size in pairs)

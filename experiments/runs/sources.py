@@ -16,8 +16,7 @@ from probattn.experiments.data.images import image_datasets
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.own import hugging_face_sets, images, texts
-from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.sealed_files import read_preprocessing
+from probattn.experiments.data.preprocessing import read_preprocessing
 from probattn.experiments.data.tables import table_dataset
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
@@ -89,7 +88,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
             encoding = TableEncoding.from_json(saved["columns"])
             blank = Table(torch.zeros(1, len(encoding.sizes)), labels if classes else torch.zeros(1, 1))
             scale = {} if classes else {key: float(saved[key]) for key in ("label_mean", "label_std")}
-            return TableDataset(name, classes, encoding, saved["label_column"], *[blank] * 3, **scale)
+            return TableDataset(name, classes, *[blank] * 3, encoding, saved["label_column"], **scale)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DatasetError(f"the preprocessing in {folder} is damaged ({error!r}); restore it from a copy") from error
     blank = Texts(("text",), labels)
@@ -103,13 +102,12 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
     if path is None:
         raise SettingsError("name your data with --data PATH")
     options = _options(data, OwnDataSettings)
-    options |= {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
+    options |= {"shares": {"valid": data.valid_share, "test": data.test_share}, "seed": data.seed, "limit": data.limit}
     if data.name == "table-csv":
         options = {name: value for name, value in options.items() if not name.startswith("likelihood")}
         return table_dataset.read(Path(path), name=data.name, **options)
     if data.name.endswith("-hf"):
-        splits = (options.pop(f"{part}_split") for part in ("train", "valid", "test"))
-        options["splits"] = hugging_face_sets.Splits(*splits)
+        options["splits"] = {part: options.pop(f"{part}_split") for part in ("train", "valid", "test")}
     augment = options.pop("augment", False)
     source = path if data.name.endswith("-hf") else Path(path)
     classes, *parts = READERS[data.name](source, **options)

@@ -132,8 +132,8 @@ def _rows(path: Path, columns: Sequence[str], delimiter: str | None) -> Iterable
     suffix = path.suffix.lower()
     if suffix in SUFFIXES["csv"]:
         rows = read_file(path, kind="csv", delimiter=delimiter)
-        _check_columns(columns, rows.columns)
-        return zip(rows.lines, rows.rows, strict=True)
+        _check_columns(columns, rows)
+        return zip(rows.index, rows.to_dict("records"), strict=True)
     content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     text, is_json = decode(content, where=str(path)).removeprefix("\ufeff"), suffix in SUFFIXES["jsonl"]
     lines = enumerate(text.split("\n") if is_json else text.splitlines(), start=1)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.cifar import CIFAR, CifarSpec
-from probattn.experiments.data.images.corruptions import CORRUPTIONS, SEVERITIES, STANDARD, check_corruption, corrupt
+from probattn.experiments.data.images.corruptions import CORRUPTIONS, SEVERITIES, check_corruption, corrupt
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.root import data_root
-from probattn.experiments.data.sealed_files import digest
 
 
 class CorruptedSets(NamedTuple):
@@ -34,9 +34,8 @@ def corrupted_sets(
     test: Images,
     *,
     root: str | os.PathLike[str] | None = None,
-    corruptions: Sequence[str] = STANDARD,
+    corruptions: Sequence[str],
     severities: Sequence[int] = SEVERITIES,
-    seed: int = 0,
 ) -> CorruptedSets:
     """Find or prepare a data set's corrupted test sets.
 
@@ -49,7 +48,6 @@ def corrupted_sets(
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
         corruptions: keys of :data:`probattn.experiments.data.images.corruptions.CORRUPTIONS`.
         severities: 1 to 5.
-        seed: seed of generated corruptions.
 
     Raises:
         ValueError: an unknown corruption or severity.
@@ -63,8 +61,8 @@ def corrupted_sets(
             return _official(folder, CIFAR[dataset_name], corruptions)
     return CorruptedSets(
         f"generated from {len(test):,} test images by probattn with CIFAR-C's severities; frost without photographs",
-        lambda name, severity: Images(corrupt(test.images, name, severity, seed=seed), test.labels),
-        lambda name, severity: digest((test.digest, name, CORRUPTIONS[name].severities[severity - 1], seed)),
+        lambda name, severity: Images(corrupt(test.images, name, severity), test.labels),
+        lambda name, severity: digest(test.digest, name, CORRUPTIONS[name].severities[severity - 1]),
     )
 
 
@@ -75,13 +73,13 @@ def _official(folder: Path, spec: CifarSpec, corruptions: Sequence[str]) -> Corr
         arrays = {name: np.lib.format.open_memmap(folder / f"{name}.npy", "r") for name in (*corruptions, "labels")}
     except Exception as error:  # a damaged header raises any error of Python's parser, such as TokenError
         raise DatasetError(f"cannot read {folder.absolute()}: {error}; unpack {folder.name} again") from error
-    labels = torch.tensor(arrays["labels"][:number], dtype=torch.int64)
-    shapes = {array.shape for name, array in arrays.items() if name != "labels"}
+    labels = torch.tensor(arrays.pop("labels")[:number], dtype=torch.int64)
+    shapes = {array.shape for array in arrays.values()}
     if shapes != {(5 * number, 32, 32, 3)} or labels.unique().tolist() != list(range(spec.num_classes)):
         raise DatasetError(f"{folder.absolute()} does not hold {folder.name}: images {shapes}; unpack it again")
 
     def images(name: str, severity: int) -> Images:
-        part = np.array(arrays[name][(severity - 1) * number : severity * number])
-        return Images(torch.from_numpy(part).permute(0, 3, 1, 2).contiguous(), labels)
+        part = torch.tensor(arrays[name][(severity - 1) * number : severity * number])
+        return Images(part.permute(0, 3, 1, 2).contiguous(), labels)
 
     return CorruptedSets(f"official files of {folder.name}", images, lambda *pair: images(*pair).digest)

@@ -1,29 +1,22 @@
-"""Texts with labels of a user's own, from CSV and JSON Lines files."""
+"""Texts with labels of a user's own, from CSV and JSON Lines files, or from any rows."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from probattn.experiments.data.own.examples import Examples, class_indices, class_names, divide
-from probattn.experiments.data.own.rows import Rows, read_parts
+import pandas as pd
+
+from probattn.experiments.data.own.examples import Parts, labelled
+from probattn.experiments.data.own.rows import check_columns, names, read_parts, texts
 from probattn.experiments.data.text.labelled_texts import Texts
 
 
-class TextParts(NamedTuple):
-    """Classes, and texts of the three parts."""
-
-    classes: tuple[str, ...]
-    train: Texts
-    valid: Texts
-    test: Texts
-
-
-def read(path: Path, *, kind: str, delimiter: str | None = None, **options: Any) -> TextParts:
+def read(path: Path, *, kind: str, delimiter: str | None = None, **options: Any) -> Parts:
     """Read texts and labels; arguments as for :func:`~.rows.read_parts` and :func:`text_parts`."""
     return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
 
 
-def text_parts(parts: Mapping[str, Rows], *, text_column: str, label_column: str, **division: Any) -> TextParts:
+def text_parts(parts: Mapping[str, pd.DataFrame], *, text_column: str, label_column: str, **division: Any) -> Parts:
     """Return the texts and labels of the rows of each part that there is.
 
     Args:
@@ -36,9 +29,7 @@ def text_parts(parts: Mapping[str, Rows], *, text_column: str, label_column: str
     """
     given = {}
     for part, rows in parts.items():
-        rows.check_columns(text_column=text_column, label_column=label_column)
-        given[part] = Examples(rows.text(text_column), rows.labels(label_column), rows.places)
-    examples = divide(given, by_class=True, **division)
-    classes = class_names(examples["train"])
-    texts = {part: Texts(tuple(group.inputs), class_indices(group, classes)) for part, group in examples.items()}
-    return TextParts(classes, **texts)
+        check_columns(rows, text_column=[text_column], label_column=[label_column])
+        content = {"input": texts(rows, text_column), "label": names(rows, label_column)}
+        given[part] = pd.DataFrame(content, index=rows.index, dtype=object)
+    return labelled(given, lambda inputs, labels: Texts(tuple(inputs), labels), **division)

@@ -1,76 +1,57 @@
 """Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.batch_loader import TextLoader
+from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.root import data_root
-from probattn.experiments.data.sealed_files import write_preprocessing
 from probattn.experiments.data.splits import split, subsample
 from probattn.experiments.data.text import corpora, tokens
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_loader import TextLoader
 from probattn.experiments.data.text.tokens import Tokens
 
-NAMES = tuple(corpora.CLASSES)
-"""The names of :func:`load`."""
-IMDB_SIZES = (35_000, 5_000, 10_000)
-"""Training, validation and test part of the KEP-SVGP paper (appendix D.1)."""
+NAMES = tuple(corpora.CLASSES)  # of :func:`load`
+IMDB_SIZES = (35_000, 5_000, 10_000)  # of the parts, as in the KEP-SVGP paper (appendix D.1)
 
 
 @dataclass(frozen=True, eq=False)
-class TextDataset:
-    """A text data set with training, validation and test part, and test sets of other domains.
+class TextDataset(Dataset):
+    """A text data set; a sentence that a corpus holds twice may be in two of its parts.
 
     Attributes:
-        name: as given to :func:`load`.
-        classes: names, in the order of the labels.
-        train, valid, test: disjoint parts; a sentence that a corpus holds twice may be in two of them.
         tokens: fitted to ``train``.
-        domains: test sets of other domains, by name.
     """
 
-    name: str
-    classes: tuple[str, ...]
-    train: Texts
-    valid: Texts
-    test: Texts
     tokens: Tokens
-    domains: Mapping[str, Texts] = field(default_factory=dict)
 
-    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TextLoader:
+    def training(self, **options: Any) -> TextLoader:
         """Return the loader of training batches: of similar length, in random order."""
-        options = {"batch_size": batch_size, "generator": generator, "device": device}
-        return TextLoader(_encode(self.tokens, self.train), self.train.labels, shuffle=True, **options)
+        return self.batches(self.train, shuffle=True, **options)
 
-    def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Return one batch of ``number`` random training texts."""
-        chosen = torch.randperm(len(self.train), generator=generator)[:number]
-        encoded = _encode(self.tokens, self.train)
-        texts = [encoded[index] for index in chosen.tolist()]
-        return next(iter(TextLoader(texts, self.train.labels[chosen], batch_size=number)))
-
-    def batches(self, texts: Texts, *, batch_size: int, device: str = "cpu", by_length: bool = False) -> TextLoader:
+    def batches(self, texts: Texts, **options: Any) -> TextLoader:
         """Return a loader of any texts in their order, or by their length (see :class:`TextLoader`)."""
-        options = {"batch_size": batch_size, "device": device, "by_length": by_length}
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Return the kind of the data; the tokens have a file of their own."""
+        return {"kind": "texts"}
 
     def save_preprocessing(self, folder: Path) -> None:
         """Write ``preprocessing.json`` and the tokens' own file into a run's folder, unless they are there already."""
-        write_preprocessing(folder, {"kind": "texts", "classes": self.classes})
+        super().save_preprocessing(folder)
         self.tokens.save_preprocessing(folder)
 
-    def for_run(self, folder: Path) -> "TextDataset":
+    def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: with its tokens.
 
         Raises:
-            DatasetError: the run's preprocessing is missing or its encoder has changed.
-            DamagedFileError: its preprocessing is damaged.
+            DatasetError: the run's tokens are missing or damaged.
         """
         return replace(self, tokens=self.tokens.for_run(folder))
 
@@ -107,7 +88,7 @@ def load(
     else:
         train, valid, test = split(corpora.read_imdb(folder), sizes=IMDB_SIZES, generator=generator)
     if limit is not None:
-        train, valid = subsample(train, (valid,), limit=limit, num_classes=2, generator=generator)
+        train, valid = subsample(train, valid, limit=limit, num_classes=2, generator=generator)
     return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, domains=domains)
 
 

@@ -8,15 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.labelled_texts import Texts, well_formed
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
-TOKENIZER, ENCODER = "tokenizer.json", "encoder.json"
-"""Files of the preprocessing in a run's folder."""
-Encoder = WordTokenizer | PretrainedEncoder
-"""Conversions of texts to tensors."""
+Encoder = WordTokenizer | PretrainedEncoder  # conversions of texts to tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +20,12 @@ class Tokens:
     """Conversion of texts to tensors, which is fitted or read when it is first used.
 
     Args:
-        make: returns the tokenizer or encoder.
-        read: returns that of a run from its file, whose name is ``file``.
+        kind: class of the tokenizer or encoder.
+        make: returns it.
     """
 
-    file: str
+    kind: type[Encoder]
     make: Callable[[], Encoder]
-    read: Callable[[Path], Encoder]
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -47,19 +42,12 @@ class Tokens:
 
     def save_preprocessing(self, folder: Path) -> None:
         """Save in a run's folder what determines its tokens, unless it is there already."""
-        if not (folder / self.file).exists():
-            self.encoder.save(folder / self.file)
+        if not (folder / self.kind.file).exists():
+            self.encoder.save(folder / self.kind.file)
 
     def for_run(self, folder: Path) -> "Tokens":
-        """Return the tokens that the run in ``folder`` was trained with.
-
-        Raises:
-            DatasetError: the file is missing.
-            DamagedFileError: it is damaged.
-        """
-        if not (folder / self.file).exists():
-            raise DatasetError(f"{folder / self.file} is missing, without which its texts cannot be read; restore it")
-        tokens = Tokens(self.file, partial(self.read, folder / self.file), self.read)
+        """Return the tokens that the run in ``folder`` was trained with; raise DatasetError if they are damaged."""
+        tokens = Tokens(self.kind, partial(self.kind.read, folder / self.kind.file))
         _ = tokens.encoder  # read now, so that damage is an error here
         return tokens
 
@@ -68,6 +56,6 @@ def fit(network: Any, train: Texts) -> Tokens:
     """Return the tokens of a network's settings (see :mod:`probattn.experiments.config.networks`), fitted to texts."""
     if network.kind == "encoder":
         make = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
-        return Tokens(ENCODER, make, PretrainedEncoder.read)
+        return Tokens(PretrainedEncoder, make)
     options = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
-    return Tokens(TOKENIZER, partial(WordTokenizer.fit, train.texts, **options), WordTokenizer.load)
+    return Tokens(WordTokenizer, partial(WordTokenizer.fit, train.texts, **options))

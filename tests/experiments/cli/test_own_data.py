@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from probattn.experiments.data.sealed_files import read_preprocessing
+from probattn.experiments.data.preprocessing import read_preprocessing
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-data.md"
 COMMANDS = [

@@ -41,7 +41,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     if settings.network.kind == "text":
         texts = Texts(("one word", "and another"), torch.arange(2))
         tokens = fit(settings.network, texts)
-        dataset = TextDataset("made up", ("a", "b"), texts, texts, texts, tokens, {})
+        dataset = TextDataset("made up", ("a", "b"), texts, texts, texts, tokens)
         guide_checks.check(*build(settings, dataset))
         return
     kind = settings.data.name
@@ -49,7 +49,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
         rows = [{"a": "1", "b": "x", "c": "y", "d": "2"}, {"a": "2", "b": "y", "c": "y", "d": "2"}]
         encoding = TableEncoding.fit(rows, notations={"a": Notation(), "b": None, "c": None, "d": Notation()})
         table = Table(encoding.features(rows, ["", ""]), torch.arange(2))
-        guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), encoding, "label", table, table, table)))
+        guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), table, table, table, encoding, "label")))
         return
     sizes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
     channels, size, classes = sizes.get(kind, (3, 32, 3))

@@ -83,7 +83,7 @@ def test_columns_that_number_the_rows_are_no_features():
     found = kinds(columns)
     assert [name for name, kind in found.items() if kind == "numbers the rows"] == ["Unnamed: 0", "row"]
     assert found["empty"] == "empty"
-    assert kinds(columns, numbers=["row"], categories=["Unnamed: 0"], ignore=["half"]) == found | {
+    assert kinds(columns, chosen={"row": "number", "Unnamed: 0": "category", "half": "ignored"}) == found | {
         "row": Notation(), "Unnamed: 0": "category", "half": "ignored"
     }  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_what_the_owner_must_decide_stops_with_a_table_of_columns(caplog):
     ]  # fmt: skip
     for setting in ("data.categorical_columns", "data.ignore_columns", "data.number_columns", "data.decimal"):
         assert setting in lines[-1]
-    chosen = column_kinds(cells, categories=["weight"])
+    chosen = column_kinds(cells, chosen={"weight": "category"})
     with caplog.at_level(logging.WARNING):
         features = feature_notations(cells, chosen, label_column="b", path="a.csv")
     assert features == {"weight": None, "n": Notation()}

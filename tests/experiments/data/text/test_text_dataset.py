@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.sealed_files import DamagedFileError
 from probattn.experiments.data.text import corpora, text_dataset
 from probattn.experiments.data.text.labelled_texts import Texts, decode, well_formed
 from probattn.experiments.data.text.text_dataset import from_parts, load
@@ -89,7 +88,7 @@ def test_a_run_reads_texts_with_its_own_tokens(corpus, tmp_path, network, monkey
     assert all(map(torch.equal, sent.tokens.encode(dataset.test.texts), expected))
 
 
-@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", DamagedFileError)])
+@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", DatasetError)])
 def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, error):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
