@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Floats = Sequence[float]
 _BATCHES_PER_GROUP = 50
 
 
@@ -63,10 +64,9 @@ class BatchLoader:
 
     def _indices(self) -> Sequence[Tensor]:
         """Return the positions of each batch of an epoch, on the CPU."""
-        order = torch.arange(self.num_data) if self.order is None else self.order
         if self.shuffle:
-            order = torch.randperm(self.num_data, generator=self.generator)
-        return order.split(self.batch_size)
+            return torch.randperm(self.num_data, generator=self.generator).split(self.batch_size)
+        return (torch.arange(self.num_data) if self.order is None else self.order).split(self.batch_size)
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         indices = indices.to(self.device, non_blocking=True)
@@ -85,14 +85,7 @@ class ImageLoader(BatchLoader):
     """
 
     def __init__(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        *,
-        mean: Sequence[float],
-        std: Sequence[float],
-        augment: bool = False,
-        **options: Any,
+        self, images: Tensor, labels: Tensor, *, mean: Floats, std: Floats, augment: bool = False, **options: Any
     ) -> None:
         super().__init__(images, labels, **options)
         self.augment = augment

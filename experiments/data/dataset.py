@@ -26,14 +26,16 @@ class Part:
     @cached_property
     def digest(self) -> str:
         """Digest of the inputs and labels, computed once."""
-        return digest(*self._values())
+        return digest(*(getattr(self, field.name) for field in fields(self)))
 
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""
-        return type(self)(*(_select(values, indices) for values in self._values()))
-
-    def _values(self) -> list[Any]:
-        return [getattr(self, field.name) for field in fields(self)]
+        values = (getattr(self, field.name) for field in fields(self))
+        chosen = (
+            part[indices] if isinstance(part, Tensor) else tuple(map(part.__getitem__, indices.tolist()))
+            for part in values
+        )
+        return type(self)(*chosen)
 
 
 def digest(*values: Any) -> str:
@@ -47,13 +49,12 @@ def digest(*values: Any) -> str:
     return sha.hexdigest()
 
 
-def _select(values: Any, indices: Tensor) -> Any:
-    return values[indices] if isinstance(values, Tensor) else tuple(values[index] for index in indices.tolist())
-
-
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Base of data sets.
+
+    Those of a kind have two methods more: ``batches`` returns a loader of any examples in their order, and
+    ``preprocessing`` what turns new inputs into those of the network.
 
     Attributes:
         name: name of the data set.
@@ -69,18 +70,14 @@ class Dataset:
     test: Any
     domains: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
-    def batches(self, part: Any, *, batch_size: int, device: str = "cpu") -> BatchLoader:
-        """Return a loader of any examples in their order."""
-        raise NotImplementedError
+    def training(self, **options: Any) -> BatchLoader:
+        """Return the loader of training batches, in random order; options of the loader."""
+        return self.batches(self.train, shuffle=True, **options)
 
     def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Return one batch of ``number`` random training examples, not augmented."""
         chosen = torch.randperm(len(self.train), generator=generator)[:number]
         return next(iter(self.batches(self.train.select(chosen), batch_size=number)))
-
-    def preprocessing(self) -> dict[str, Any]:
-        """Return what turns new inputs into those of the network, besides the classes."""
-        raise NotImplementedError
 
     def save_preprocessing(self, folder: Path) -> None:
         """Write ``preprocessing.json`` into a run's folder, unless it is there already."""

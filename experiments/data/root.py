@@ -5,8 +5,8 @@ from pathlib import Path
 
 from probattn.experiments.data.errors import DatasetError
 
+# The folder that is used if neither an argument nor ``PROBATTN_DATA`` names another; downloads create it.
 DEFAULT = Path("data")
-"""The folder that is used if neither an argument nor ``PROBATTN_DATA`` names another; downloads create it."""
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:

@@ -6,8 +6,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-Data = TypeVar("Data")
-"""Labelled examples, ``Images`` or ``Texts``, with a length, ``labels`` and ``select``."""
+from probattn.experiments.data.dataset import Part
+
+Data = TypeVar("Data", bound=Part)
 
 
 def stratified_order(labels: Tensor, *, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import image_datasets
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.own import hugging_face_sets, images, texts
+from probattn.experiments.data.own import hugging_face_sets, images, rows
 from probattn.experiments.data.preprocessing import read_preprocessing
 from probattn.experiments.data.tables import table_dataset
 from probattn.experiments.data.tables.encoding import TableEncoding
@@ -29,8 +29,8 @@ Part = Images | Texts | Table
 READERS: dict[str, Callable[..., Any]] = {
     "image-folder": images.read,
     "image-hf": hugging_face_sets.read_images,
-    "text-csv": partial(texts.read, kind="csv"),
-    "text-jsonl": partial(texts.read, kind="jsonl"),
+    "text-csv": partial(rows.read_texts, kind="csv"),
+    "text-jsonl": partial(rows.read_texts, kind="jsonl"),
     "text-hf": hugging_face_sets.read_texts,
 }
 """Readers of the classes and parts of a user's own images and texts, by the name of the data set."""

@@ -31,9 +31,9 @@ class ImageDataset(Dataset):
 
     def training(self, **options: Any) -> ImageLoader:
         """Return the loader of training batches: in random order, augmented if :attr:`augment`."""
-        return self.batches(self.train, shuffle=True, augment=self.augment, **options)
+        return super().training(augment=self.augment, **options)
 
-    def batches(self, images: Images, **options: Any) -> ImageLoader:
+    def batches(self, images: Images, *, augment: bool = False, **options: Any) -> ImageLoader:
         """Return a loader of any images in their order, normalised as in training, not augmented.
 
         Raises:
@@ -42,7 +42,7 @@ class ImageDataset(Dataset):
         expected, shape = tuple(self.test.images.shape[1:]), tuple(images.images.shape[1:])
         if shape != expected:
             raise DatasetError(f"the network was trained on images {expected}, these are {shape}")
-        return ImageLoader(images.images, images.labels, mean=self.mean, std=self.std, **options)
+        return ImageLoader(images.images, images.labels, mean=self.mean, std=self.std, augment=augment, **options)
 
     def preprocessing(self) -> dict[str, Any]:
         """Return the shape of the images and their normalisation."""

@@ -12,8 +12,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import read_pixels
 from probattn.experiments.data.own.examples import PARTS, Parts, find_parts, normal_name, shorten
 from probattn.experiments.data.own.images import labelled_images
-from probattn.experiments.data.own.rows import check_columns, names
-from probattn.experiments.data.own.texts import text_parts
+from probattn.experiments.data.own.rows import check_columns, names, text_parts
 from probattn.inference.imports import extra
 
 
@@ -25,7 +24,7 @@ def read_texts(source: str, *, subset: str | None, splits: Mapping[str, str | No
         subset: name of the configuration, or None.
         splits: names of the splits by part, or of others with the same meaning; one of None is taken from the training
             split.
-        options: as for :func:`~.texts.text_parts`.
+        options: as for :func:`~.rows.text_parts`.
 
     Raises:
         DatasetError: missing data, splits or columns, empty texts, labels that are missing; names the row.

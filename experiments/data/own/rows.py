@@ -5,7 +5,7 @@ import io
 import json
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import pandas as pd
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import path_text
-from probattn.experiments.data.own.examples import find_parts, normal_name, shorten
-from probattn.experiments.data.text.labelled_texts import decode
+from probattn.experiments.data.own.examples import Parts, find_parts, labelled, normal_name, shorten
+from probattn.experiments.data.text.labelled_texts import Texts, decode
 
 SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}  # of the files of each format
 _log = logging.getLogger(__name__)
@@ -108,6 +108,30 @@ def texts(rows: pd.DataFrame, column: str) -> list[str]:
 def names(rows: pd.DataFrame, column: str) -> list[str]:
     """Return the texts of a column as names, which are equal where they look alike; errors as for :func:`texts`."""
     return list(map(normal_name, texts(rows, column)))
+
+
+def read_texts(path: Path, *, kind: str, delimiter: str | None = None, **options: Any) -> Parts:
+    """Read texts and labels; arguments as for :func:`read_parts` and :func:`text_parts`."""
+    return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
+
+
+def text_parts(parts: Mapping[str, pd.DataFrame], *, text_column: str, label_column: str, **division: Any) -> Parts:
+    """Return the texts and labels of the rows of each part that there is.
+
+    Args:
+        parts: rows by part.
+        text_column, label_column: columns of texts and labels.
+        division: as for :func:`~.examples.divide`.
+
+    Raises:
+        DatasetError: missing columns, empty texts or labels, a class with too few examples; names file and line.
+    """
+    given = {}
+    for part, rows in parts.items():
+        check_columns(rows, text_column=[text_column], label_column=[label_column])
+        content = {"input": texts(rows, text_column), "label": names(rows, label_column)}
+        given[part] = pd.DataFrame(content, index=rows.index, dtype=object)
+    return labelled(given, lambda inputs, labels: Texts(tuple(inputs), labels), **division)
 
 
 def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str]]:

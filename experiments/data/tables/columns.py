@@ -12,15 +12,13 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.tables.numbers import Notation, is_missing, readings
 
-# Kinds of columns; that of numbers becomes their notation.
-NUMBER, CATEGORY, IGNORED = "number", "category", "ignored"
-EMPTY, ROWS, UNCLEAR = "empty", "numbers the rows", "unclear"
+NUMBER, CATEGORY, IGNORED = "number", "category", "ignored"  # kinds of columns that the data's owner may choose
+EMPTY, ROWS, UNCLEAR = "empty", "numbers the rows", "unclear"  # kinds that are found
+Kinds = Mapping[str, Notation | str]  # notation of the numbers of a column, or a word
 _log = logging.getLogger(__name__)
 
 
-def column_kinds(
-    cells: pd.DataFrame, *, chosen: Mapping[str, str] | None = None, decimal: str | None = None
-) -> dict[str, Notation | str]:
+def column_kinds(cells: pd.DataFrame, *, chosen: Mapping[str, str], decimal: str | None = None) -> Kinds:
     """Return the kind of each column: the notation of its numbers, or a word such as :data:`CATEGORY`.
 
     A column has numbers if all cells that are not missing have one notation: decimal mark, currency and unit. It is
@@ -31,13 +29,13 @@ def column_kinds(
         chosen: kinds that the data's owner has chosen: :data:`NUMBER`, :data:`CATEGORY` or :data:`IGNORED`.
         decimal: decimal mark, ``"."`` or ``","``; None finds it.
     """
-    kinds: dict[str, Notation | str] = dict.fromkeys(cells, NUMBER) | dict(chosen or {})
+    kinds = {name: chosen.get(name, NUMBER) for name in cells}
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in cells if kinds[name] == NUMBER}
     uses_commas = any([notation.decimal for notation in reading] == [","] for reading in possible.values())
     for name, reading in possible.items():
         column = [cell for cell in cells[name] if not is_missing(cell)]
         notation = _choose(reading, column, uses_commas=uses_commas)
-        if name in (chosen or {}) and (notation or not reading):
+        if name in chosen and (notation or not reading):
             kinds[name] = notation or Notation(decimal or ".")
         elif not column:
             kinds[name] = EMPTY
@@ -48,7 +46,7 @@ def column_kinds(
     return kinds
 
 
-def describe_columns(cells: pd.DataFrame, kinds: Mapping[str, Notation | str]) -> pd.DataFrame:
+def describe_columns(cells: pd.DataFrame, kinds: Kinds) -> pd.DataFrame:
     """Return a table of columns: kind, range of the numbers or number of values, share of missing cells, an example.
 
     Args:
@@ -66,16 +64,14 @@ def describe_columns(cells: pd.DataFrame, kinds: Mapping[str, Notation | str]) -
     return pd.DataFrame(rows, columns=["column", "kind", "range", "missing", "example"])
 
 
-def feature_notations(
-    cells: pd.DataFrame, kinds: Mapping[str, Notation | str], *, label_column: str, path: Any
-) -> dict[str, Notation | None]:
+def feature_notations(cells: pd.DataFrame, kinds: Kinds, *, label_column: str, path: Any) -> dict[str, Notation | None]:
     """Return the columns that are features: the notation of numbers, None for categories. Logs what is left out.
 
     Raises:
         DatasetError: a column is unclear, or none is a feature; the message has the table of all columns.
     """
     table = describe_columns(cells, kinds).to_string(index=False)
-    notations: dict[str, Notation | None] = {}
+    notations = {}
     for name, kind in kinds.items():
         if kind == UNCLEAR:
             unclear = shorten([name for name, kind in kinds.items() if kind == UNCLEAR])

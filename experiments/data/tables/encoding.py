@@ -14,8 +14,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import normal_name
 from probattn.experiments.data.tables.numbers import LARGEST, Notation
 
-UNKNOWN = 0
-"""Code of a category that the training part does not have."""
+UNKNOWN = 0  # code of a category that the training part does not have
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,7 @@ class Column:
     @property
     def sizes(self) -> tuple[int | None, ...]:
         """Number of codes of each feature, None for numbers."""
-        if self.notation is None:
-            return (len(self.values) + 1,)
-        return (None, 2) if self.missing else (None,)
+        return (len(self.values) + 1,) if self.notation is None else (None, 2) if self.missing else (None,)
 
     def features(self, cells: Sequence[Any], places: Sequence[str]) -> list[list[float]]:
         """Return one or two features of each cell; raise DatasetError for a cell that is no number of the notation."""

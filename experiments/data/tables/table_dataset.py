@@ -15,14 +15,7 @@ from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
 from probattn.experiments.data.own.rows import check_columns, names, read_parts, texts
-from probattn.experiments.data.tables.columns import (
-    CATEGORY,
-    IGNORED,
-    NUMBER,
-    column_kinds,
-    describe_columns,
-    feature_notations,
-)
+from probattn.experiments.data.tables.columns import column_kinds, describe_columns, feature_notations
 from probattn.experiments.data.tables.encoding import Column, TableEncoding
 from probattn.experiments.data.tables.numbers import readings
 
@@ -53,10 +46,6 @@ class TableDataset(Dataset):
     label_mean: float = 0.0
     label_std: float = 1.0
     columns: pd.DataFrame | None = None
-
-    def training(self, **options: Any) -> BatchLoader:
-        """Return the loader of training batches, in random order."""
-        return self.batches(self.train, shuffle=True, **options)
 
     def batches(self, table: Table, **options: Any) -> BatchLoader:
         """Return a loader of any rows in their order."""
@@ -102,7 +91,7 @@ def read(
     choices = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
     choices |= {"number_columns": number_columns, "label_column": [label_column]}
     check_columns(cells, **choices)
-    words = (IGNORED, CATEGORY, NUMBER, NUMBER if is_regression else CATEGORY)
+    words = ("ignored", "category", "number", "number" if is_regression else "category")
     chosen = {column: kind for kind, columns in zip(words, choices.values(), strict=True) for column in columns}
     kinds = column_kinds(cells, chosen=chosen, decimal=decimal)
     notations = feature_notations(cells, kinds, label_column=label_column, path=path)

@@ -1,23 +1,65 @@
 """Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
 
-import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probattn.experiments.data.batch_loader import TextLoader
 from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.root import data_root
 from probattn.experiments.data.splits import split, subsample
-from probattn.experiments.data.text import corpora, tokens
-from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.tokens import Tokens
+from probattn.experiments.data.text import corpora
+from probattn.experiments.data.text.encoders import PretrainedEncoder
+from probattn.experiments.data.text.labelled_texts import Texts, well_formed
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 NAMES = tuple(corpora.CLASSES)  # of :func:`load`
 IMDB_SIZES = (35_000, 5_000, 10_000)  # of the parts, as in the KEP-SVGP paper (appendix D.1)
+
+
+Encoder = WordTokenizer | PretrainedEncoder  # conversions of texts to tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Conversion of texts to tensors, which is fitted or read when it is first used.
+
+    Args:
+        kind: class of the tokenizer or encoder.
+        make: returns it.
+    """
+
+    kind: type[Encoder]
+    make: Callable[[], Encoder]
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The tokenizer or encoder."""
+        return self.make()
+
+    def encode(self, texts: Sequence[str]) -> list[Tensor]:
+        """Return a tensor ``(tokens, ...)`` for each text."""
+        return self.encoder.encode_batch(well_formed(texts))
+
+    def embedding(self, dim: int) -> nn.Module:
+        """Return the embedding of words; a pretrained encoder has its own."""
+        return self.encoder.embedding(dim)
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Save in a run's folder what determines its tokens, unless it is there already."""
+        if not (folder / self.kind.file).exists():
+            self.encoder.save(folder / self.kind.file)
+
+    def for_run(self, folder: Path) -> "Tokens":
+        """Return the tokens that the run in ``folder`` was trained with; raise DatasetError if they are damaged."""
+        tokens = Tokens(self.kind, partial(self.kind.read, folder / self.kind.file))
+        _ = tokens.encoder  # read now, so that damage is an error here
+        return tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +72,8 @@ class TextDataset(Dataset):
 
     tokens: Tokens
 
-    def training(self, **options: Any) -> TextLoader:
-        """Return the loader of training batches: of similar length, in random order."""
-        return self.batches(self.train, shuffle=True, **options)
-
     def batches(self, texts: Texts, **options: Any) -> TextLoader:
-        """Return a loader of any texts in their order, or by their length (see :class:`TextLoader`)."""
+        """Return a loader of texts in their order, by their length, or of similar length (see :class:`TextLoader`)."""
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
 
     def preprocessing(self) -> dict[str, Any]:
@@ -99,9 +137,18 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any,
         name, classes, parts, options: of :class:`TextDataset`.
         network: as for :func:`load`.
     """
-    return TextDataset(name, classes, *parts, tokens=tokens.fit(network, parts[0]), **options)
+    return TextDataset(name, classes, *parts, tokens=fit(network, parts[0]), **options)
 
 
-@functools.lru_cache(maxsize=8)
+def fit(network: Any, train: Texts) -> Tokens:
+    """Return the tokens of a network's settings (see :mod:`probattn.experiments.config.networks`), fitted to texts."""
+    if network.kind == "encoder":
+        make = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
+        return Tokens(PretrainedEncoder, make)
+    options = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
+    return Tokens(WordTokenizer, partial(WordTokenizer.fit, train.texts, **options))
+
+
+@lru_cache(maxsize=8)
 def _encode(tokens: Tokens, texts: Texts) -> list[Tensor]:
     return tokens.encode(texts.texts)

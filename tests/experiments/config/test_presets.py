@@ -14,8 +14,7 @@ from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.numbers import Notation
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_dataset import TextDataset
-from probattn.experiments.data.text.tokens import fit
+from probattn.experiments.data.text.text_dataset import TextDataset, fit
 from probattn.experiments.runs.build import build
 from probattn.inference import guide_checks, warm_start
 

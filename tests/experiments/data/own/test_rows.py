@@ -5,8 +5,7 @@ import os
 import pytest
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.rows import check_columns, read_file, read_parts, texts
-from probattn.experiments.data.own.texts import read
+from probattn.experiments.data.own.rows import check_columns, read_file, read_parts, read_texts, texts
 
 
 def write(path, text, encoding="utf-8"):
@@ -75,7 +74,7 @@ def test_classes_that_look_alike_are_one_class(tmp_path):
     lines = "".join(f"text {n},{label}\n" for n, label in enumerate(spellings * 3 + ["tea"] * 6))
     path = write(tmp_path / "a.csv", "text,label\u00a0\n" + lines)
     options = {"shares": {"valid": 0.1, "test": 0.2}, "seed": 0, "limit": None}
-    data = read(path, kind="csv", text_column="text", label_column="label", **options)
+    data = read_texts(path, kind="csv", text_column="text", label_column="label", **options)
     assert data.classes == ("caf\u00e9 au lait", "tea")
 
 

@@ -57,7 +57,7 @@ def test_missing_numbers_and_numbers_of_json():
 
 
 def kinds(columns, **options):
-    return column_kinds(pd.DataFrame(columns, dtype=object), **options)
+    return column_kinds(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
 
 
 def test_a_comma_may_separate_thousands_and_other_columns_decide():
@@ -96,7 +96,7 @@ def test_what_the_owner_must_decide_stops_with_a_table_of_columns(caplog):
     cells = pd.DataFrame(
         {"weight": ["12 kg", "900 g", "", "3 kg"], "id": list("1234"), "b": ["x", "y", "x", "z"], "n": list("5638")}
     )
-    found = column_kinds(cells)
+    found = column_kinds(cells, chosen={})
     with pytest.raises(DatasetError) as error:
         feature_notations(cells, found, label_column="b", path="a.csv")
     lines = str(error.value).splitlines()

@@ -9,7 +9,7 @@ import torch
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.encoders import PretrainedEncoder
-from probattn.experiments.data.text.tokens import fit
+from probattn.experiments.data.text.text_dataset import fit
 from probattn.inference.imports import MissingExtraError
 
 pytest.importorskip("transformers")

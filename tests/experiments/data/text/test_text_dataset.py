@@ -10,8 +10,7 @@ import torch
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import corpora, text_dataset
 from probattn.experiments.data.text.labelled_texts import Texts, decode, well_formed
-from probattn.experiments.data.text.text_dataset import from_parts, load
-from probattn.experiments.data.text.tokens import fit
+from probattn.experiments.data.text.text_dataset import fit, from_parts, load
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 OPTIONS = {"max_length": 12, "min_count": 1, "max_words": None, "spelling": 0}
