@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from probattn.experiments.data.dataset import Part
 
 Data = TypeVar("Data", bound=Part)
 
 
-def stratified_order(labels: Tensor, *, generator: torch.Generator) -> Tensor:
+def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     """Return a random order of the data, int64 (n,), of which every prefix is stratified by class.
 
     Classes of equal size differ by at most one example in any prefix, and no class is missing from a prefix that is at
@@ -28,15 +28,13 @@ def stratified_order(labels: Tensor, *, generator: torch.Generator) -> Tensor:
     return order[(rank.double() / sizes[classes]).argsort(stable=True)]
 
 
-def split(data: Data, *, sizes: Sequence[int], generator: torch.Generator) -> tuple[Data, ...]:
+def split(data: Data, *, sizes: Sequence[int], generator: Generator) -> tuple[Data, ...]:
     """Draw disjoint stratified parts of the given sizes, which are no more than all, each in the order of the data."""
     order = stratified_order(data.labels, generator=generator)[: sum(sizes)]
     return tuple(data.select(part.sort().values) for part in order.split(list(sizes)))
 
 
-def subsample(
-    train: Data, valid: Data, *, limit: int, num_classes: int, generator: torch.Generator
-) -> tuple[Data, Data]:
+def subsample(train: Data, valid: Data, *, limit: int, num_classes: int, generator: Generator) -> tuple[Data, Data]:
     """Keep at most ``limit`` training examples and the same fraction of the validation part, stratified by class.
 
     At least ``num_classes`` validation examples are kept, if there are as many. A smaller limit keeps a subset of what

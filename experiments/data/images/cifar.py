@@ -40,10 +40,8 @@ def downloading(title: str, place: object, url: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, HTTPException) as error:
-        raise DatasetError(
-            f"{title} is not in {place}, and its download failed: {error}. Put {url} there, or give another folder "
-            "with --data or the environment variable PROBATTN_DATA"
-        ) from error
+        problem = f"{title} is not in {place}, and its download failed: {error}"
+        raise DatasetError(f"{problem}. Put {url} there, or name its folder with --data") from error
 
 
 def read(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
@@ -70,10 +68,8 @@ def _from_folders(spec: CifarSpec, folder: Path, *, cached: Path) -> tuple[tuple
     for part, size in zip(labels, (spec.num_train, spec.num_test), strict=True):
         counts = part.bincount(minlength=spec.num_classes).tolist()
         if counts != [size // spec.num_classes] * spec.num_classes:
-            raise DatasetError(
-                f"{folder.absolute()} is not a complete {spec.title}: it holds {len(part):,} of {size:,} images, in "
-                f"classes of {counts}. Unpack it again, or give another folder with --data"
-            )
+            problem = f"{folder.absolute()} is not a complete {spec.title}: its classes have {counts} images"
+            raise DatasetError(f"{problem}; unpack it again, or name another folder with --data")
     decode = partial(read_pixels, shape=(3, 32, 32))
     images = cache.read_or_compute(
         cached,

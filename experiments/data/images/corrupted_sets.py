@@ -1,7 +1,6 @@
 """Corrupted test sets (distribution shift): CIFAR-C's own files where they are present, else our corruptions."""
 
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.cifar import CIFAR, CifarSpec
 from probattn.experiments.data.images.corruptions import CORRUPTIONS, SEVERITIES, check_corruption, corrupt
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.root import data_root
+from probattn.experiments.data.root import Root, data_root
 
 
 class CorruptedSets(NamedTuple):
@@ -30,12 +29,7 @@ class CorruptedSets(NamedTuple):
 
 
 def corrupted_sets(
-    dataset_name: str,
-    test: Images,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    corruptions: Sequence[str],
-    severities: Sequence[int] = SEVERITIES,
+    name: str, test: Images, *, root: Root, corruptions: Sequence[str], severities: Sequence[int] = SEVERITIES
 ) -> CorruptedSets:
     """Find or prepare a data set's corrupted test sets.
 
@@ -43,7 +37,7 @@ def corrupted_sets(
     Otherwise ``test`` is corrupted by our own program.
 
     Args:
-        dataset_name: a name of :func:`probattn.experiments.data.images.image_datasets.load`.
+        name: a data set of :func:`probattn.experiments.data.images.image_datasets.load`.
         test: the test images of a run.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
         corruptions: keys of :data:`probattn.experiments.data.images.corruptions.CORRUPTIONS`.
@@ -53,12 +47,11 @@ def corrupted_sets(
         ValueError: an unknown corruption or severity.
         DatasetError: official files are missing, damaged or have the wrong content.
     """
-    for name, severity in itertools.product(corruptions, severities):
-        check_corruption(name, severity)
-    if dataset_name in CIFAR:
-        folder = data_root(root) / f"{CIFAR[dataset_name].title}-C"
-        if folder.is_dir():
-            return _official(folder, CIFAR[dataset_name], corruptions)
+    for corruption, severity in itertools.product(corruptions, severities):
+        check_corruption(corruption, severity)
+    folder = data_root(root) / f"{CIFAR[name].title}-C" if name in CIFAR else None
+    if folder and folder.is_dir():
+        return _official(folder, CIFAR[name], corruptions)
     return CorruptedSets(
         f"generated from {len(test):,} test images by probattn with CIFAR-C's severities; frost without photographs",
         lambda name, severity: Images(corrupt(test.images, name, severity), test.labels),

@@ -1,6 +1,5 @@
 """Image data sets as uint8 tensors: handwritten digits, CIFAR-10 and CIFAR-100, or parts of any origin."""
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
 from probattn.experiments.data.images.labelled_images import Images, channel_statistics
-from probattn.experiments.data.root import data_root
+from probattn.experiments.data.root import Root, data_root
 from probattn.experiments.data.splits import split, subsample
 
 
@@ -52,9 +51,7 @@ class ImageDataset(Dataset):
 NAMES = ("digits", *cifar.CIFAR)  # of :func:`load`
 
 
-def load(
-    name: str, *, root: str | os.PathLike[str] | None = None, seed: int = 0, limit: int | None = None
-) -> ImageDataset:
+def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = None) -> ImageDataset:
     """Load an image data set and split off its validation part, stratified by class.
 
     ``digits`` (8×8, grey, from scikit-learn) is split 60/20/20. CIFAR has a test part of its own; one tenth of
@@ -88,18 +85,16 @@ def load(
     return from_parts(name, classes, train, valid, test, augment=name in cifar.CIFAR)
 
 
-def from_parts(
-    name: str, classes: tuple[str, ...], train: Images, valid: Images, test: Images, *, augment: bool
-) -> ImageDataset:
+def from_parts(name: str, classes: tuple[str, ...], *parts: Images, augment: bool) -> ImageDataset:
     """Return the data set of three parts, whose normalisation is that of the training part.
 
     Raises:
         DatasetError: a colour channel of all training images has one value everywhere.
     """
-    mean, std = channel_statistics(train.images)
+    mean, std = channel_statistics(parts[0].images)
     if min(std) < 1e-9:
         raise DatasetError("in one colour channel all training images have the same value everywhere: take others")
-    return ImageDataset(name, classes, train, valid, test, mean, std, augment=augment)
+    return ImageDataset(name, classes, *parts, mean, std, augment=augment)
 
 
 def _digits() -> tuple[tuple[str, ...], Images]:

@@ -17,7 +17,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar, ood_generated
 from probattn.experiments.data.images.files import decode_all, find_files, is_image, pixels, read_pixels
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.root import data_root
+from probattn.experiments.data.root import Root, data_root
 from probattn.inference.imports import extra
 
 
@@ -57,13 +57,7 @@ def default_names(in_distribution: str) -> tuple[str, ...]:
 
 
 def load(
-    name: str,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    size: int,
-    channels: int,
-    in_distribution: str,
-    limit: int | None = None,
+    name: str, *, root: Root = None, size: int, channels: int, in_distribution: str, limit: int | None = None
 ) -> Images:
     """Load an OOD set, converted to the size and channels that a network expects; all labels are −1.
 

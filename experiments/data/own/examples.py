@@ -159,9 +159,7 @@ def _take(
             del order[:size]
         if not order and shares and not at_most:
             place, where = examples.index[group.iloc[0]], f"the class {key!r}" if by_class else key
-            raise DatasetError(
-                f"{where} has examples ({len(group)}, such as {place}) for fewer than {len(shares) + 1} parts: add "
-                "more, or give each part a file or folder"
-            )
+            problem = f"{where} has examples ({len(group)}, such as {place}) for fewer than {len(shares) + 1} parts"
+            raise DatasetError(f"{problem}: add more, or give each part a file or folder")
         rest += order
     return [examples.iloc[sorted(positions)] for positions in (rest, *parts)]

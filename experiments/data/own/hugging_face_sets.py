@@ -15,8 +15,10 @@ from probattn.experiments.data.own.images import labelled_images
 from probattn.experiments.data.own.rows import check_columns, names, text_parts
 from probattn.inference.imports import extra
 
+Splits = Mapping[str, str | None]
 
-def read_texts(source: str, *, subset: str | None, splits: Mapping[str, str | None], **options: Any) -> Parts:
+
+def read_texts(source: str, *, subset: str | None, splits: Splits, **options: Any) -> Parts:
     """Read texts and labels.
 
     Args:
@@ -33,13 +35,7 @@ def read_texts(source: str, *, subset: str | None, splits: Mapping[str, str | No
 
 
 def read_images(
-    source: str,
-    *,
-    image_column: str,
-    label_column: str,
-    subset: str | None,
-    splits: Mapping[str, str | None],
-    **options: Any,
+    source: str, *, image_column: str, label_column: str, subset: str | None, splits: Splits, **options: Any
 ) -> Parts:
     """Read images and labels; arguments and errors as for :func:`read_texts` and images in folders."""
     given = {}
@@ -58,7 +54,7 @@ def _read_stored(stored: tuple[str, Any], shape: tuple[int, int, int], **options
     return read_pixels(source, shape, place=place, **options)
 
 
-def _read_splits(source: str, subset: str | None, splits: Mapping[str, str | None]) -> dict[str, pd.DataFrame]:
+def _read_splits(source: str, subset: str | None, splits: Splits) -> dict[str, pd.DataFrame]:
     """Read the split of each part; classes are texts, and images have ``bytes`` and ``path``."""
     with extra("huggingface", needed_by="a Hugging Face data set"):
         import datasets
@@ -67,10 +63,8 @@ def _read_splits(source: str, subset: str | None, splits: Mapping[str, str | Non
     try:
         loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source, subset)
     except Exception as error:  # of many classes, those of the network included
-        raise DatasetError(
-            f"cannot load the Hugging Face data set {source!r}: {' '.join(str(error).split())}; give the folder that "
-            "save_to_disk wrote, or a name of the hub with a network, with --data"
-        ) from error
+        problem = f"cannot load the Hugging Face data set {source!r}: {' '.join(str(error).split())}"
+        raise DatasetError(f"{problem}; name the folder of save_to_disk, or a name of the hub, with --data") from error
     by_name = dict(loaded) if isinstance(loaded, dict) else {splits["train"]: loaded}
     parts = {}
     for part, name in splits.items():

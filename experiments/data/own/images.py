@@ -1,11 +1,10 @@
 """Images in folders, one for each class."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from probattn.experiments.data.errors import DatasetError
@@ -35,12 +34,7 @@ def read(path: Path, **options: Any) -> Parts:
 
 
 def labelled_images(
-    given: dict[str, pd.DataFrame],
-    *,
-    read: Callable[..., np.ndarray],
-    image_size: int,
-    background: str = "white",
-    **division: Any,
+    given: Mapping[str, pd.DataFrame], *, read: Callable, image_size: int, background: str = "white", **division: Any
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.
 
@@ -77,11 +71,9 @@ def _part_folders(path: Path) -> dict[str, Path]:
     names = [folder.name for folder in parts.values()]
     others = [name for name in folders if name not in names]
     if parts and (others or "train" not in parts):
-        raise DatasetError(
-            f"{path} has the folders {shorten(names)}, which are named like parts, and "
-            f"{f'beside them {shorten(others)}' if others else 'no training part'}: move the folders of classes for "
-            "training into one named train, and what is neither a part nor a class elsewhere"
-        )
+        problem = f"beside them {shorten(others)}" if others else "no training part"
+        names = f"{path} has the folders {shorten(names)}, which are named like parts, and {problem}"
+        raise DatasetError(f"{names}: move the classes for training into a folder train, and other folders elsewhere")
     return parts or {"train": path}
 
 

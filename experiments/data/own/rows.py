@@ -146,10 +146,11 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
         raise DatasetError(f"{source}: its first line must name the columns, each with another name; got {columns}")
     for line in lines:
         if len(rows[line]) not in (len(columns), len(rows[first])):
+            problem = (
+                f"{source}, line {line} has {len(rows[line])} cells, and the first line names {len(columns)} columns"
+            )
             raise DatasetError(
-                f"{source}, line {line} has {len(rows[line])} cells, and the first line names {len(columns)} columns: "
-                "put texts with delimiters or line breaks in double quotes, or set another data.delimiter (in predict "
-                "--delimiter)"
+                f"{problem}: quote texts with delimiters, or set data.delimiter (in predict --delimiter)"
             )
     return {line: dict(zip(columns, rows[line], strict=False)) for line in lines}
 

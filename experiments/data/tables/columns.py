@@ -75,10 +75,11 @@ def feature_notations(cells: pd.DataFrame, kinds: Kinds, *, label_column: str, p
     for name, kind in kinds.items():
         if kind == UNCLEAR:
             unclear = shorten([name for name, kind in kinds.items() if kind == UNCLEAR])
-            raise DatasetError(
-                f"{path}: the cells of {unclear} are not all numbers of one notation.\n{table}\nChoose with --set "
+            choices = (
                 f"'data.categorical_columns=[\"{name}\"]', data.ignore_columns, data.number_columns or data.decimal"
             )
+            problem = f"{path}: the cells of {unclear} are not all numbers of one notation"
+            raise DatasetError(f"{problem}.\n{table}\nChoose with --set {choices}")
         if kind in (EMPTY, ROWS):
             _log.warning("%s: the column %r is left out (%s); data.number_columns takes it", path, name, kind)
         elif name != label_column and kind != IGNORED:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import normal_name
-from probattn.experiments.data.tables.numbers import LARGEST, Notation
+from probattn.experiments.data.tables.numbers import Notation
 
 UNKNOWN = 0  # code of a category that the training part does not have
 
@@ -59,10 +59,8 @@ class Column:
         numbers = list(map(self.notation.read, cells))
         for number, cell, place in zip(numbers, cells, places, strict=True):
             if number is None or (math.isnan(number) and not self.missing):
-                raise DatasetError(
-                    f"{place}: {self.name!r} is {cell!r}, in a column of numbers; put a number there (at most "
-                    f"{LARGEST:g}), remove the row, or name the column in data.categorical_columns"
-                )
+                problem = f"{place}: {self.name!r} is {cell!r}, in a column of numbers"
+                raise DatasetError(f"{problem}; mend it, remove the row, or add the column to data.categorical_columns")
         scaled = [0.0 if math.isnan(number) else (number - self.mean) / self.std for number in numbers]
         return [scaled, list(map(math.isnan, numbers))][: len(self.sizes)]
 

@@ -102,7 +102,11 @@ def read(
             labels = Column(label_column, kinds[label_column]).features(texts(rows, label_column), rows.index)[0]
         given[part] = pd.DataFrame({"input": rows.to_dict("records"), "label": labels}, index=rows.index)
     if not is_regression:
-        _check_classes(given["train"].label, label_column)
+        values = set(given["train"].label)
+        if len(values) > 20 and 4 * len(values) > len(cells) and readings(list(values)):
+            raise DatasetError(
+                f"{label_column!r} has {len(values):,} numbers: predict them with --set data.task=regression"
+            )
     examples = divide(given, by_class=not is_regression, **division)
     train, columns = examples["train"], describe_columns(cells, kinds)
     encoding = TableEncoding.fit(train.input, notations=notations)
@@ -117,22 +121,10 @@ def read(
     return TableDataset(name, classes, *tables, encoding, label_column, **scale, columns=columns)
 
 
-def _check_classes(labels: pd.Series, column: str) -> None:
-    """Refuse numbers of regression as classes."""
-    values = set(labels)
-    if len(values) > 20 and 4 * len(values) > len(labels) and readings(list(values)):
-        raise DatasetError(
-            f"{column!r} has {len(values):,} different numbers in {len(labels):,} rows: predict them as numbers with "
-            "--set data.task=regression"
-        )
-
-
 def _scale(labels: pd.Series, column: str) -> dict[str, float]:
     """Return mean and standard deviation; refuse equal labels, or differences that single precision cannot hold."""
     mean, std = fmean(labels), pstdev(labels)
     if not 1e-15 < std < 1e15 or abs(mean) > 1e5 * std:
-        raise DatasetError(
-            f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}, which "
-            "single precision cannot tell apart: subtract a constant, or change their unit"
-        )
+        problem = f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}"
+        raise DatasetError(f"{problem}, too near for single precision: subtract a constant, or change their unit")
     return {"label_mean": mean, "label_std": std}

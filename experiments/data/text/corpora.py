@@ -1,10 +1,8 @@
 """CoLA (Warstadt et al. 2019) and IMDB reviews (Maas et al. 2011), from the corpora's own files."""
 
-import lzma
 import re
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,7 +31,6 @@ _FILES = {
     "imdb": re.compile(rf".*({'|'.join(FOLDERS)})/[^./][^/]*\.txt"),
 }
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-_DAMAGE = (OSError, EOFError, RuntimeError, tarfile.TarError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
 
 
 def read_cola(root: Path) -> list[Texts]:
@@ -67,14 +64,12 @@ def read_imdb(root: Path) -> Texts:
     source = _source("imdb", root)
 
     def extract() -> list[str]:
-        folders: dict[str, dict[str, str]] = {folder: {} for folder in FOLDERS}
-        for path, content in _texts("imdb", source).items():
-            text = _BREAK.sub(" ", content).strip()
-            folders["/".join(path.split("/")[-3:-1])] |= {path: text} if text else {}
-        counts = {folder: len(texts) for folder, texts in folders.items()}
+        texts = {path: _BREAK.sub(" ", content).strip() for path, content in _texts("imdb", source).items()}
+        folders = {name: sorted(path for path in texts if f"{name}/" in path and texts[path]) for name in FOLDERS}
+        counts = {name: len(paths) for name, paths in folders.items()}
         if set(counts.values()) != {PER_FOLDER}:
             raise _broken("imdb", f"{source.absolute()} has {counts} reviews with text, expected {PER_FOLDER:,} each")
-        return [text for texts in folders.values() for _, text in sorted(texts.items())]
+        return [texts[path] for paths in folders.values() for path in paths]
 
     sources = [source, *(source / folder for folder in FOLDERS)]
     texts = cache.read_or_compute(root / cache.FOLDER / "imdb.pt", sources=sources, compute=extract)
@@ -98,12 +93,9 @@ def _broken(name: str, problem: str) -> DatasetError:
 def _texts(name: str, source: Path) -> dict[str, str]:
     """Return the texts of a corpus by their path in its folder or archive."""
     try:
-        return {
-            path: decode(read(), where=f"{source.absolute()}, {path}")
-            for path, read in _files(source)
-            if _FILES[name].fullmatch(path)
-        }
-    except _DAMAGE as error:
+        files = ((path, read) for path, read in _files(source) if _FILES[name].fullmatch(path))
+        return {path: decode(read(), where=f"{source.absolute()}, {path}") for path, read in files}
+    except Exception as error:  # damage raises errors of many types
         raise _broken(name, f"cannot read {source.absolute()}: {error}") from error
 
 

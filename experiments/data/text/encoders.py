@@ -105,7 +105,5 @@ def _load(name: str, kind: str, **options: Any) -> Any:
             return from_pretrained(name, trust_remote_code=False, local_files_only=local_files_only, **options)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             failure = error
-    raise DatasetError(
-        f"cannot load the encoder {name!r}: {' '.join(str(failure).split())} Give a folder with config.json, the "
-        "tokenizer's files and model.safetensors, or a name of the Hugging Face hub and run once with a network."
-    ) from failure
+    problem = f"cannot load the encoder {name!r}: {' '.join(str(failure).split())}"
+    raise DatasetError(f"{problem} Give a folder with config.json, or a name of the hub and a network.") from failure

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from probattn.experiments.data.batch_loader import TextLoader
 from probattn.experiments.data.dataset import Dataset
-from probattn.experiments.data.root import data_root
+from probattn.experiments.data.root import Root, data_root
 from probattn.experiments.data.splits import split, subsample
 from probattn.experiments.data.text import corpora
 from probattn.experiments.data.text.encoders import PretrainedEncoder
@@ -94,9 +94,7 @@ class TextDataset(Dataset):
         return replace(self, tokens=self.tokens.for_run(folder))
 
 
-def load(
-    name: str, network: Any, *, root: str | Path | None = None, seed: int = 0, limit: int | None = None
-) -> TextDataset:
+def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
     """Load a text data set, split off its validation part, and fit the tokens to the training part.
 
     ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
