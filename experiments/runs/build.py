@@ -97,7 +97,7 @@ def _network(settings: Settings, dataset: Dataset) -> nn.Module:
     network, classes = settings.network, len(dataset.classes)
     if network.kind == "encoder":
         return PretrainedClassifier(
-            dataset.tokens.encoder.network(),
+            dataset.tokens.network(),
             classes=classes,
             dropout=network.dropout,
             pooling=network.pooling,

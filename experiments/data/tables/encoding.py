@@ -46,11 +46,6 @@ class Column:
         numbers = [number for number in read if not math.isnan(number)] or [0.0]
         return cls(name, notation, fmean(numbers), pstdev(numbers) or 1.0, any(map(math.isnan, read)))
 
-    @property
-    def sizes(self) -> tuple[int | None, ...]:
-        """Number of codes of each feature, None for numbers."""
-        return (len(self.values) + 1,) if self.notation is None else (None, 2) if self.missing else (None,)
-
     def features(self, cells: Sequence[Any], places: Sequence[str]) -> list[list[float]]:
         """Return one or two features of each cell; raise DatasetError for a cell that is no number of the notation."""
         if self.notation is None:
@@ -62,7 +57,7 @@ class Column:
                 problem = f"{place}: {self.name!r} is {cell!r}, in a column of numbers"
                 raise DatasetError(f"{problem}; mend it, remove the row, or add the column to data.categorical_columns")
         scaled = [0.0 if math.isnan(number) else (number - self.mean) / self.std for number in numbers]
-        return [scaled, list(map(math.isnan, numbers))][: len(self.sizes)]
+        return [scaled, list(map(math.isnan, numbers))] if self.missing else [scaled]
 
 
 @dataclass(frozen=True)
@@ -85,7 +80,10 @@ class TableEncoding:
     @property
     def sizes(self) -> tuple[int | None, ...]:
         """Number of codes of each feature; None for numbers."""
-        return tuple(size for column in self.columns for size in column.sizes)
+        sizes = []
+        for column in self.columns:
+            sizes += [len(column.values) + 1] if column.notation is None else [None, 2] if column.missing else [None]
+        return tuple(sizes)
 
     def features(self, rows: Sequence[Mapping[str, Any]], places: Sequence[str]) -> Tensor:
         """Return the features of rows, float32 ``(n, features)``.

@@ -1,13 +1,13 @@
 """Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
 from probattn.experiments.data.dataset import Dataset
@@ -20,46 +20,7 @@ from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 NAMES = tuple(corpora.CLASSES)  # of :func:`load`
 IMDB_SIZES = (35_000, 5_000, 10_000)  # of the parts, as in the KEP-SVGP paper (appendix D.1)
-
-
 Encoder = WordTokenizer | PretrainedEncoder  # conversions of texts to tensors
-
-
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    """Conversion of texts to tensors, which is fitted or read when it is first used.
-
-    Args:
-        kind: class of the tokenizer or encoder.
-        make: returns it.
-    """
-
-    kind: type[Encoder]
-    make: Callable[[], Encoder]
-
-    @cached_property
-    def encoder(self) -> Encoder:
-        """The tokenizer or encoder."""
-        return self.make()
-
-    def encode(self, texts: Sequence[str]) -> list[Tensor]:
-        """Return a tensor ``(tokens, ...)`` for each text."""
-        return self.encoder.encode_batch(well_formed(texts))
-
-    def embedding(self, dim: int) -> nn.Module:
-        """Return the embedding of words; a pretrained encoder has its own."""
-        return self.encoder.embedding(dim)
-
-    def save_preprocessing(self, folder: Path) -> None:
-        """Save in a run's folder what determines its tokens, unless it is there already."""
-        if not (folder / self.kind.file).exists():
-            self.encoder.save(folder / self.kind.file)
-
-    def for_run(self, folder: Path) -> "Tokens":
-        """Return the tokens that the run in ``folder`` was trained with; raise DatasetError if they are damaged."""
-        tokens = Tokens(self.kind, partial(self.kind.read, folder / self.kind.file))
-        _ = tokens.encoder  # read now, so that damage is an error here
-        return tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +28,17 @@ class TextDataset(Dataset):
     """A text data set; a sentence that a corpus holds twice may be in two of its parts.
 
     Attributes:
-        tokens: fitted to ``train``.
+        kind: class of the tokenizer or encoder.
+        make: returns it, fitted to ``train``, when it is first used.
     """
 
-    tokens: Tokens
+    kind: type[Encoder]
+    make: Callable[[], Encoder]
+
+    @cached_property
+    def tokens(self) -> Encoder:
+        """The tokenizer or encoder."""
+        return self.make()
 
     def batches(self, texts: Texts, **options: Any) -> TextLoader:
         """Return a loader of texts in their order, by their length, or of similar length (see :class:`TextLoader`)."""
@@ -83,7 +51,8 @@ class TextDataset(Dataset):
     def save_preprocessing(self, folder: Path) -> None:
         """Write ``preprocessing.json`` and the tokens' own file into a run's folder, unless they are there already."""
         super().save_preprocessing(folder)
-        self.tokens.save_preprocessing(folder)
+        if not (folder / self.kind.file).exists():
+            self.tokens.save(folder / self.kind.file)
 
     def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: with its tokens.
@@ -91,7 +60,9 @@ class TextDataset(Dataset):
         Raises:
             DatasetError: the run's tokens are missing or damaged.
         """
-        return replace(self, tokens=self.tokens.for_run(folder))
+        dataset = replace(self, make=partial(self.kind.read, folder / self.kind.file))
+        _ = dataset.tokens  # read now, so that damage is an error here
+        return dataset
 
 
 def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
@@ -135,18 +106,14 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any,
         name, classes, parts, options: of :class:`TextDataset`.
         network: as for :func:`load`.
     """
-    return TextDataset(name, classes, *parts, tokens=fit(network, parts[0]), **options)
-
-
-def fit(network: Any, train: Texts) -> Tokens:
-    """Return the tokens of a network's settings (see :mod:`probattn.experiments.config.networks`), fitted to texts."""
     if network.kind == "encoder":
-        make = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
-        return Tokens(PretrainedEncoder, make)
-    options = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
-    return Tokens(WordTokenizer, partial(WordTokenizer.fit, train.texts, **options))
+        kind, make = PretrainedEncoder, partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
+    else:
+        chosen = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
+        kind, make = WordTokenizer, partial(WordTokenizer.fit, parts[0].texts, **chosen)
+    return TextDataset(name, classes, *parts, kind, make, **options)
 
 
 @lru_cache(maxsize=8)
-def _encode(tokens: Tokens, texts: Texts) -> list[Tensor]:
-    return tokens.encode(texts.texts)
+def _encode(tokens: Encoder, texts: Texts) -> list[Tensor]:
+    return tokens.encode_batch(well_formed(texts.texts))
