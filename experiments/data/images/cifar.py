@@ -70,10 +70,8 @@ def _from_folders(spec: CifarSpec, folder: Path, *, cached: Path) -> tuple[tuple
         if counts != [size // spec.num_classes] * spec.num_classes:
             problem = f"{folder.absolute()} is not a complete {spec.title}: its classes have {counts} images"
             raise DatasetError(f"{problem}; unpack it again, or name another folder with --data")
-    decode = partial(read_pixels, shape=(3, 32, 32))
+    decode, folders = partial(read_pixels, shape=(3, 32, 32)), {file.parent for part in parts for file in part.input}
     images = cache.read_or_compute(
-        cached,
-        sources=sorted({file.parent for part in parts for file in part.input}),  # a file added or removed changes one
-        compute=lambda: [decode_all(decode, part.input) for part in parts],
+        cached, sources=sorted(folders), compute=lambda: [decode_all(decode, part.input) for part in parts]
     )
     return classes, *map(Images, images, labels)
