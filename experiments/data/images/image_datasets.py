@@ -71,13 +71,13 @@ def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = Non
     """
     if name not in NAMES:
         raise ValueError(f"unknown image data set {name!r}: choose one of {', '.join(NAMES)}")
-    generator = torch.Generator().manual_seed(seed)
+    folder, generator = data_root(root), torch.Generator().manual_seed(seed)
     if name == "digits":
         classes, whole = _digits()
         fifth = round(len(whole) / 5)
         train, valid, test = split(whole, sizes=(len(whole) - 2 * fifth, fifth, fifth), generator=generator)
     else:
-        classes, whole, test = cifar.read(name, data_root(root))
+        classes, whole, test = cifar.read(name, folder)
         tenth = len(whole) // 10
         train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
     if limit is not None:
