@@ -100,7 +100,7 @@ def _network(
     network, layer = settings.network, settings.layer
     if network.kind == "encoder":
         options = {"dropout": network.dropout, "pooling": network.pooling, "last": layer.last}
-        encoder = dataset.tokens.encoder.network()
+        encoder = dataset.tokens.network()
         return PretrainedClassifier(encoder, classes=outputs, attention=layer.factory(None), **options)
     sizes = {name: getattr(network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
 

@@ -15,9 +15,8 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import image_datasets
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.own import hugging_face_sets, images, texts
-from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.sealed_files import read_preprocessing
+from probattn.experiments.data.own import hugging_face_sets, images, rows
+from probattn.experiments.data.preprocessing import read_preprocessing
 from probattn.experiments.data.tables import table_dataset
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
@@ -31,8 +30,8 @@ Part = Images | Texts | Table
 READERS: dict[str, Callable[..., Any]] = {
     "image-folder": images.read,
     "image-hf": hugging_face_sets.read_images,
-    "text-csv": partial(texts.read, kind="csv"),
-    "text-jsonl": partial(texts.read, kind="jsonl"),
+    "text-csv": partial(rows.read_texts, kind="csv"),
+    "text-jsonl": partial(rows.read_texts, kind="jsonl"),
     "text-hf": hugging_face_sets.read_texts,
 }
 # Networks that take each kind of data.
@@ -86,7 +85,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
             encoding = TableEncoding.from_json(saved["columns"])
             blank = Table(torch.zeros(1, len(encoding.sizes)), labels if classes else torch.zeros(1, 1))
             scale = {} if classes else {key: float(saved[key]) for key in ("label_mean", "label_std")}
-            return TableDataset(name, classes, encoding, saved["label_column"], *[blank] * 3, **scale)
+            return TableDataset(name, classes, *[blank] * 3, encoding, saved["label_column"], **scale)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DatasetError(f"the preprocessing in {folder} is damaged ({error!r}); restore it from a copy") from error
     blank = Texts(("text",), labels)
@@ -99,14 +98,13 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
     if source is None:
         raise SettingsError("name your data with --data PATH")
     options = _options(data, OwnDataSettings)
-    options |= {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
+    options |= {"shares": {"valid": data.valid_share, "test": data.test_share}, "seed": data.seed, "limit": data.limit}
     if data.name == "table-csv":
         options = {name: value for name, value in options.items() if not name.startswith("likelihood")}
         return table_dataset.read(Path(source), name=data.name, **options)
     augment, is_hub = options.pop("augment", False), data.name.endswith("-hf")
     if is_hub:
-        splits = (options.pop(f"{part}_split") for part in ("train", "valid", "test"))
-        options["splits"] = hugging_face_sets.Splits(*splits)
+        options["splits"] = {part: options.pop(f"{part}_split") for part in ("train", "valid", "test")}
     classes, *parts = READERS[data.name](source if is_hub else Path(source), **options)
     return _of_parts(settings, classes, parts, augment=augment)
 

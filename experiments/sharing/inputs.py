@@ -142,8 +142,8 @@ def _read(
         with inputs.failing(name):
             if suffix in SUFFIXES["csv"]:
                 table = read_file(path, kind="csv", delimiter=delimiter)
-                _check_columns(columns, table.columns)
-                rows: Iterable[tuple[int, Any]] = zip(table.lines, table.rows, strict=True)
+                _check_columns(columns, table)
+                rows: Iterable[tuple[Any, Any]] = zip(table.index, table.to_dict("records"), strict=True)
             else:
                 content = sys.stdin.buffer.read() if name == "-" else path.read_bytes()
                 text = decode(content, where=name).removeprefix("\ufeff")

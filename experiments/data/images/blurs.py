@@ -11,8 +11,7 @@ from scipy.ndimage import gaussian_filter
 from torch.nn.functional import conv2d, grid_sample, interpolate, pad
 
 Generator = np.random.Generator
-SIDE = 32
-"""Side of the reference image, in whose pixels all lengths are given."""
+SIDE = 32  # of the reference image, in whose pixels all lengths are given
 
 
 def scale(images: np.ndarray) -> float:

@@ -35,15 +35,13 @@ CIFAR = {"cifar10": CifarSpec("CIFAR-10", CIFAR10, 10), "cifar100": CifarSpec("C
 
 
 @contextlib.contextmanager
-def downloading(title: str, place: str, url: str) -> Iterator[None]:
+def downloading(title: str, place: object, url: str) -> Iterator[None]:
     """Turn the errors of a download into a DatasetError that names the place and the source of the data."""
     try:
         yield
     except (OSError, RuntimeError, HTTPException) as error:
-        raise DatasetError(
-            f"{title} is not in {place}, and its download failed: {error}. Put {url} there, or give another folder "
-            "with --data or the environment variable PROBATTN_DATA"
-        ) from error
+        problem = f"{title} is not in {place}, and its download failed: {error}"
+        raise DatasetError(f"{problem}. Put {url} there, or name its folder with --data") from error
 
 
 def read(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
@@ -52,37 +50,28 @@ def read(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
     Raises:
         DatasetError: the data are incomplete, or missing and cannot be downloaded.
     """
-    spec, names = CIFAR[name], (f"{name}-jpeg", name, ".")
+    spec, places = CIFAR[name], (f"{name}-jpeg", name, ".")
     files = root / spec.source.base_folder
-    folder = next((root / name for name in names if (root / name / "train").is_dir()), None)
-    if folder is not None and not files.is_dir():
-        return _from_folders(spec, folder, cached=root / cache.FOLDER / f"{name}.pt")
-    with downloading(spec.title, f"{files.absolute()}, {names[0]}/train or {name}/train", spec.source.url):
+    folders = [root / place for place in places if (root / place / "train").is_dir()]
+    if folders and not files.is_dir():
+        return _from_folders(spec, folders[0], cached=root / cache.FOLDER / f"{name}.pt")
+    with downloading(spec.title, f"{files.absolute()}, {places[0]}/train or {name}/train", spec.source.url):
         parts = [spec.source(root, train=train, download=True) for train in (True, False)]
-    train, test = (
-        Images(torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(part.targets))
-        for part in parts
-    )
-    return tuple(parts[0].classes), train, test
+    images = (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() for part in parts)
+    return tuple(parts[0].classes), *map(Images, images, (torch.tensor(part.targets) for part in parts))
 
 
 def _from_folders(spec: CifarSpec, folder: Path, *, cached: Path) -> tuple[tuple[str, ...], Images, Images]:
     parts = [list_images(folder / part) for part in ("train", "test")]
-    classes = class_names(parts[0])
-    labels = [class_indices(part, classes) for part in parts]
+    classes = class_names(parts[0].label)
+    labels = [class_indices(part.label, classes) for part in parts]
     for part, size in zip(labels, (spec.num_train, spec.num_test), strict=True):
-        counts = part.bincount(minlength=spec.num_classes)
-        if counts.tolist() != [size // spec.num_classes] * spec.num_classes:
-            raise DatasetError(
-                f"{folder.absolute()} is not a complete {spec.title}: instead of {size:,} it holds {len(part):,} "
-                f"images, of the classes {counts.tolist()}. Unpack it again, or give another folder with --data"
-            )
-    # A file that is added or removed changes the time of its folder.
-    modified = max(file.parent.stat().st_mtime_ns for part in parts for file in part.inputs)
-    decode = partial(read_pixels, shape=(3, 32, 32))
+        counts = part.bincount(minlength=spec.num_classes).tolist()
+        if counts != [size // spec.num_classes] * spec.num_classes:
+            problem = f"{folder.absolute()} is not a complete {spec.title}: its classes have {counts} images"
+            raise DatasetError(f"{problem}; unpack it again, or name another folder with --data")
+    decode, folders = partial(read_pixels, shape=(3, 32, 32)), {file.parent for part in parts for file in part.input}
     images = cache.read_or_compute(
-        cached,
-        stamp={"folder": folder.name, "modified_ns": modified},
-        compute=lambda: [decode_all(decode, part.inputs) for part in parts],
+        cached, sources=sorted(folders), compute=lambda: [decode_all(decode, part.input) for part in parts]
     )
     return classes, *map(Images, images, labels)

@@ -1,7 +1,6 @@
 """Corrupted test sets (distribution shift): CIFAR-C's own files where they are present, else our corruptions."""
 
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.cifar import CIFAR, CifarSpec
-from probattn.experiments.data.images.corruptions import CORRUPTIONS, SEVERITIES, STANDARD, check_corruption, corrupt
+from probattn.experiments.data.images.corruptions import CORRUPTIONS, SEVERITIES, check_corruption, corrupt
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.root import data_root
-from probattn.experiments.data.sealed_files import digest
+from probattn.experiments.data.root import Root, data_root
 
 
 class CorruptedSets(NamedTuple):
@@ -30,13 +29,7 @@ class CorruptedSets(NamedTuple):
 
 
 def corrupted_sets(
-    dataset_name: str,
-    test: Images,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    corruptions: Sequence[str] = STANDARD,
-    severities: Sequence[int] = SEVERITIES,
-    seed: int = 0,
+    name: str, test: Images, *, root: Root, corruptions: Sequence[str], severities: Sequence[int] = SEVERITIES
 ) -> CorruptedSets:
     """Find or prepare a data set's corrupted test sets.
 
@@ -44,27 +37,25 @@ def corrupted_sets(
     Otherwise ``test`` is corrupted by our own program.
 
     Args:
-        dataset_name: a name of :func:`probattn.experiments.data.images.image_datasets.load`.
+        name: a data set of :func:`probattn.experiments.data.images.image_datasets.load`.
         test: the test images of a run.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
         corruptions: keys of :data:`probattn.experiments.data.images.corruptions.CORRUPTIONS`.
         severities: 1 to 5.
-        seed: seed of generated corruptions.
 
     Raises:
         ValueError: an unknown corruption or severity.
         DatasetError: official files are missing, damaged or have the wrong content.
     """
-    for name, severity in itertools.product(corruptions, severities):
-        check_corruption(name, severity)
-    if dataset_name in CIFAR:
-        folder = data_root(root) / f"{CIFAR[dataset_name].title}-C"
-        if folder.is_dir():
-            return _official(folder, CIFAR[dataset_name], corruptions)
+    for corruption, severity in itertools.product(corruptions, severities):
+        check_corruption(corruption, severity)
+    folder = data_root(root) / f"{CIFAR[name].title}-C" if name in CIFAR else None
+    if folder and folder.is_dir():
+        return _official(folder, CIFAR[name], corruptions)
     return CorruptedSets(
         f"generated from {len(test):,} test images by probattn with CIFAR-C's severities; frost without photographs",
-        lambda name, severity: Images(corrupt(test.images, name, severity, seed=seed), test.labels),
-        lambda name, severity: digest((test.digest, name, CORRUPTIONS[name].severities[severity - 1], seed)),
+        lambda name, severity: Images(corrupt(test.images, name, severity), test.labels),
+        lambda name, severity: digest(test.digest, name, CORRUPTIONS[name].severities[severity - 1]),
     )
 
 
@@ -75,13 +66,13 @@ def _official(folder: Path, spec: CifarSpec, corruptions: Sequence[str]) -> Corr
         arrays = {name: np.lib.format.open_memmap(folder / f"{name}.npy", "r") for name in (*corruptions, "labels")}
     except Exception as error:  # a damaged header raises any error of Python's parser, such as TokenError
         raise DatasetError(f"cannot read {folder.absolute()}: {error}; unpack {folder.name} again") from error
-    labels = torch.tensor(arrays["labels"][:number], dtype=torch.int64)
-    shapes = {array.shape for name, array in arrays.items() if name != "labels"}
+    labels = torch.tensor(arrays.pop("labels")[:number], dtype=torch.int64)
+    shapes = {array.shape for array in arrays.values()}
     if shapes != {(5 * number, 32, 32, 3)} or labels.unique().tolist() != list(range(spec.num_classes)):
         raise DatasetError(f"{folder.absolute()} does not hold {folder.name}: images {shapes}; unpack it again")
 
     def images(name: str, severity: int) -> Images:
-        part = np.array(arrays[name][(severity - 1) * number : severity * number])
-        return Images(torch.from_numpy(part).permute(0, 3, 1, 2).contiguous(), labels)
+        part = torch.tensor(arrays[name][(severity - 1) * number : severity * number])
+        return Images(part.permute(0, 3, 1, 2).contiguous(), labels)
 
     return CorruptedSets(f"official files of {folder.name}", images, lambda *pair: images(*pair).digest)

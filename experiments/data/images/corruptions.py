@@ -29,7 +29,6 @@ from torch import Tensor
 
 from probattn.experiments.data.images import blurs, overlays, pixelwise
 
-CATEGORIES = ("noise", "blur", "weather", "digital")
 SEVERITIES = (1, 2, 3, 4, 5)
 _FUNCTIONS = vars(blurs) | vars(overlays) | vars(pixelwise)
 _BLOCK = 1000  # images per generator: bounds the memory; later images change no earlier block
@@ -44,11 +43,11 @@ class Corruption:
     severities: Sequence[Sequence[float]]
 
 
+# Corruptions by name: the standard ones, then the extra ones.
 CORRUPTIONS = {
     name: Corruption(category, _FUNCTIONS[name], rows)
     for name, (category, *rows) in yaml.safe_load((files(__package__) / "corruptions.yaml").read_text()).items()
 }
-"""Corruptions by name: the standard ones, then the extra ones."""
 STANDARD = tuple(CORRUPTIONS)[:15]
 
 

@@ -1,9 +1,9 @@
 """Image files: formats that are read, decoding, and conversion to arrays of one size."""
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 from probattn.experiments.data.errors import DatasetError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
+# Pillow's formats that are read; of others, Pillow runs PostScript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""Pillow's formats that are read; of others, Pillow runs PostScript."""
 _CLUTTER = ("thumbs.db", "desktop.ini")  # files that Windows puts into folders of images
 _MIN_CONTRAST = 16
 
@@ -48,26 +48,27 @@ def path_text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-@contextlib.contextmanager
-def open_image(path: Path) -> Iterator[Image.Image]:
-    """Open an image file of one of :data:`FORMATS` with any suffix; it is decoded inside the context.
+def read_pixels(
+    source: Path | BytesIO, shape: tuple[int, int, int], *, place: str | None = None, **options: Any
+) -> np.ndarray:
+    """Return the pixels of an image of one of :data:`FORMATS`, of a file with any suffix.
+
+    Args:
+        source: a file, or the content of one.
+        shape, options: as for :func:`pixels`.
+        place: name of the source for messages; default: the path.
 
     Raises:
-        DatasetError: the file cannot be decoded, or is not a regular file: reading from a pipe would never end.
+        DatasetError: it cannot be decoded, or is not a regular file: reading from a pipe would never end.
     """
     try:
-        if not path.is_file():
-            raise OSError("it is not a regular file" if path.exists() else "it is a link to nothing")
-        with Image.open(path, formats=FORMATS) as image:
-            yield image
+        if isinstance(source, Path) and not source.is_file():
+            raise OSError("it is not a regular file" if source.exists() else "it is a link to nothing")
+        with Image.open(source, formats=FORMATS) as image:
+            return pixels(image, shape, **options)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
-        raise DatasetError(f"cannot read {path_text(path.absolute())}: {error}; mend the file or remove it") from error
-
-
-def read_pixels(path: Path, shape: tuple[int, int, int], **options: Any) -> np.ndarray:
-    """Return the pixels of an image file; arguments as for :func:`pixels`, errors as for :func:`open_image`."""
-    with open_image(path) as image:
-        return pixels(image, shape, **options)
+        place = place or path_text(source.absolute())
+        raise DatasetError(f"cannot read {place}: {error}; mend the file or remove it") from error
 
 
 def decode_all(decode: Callable[[Any], np.ndarray], sources: Iterable[Any]) -> torch.Tensor:

@@ -1,56 +1,38 @@
 """Image data sets as uint8 tensors: handwritten digits, CIFAR-10 and CIFAR-100, or parts of any origin."""
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from probattn.experiments.data.batch_loader import ImageLoader
+from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
-from probattn.experiments.data.images.image_loader import ImageLoader
 from probattn.experiments.data.images.labelled_images import Images, channel_statistics
-from probattn.experiments.data.root import data_root
-from probattn.experiments.data.sealed_files import write_preprocessing
+from probattn.experiments.data.root import Root, data_root
 from probattn.experiments.data.splits import split, subsample
 
 
 @dataclass(frozen=True, eq=False)
-class ImageDataset:
-    """An image data set with training, validation and test part.
+class ImageDataset(Dataset):
+    """An image data set.
 
     Attributes:
-        name: as given to :func:`load`.
-        classes: names, in the order of the labels.
-        train, valid, test: disjoint parts.
         mean, std: per channel, of the training images scaled to 0..1.
         augment: True if training images are cropped and flipped at random; False for digits.
-        domains: test sets of other domains, by name.
     """
 
-    name: str
-    classes: tuple[str, ...]
-    train: Images
-    valid: Images
-    test: Images
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: bool
-    domains: Mapping[str, Images] = field(default_factory=dict)
 
-    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> ImageLoader:
+    def training(self, **options: Any) -> ImageLoader:
         """Return the loader of training batches: in random order, augmented if :attr:`augment`."""
-        options = {"mean": self.mean, "std": self.std, "generator": generator, "device": device}
-        return ImageLoader(self.train, batch_size=batch_size, shuffle=True, augment=self.augment, **options)
+        return super().training(augment=self.augment, **options)
 
-    def sample(self, number: int, *, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one batch of ``number`` random training images, not augmented."""
-        chosen = torch.randperm(len(self.train), generator=generator)[:number]
-        return next(iter(self.batches(self.train.select(chosen), batch_size=number)))
-
-    def batches(self, images: Images, *, batch_size: int, device: str = "cpu") -> ImageLoader:
+    def batches(self, images: Images, *, augment: bool = False, **options: Any) -> ImageLoader:
         """Return a loader of any images in their order, normalised as in training, not augmented.
 
         Raises:
@@ -59,26 +41,17 @@ class ImageDataset:
         expected, shape = tuple(self.test.images.shape[1:]), tuple(images.images.shape[1:])
         if shape != expected:
             raise DatasetError(f"the network was trained on images {expected}, these are {shape}")
-        return ImageLoader(images, batch_size=batch_size, mean=self.mean, std=self.std, device=device)
+        return ImageLoader(images.images, images.labels, mean=self.mean, std=self.std, augment=augment, **options)
 
-    def save_preprocessing(self, folder: Path) -> None:
-        """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
-        shape = list(self.train.images.shape[1:])
-        content = {"kind": "images", "classes": self.classes, "shape": shape, "mean": self.mean, "std": self.std}
-        write_preprocessing(folder, content)
-
-    def for_run(self, folder: Path) -> "ImageDataset":
-        """Return the data set as the run in ``folder`` reads it: this one."""
-        return self
+    def preprocessing(self) -> dict[str, Any]:
+        """Return the shape of the images and their normalisation."""
+        return {"kind": "images", "shape": self.test.images.shape[1:], "mean": self.mean, "std": self.std}
 
 
-NAMES = ("digits", *cifar.CIFAR)
-"""The names of :func:`load`."""
+NAMES = ("digits", *cifar.CIFAR)  # of :func:`load`
 
 
-def load(
-    name: str, *, root: str | os.PathLike[str] | None = None, seed: int = 0, limit: int | None = None
-) -> ImageDataset:
+def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = None) -> ImageDataset:
     """Load an image data set and split off its validation part, stratified by class.
 
     ``digits`` (8×8, grey, from scikit-learn) is split 60/20/20. CIFAR has a test part of its own; one tenth of
@@ -93,37 +66,35 @@ def load(
             limit keeps.
 
     Raises:
-        ValueError: ``name`` is unknown or ``limit`` is below 1.
+        ValueError: ``name`` is unknown.
         DatasetError: the data are missing, incomplete or damaged.
     """
     if name not in NAMES:
-        raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(NAMES)}")
-    generator = torch.Generator().manual_seed(seed)
+        raise ValueError(f"unknown image data set {name!r}: choose one of {', '.join(NAMES)}")
+    folder, generator = data_root(root), torch.Generator().manual_seed(seed)
     if name == "digits":
         classes, whole = _digits()
         fifth = round(len(whole) / 5)
         train, valid, test = split(whole, sizes=(len(whole) - 2 * fifth, fifth, fifth), generator=generator)
     else:
-        classes, whole, test = cifar.read(name, data_root(root))
+        classes, whole, test = cifar.read(name, folder)
         tenth = len(whole) // 10
         train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
     if limit is not None:
-        train, valid = subsample(train, (valid,), limit=limit, num_classes=len(classes), generator=generator)
+        train, valid = subsample(train, valid, limit=limit, num_classes=len(classes), generator=generator)
     return from_parts(name, classes, train, valid, test, augment=name in cifar.CIFAR)
 
 
-def from_parts(
-    name: str, classes: tuple[str, ...], train: Images, valid: Images, test: Images, *, augment: bool
-) -> ImageDataset:
+def from_parts(name: str, classes: tuple[str, ...], *parts: Images, augment: bool) -> ImageDataset:
     """Return the data set of three parts, whose normalisation is that of the training part.
 
     Raises:
         DatasetError: a colour channel of all training images has one value everywhere.
     """
-    mean, std = channel_statistics(train.images)
+    mean, std = channel_statistics(parts[0].images)
     if min(std) < 1e-9:
         raise DatasetError("in one colour channel all training images have the same value everywhere: take others")
-    return ImageDataset(name, classes, train, valid, test, mean, std, augment=augment)
+    return ImageDataset(name, classes, *parts, mean, std, augment=augment)
 
 
 def _digits() -> tuple[tuple[str, ...], Images]:

@@ -1,17 +1,15 @@
 """Labelled images and their channel statistics."""
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.sealed_files import digest
+from probattn.experiments.data.dataset import Part
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
+class Images(Part):
     """Labelled images: ``images`` uint8 (n, C, H, W), ``labels`` int64 (n,).
 
     Raises:
@@ -27,18 +25,6 @@ class Images:
             raise ValueError(f"images must be uint8 (n, C, H, W), got {pixels.dtype} {tuple(pixels.shape)}")
         if labels.dtype != torch.int64 or labels.shape != pixels.shape[:1]:
             raise ValueError(f"labels must be int64 ({len(pixels)},), got {labels.dtype} {tuple(labels.shape)}")
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @cached_property
-    def digest(self) -> str:
-        """Digest of the images and labels, computed once."""
-        return digest((self.images, self.labels))
-
-    def select(self, indices: Tensor) -> Self:
-        """Return a copy of the images at ``indices``, int64 (m,), in that order."""
-        return type(self)(self.images[indices], self.labels[indices])
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

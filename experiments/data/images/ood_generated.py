@@ -5,13 +5,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-LETTERS = "ACEFHKLMNPRUVWX"
-"""Capitals that differ from all digits at 8×8 pixels: without B D G I J O Q S T Y Z."""
+LETTERS = "ACEFHKLMNPRUVWX"  # which differ from all digits at 8×8 pixels: without B D G I J O Q S T Y Z
+# Styles of DejaVu that come with matplotlib.
 FONTS = ("Sans", "Sans-Bold", "Sans-BoldOblique", "Serif", "Serif-Bold", "SansMono-Bold")
-"""Styles of DejaVu that come with matplotlib."""
-COPIES = 4
-PATCHES = 180
-"""Number of patches of each photograph."""
+COPIES, PATCHES = 4, 180  # of each letter in each style, and of each photograph
 
 
 def letters(*, size: int, seed: int = 0) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar, ood_generated
 from probattn.experiments.data.images.files import decode_all, find_files, is_image, pixels, read_pixels
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.root import data_root
+from probattn.experiments.data.root import Root, data_root
 from probattn.inference.imports import extra
 
 
@@ -35,8 +36,7 @@ ARCHIVES = {
     "textures": Archive("dtd/images", 5_640, "Textures"),
     "tinyimagenet-crop": Archive("Imagenet/test", 10_000, "TinyImageNetCrop"),
 }
-NAMES = ("svhn", *cifar.CIFAR, *ARCHIVES, "letters", "patches")
-"""The names of :func:`load`."""
+NAMES = ("svhn", *cifar.CIFAR, *ARCHIVES, "letters", "patches")  # of :func:`load`
 
 
 def default_names(in_distribution: str) -> tuple[str, ...]:
@@ -52,12 +52,12 @@ def default_names(in_distribution: str) -> tuple[str, ...]:
         return "letters", "patches"
     if in_distribution in cifar.CIFAR:
         (other,) = cifar.CIFAR.keys() - {in_distribution}
-        return "svhn", other, "lsun-crop", "lsun-resize", "textures", "tinyimagenet-crop"
+        return "svhn", other, *(name for name, archive in ARCHIVES.items() if archive.source)
     raise ValueError(f"no default OOD sets for {in_distribution!r}: name some of {', '.join(NAMES)}")
 
 
 def load(
-    name: str, *, root: str | os.PathLike[str] | None = None, size: int, channels: int, in_distribution: str
+    name: str, *, root: Root = None, size: int, channels: int, in_distribution: str, limit: int | None = None
 ) -> Images:
     """Load an OOD set, converted to the size and channels that a network expects; all labels are −1.
 
@@ -73,6 +73,7 @@ def load(
         size: height and width, in pixels.
         channels: 1 (grey) or 3 (red, green, blue).
         in_distribution: name of the data set that the network was trained on.
+        limit: read at most this many images.
 
     Raises:
         ValueError: an unknown name, or the name of ``in_distribution``.
@@ -81,34 +82,32 @@ def load(
     if name == in_distribution:
         raise ValueError(f"the network was trained on {name}: name an OOD set")
 
-    def decode(source: Path | Image.Image) -> np.ndarray:
-        read = pixels if isinstance(source, Image.Image) else read_pixels
+    def decode(source: Path | np.ndarray) -> np.ndarray:
+        read, source = (read_pixels, source) if isinstance(source, Path) else (pixels, Image.fromarray(source))
         return read(source, (channels, size, size), crop=False)
 
-    images = decode_all(decode, _sources(name, data_root(root), size))
+    images = decode_all(decode, islice(_sources(name, data_root(root), size), limit))
     return Images(images, torch.full((len(images),), -1))
 
 
-def _sources(name: str, root: Path, size: int) -> Iterable[Path | Image.Image]:
+def _sources(name: str, root: Path, size: int) -> Iterable[Path | np.ndarray]:
     if name in ARCHIVES:
         return _archive(ARCHIVES[name], root)
     if name == "letters":
-        arrays = ood_generated.letters(size=size)
-    elif name == "patches":
-        arrays = ood_generated.patches()
-    elif name == "svhn":
+        return ood_generated.letters(size=size)
+    if name == "patches":
+        return ood_generated.patches()
+    if name == "svhn":
         url, file, _ = SVHN.split_list["test"]
         folder = root if (root / file).is_file() else root / "svhn"
-        with cifar.downloading("SVHN", str(folder.absolute()), url):
-            arrays = SVHN(folder, split="test", download=True).data.transpose(0, 2, 3, 1)
-    elif name in cifar.CIFAR:
-        arrays = cifar.read(name, root)[2].images.permute(0, 2, 3, 1).numpy()
-    elif "/" in name or os.sep in name or name.startswith((".", "~")):
+        with cifar.downloading("SVHN", folder.absolute(), url):
+            return SVHN(folder, split="test", download=True).data.transpose(0, 2, 3, 1)
+    if name in cifar.CIFAR:
+        return cifar.read(name, root)[2].images.permute(0, 2, 3, 1).numpy()
+    if "/" in name or os.sep in name or name.startswith((".", "~")):
         return _find_images(Path(name).expanduser())
-    else:
-        near = get_close_matches(name, NAMES, n=3) or NAMES
-        raise ValueError(f"unknown OOD set {name!r}: choose one of {', '.join(near)}, or a folder's path like ./photos")
-    return map(Image.fromarray, arrays)
+    near = get_close_matches(name, NAMES, n=3) or NAMES
+    raise ValueError(f"unknown OOD set {name!r}: choose one of {', '.join(near)}, or a folder's path like ./photos")
 
 
 def _archive(archive: Archive, root: Path) -> list[Path]:
@@ -120,17 +119,11 @@ def _archive(archive: Archive, root: Path) -> list[Path]:
         source = getattr(img, archive.source)
         with cifar.downloading(archive.source, f"{folder.absolute()} or {source.filename}", source.url):
             download_and_extract_archive(source.url, root, filename=source.filename, md5=source.tgz_md5)
-    files = _find_images(folder)
-    if len(files) < archive.num_images:
-        raise DatasetError(
-            f"{folder.absolute()} holds {len(files):,} of {archive.num_images:,} images: unpack it again"
-        )
-    return files
+    return _find_images(folder, number=archive.num_images)
 
 
-def _find_images(folder: Path) -> list[Path]:
+def _find_images(folder: Path, *, number: int = 1) -> list[Path]:
     files = sorted(file for file in find_files(folder) if is_image(file.name))
-    if not files:
-        problem = "holds no images" if folder.is_dir() else "is no folder"
-        raise DatasetError(f"{folder.absolute()} {problem}: give a folder of images")
+    if len(files) < number:
+        raise DatasetError(f"{folder.absolute()} holds {len(files):,} of {number:,} images: give its complete folder")
     return files

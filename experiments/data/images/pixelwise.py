@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 Generator = np.random.Generator
+# Weights of red, green and blue in the luma of Rec. 601, which JPEG, OpenCV and Pillow use.
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-"""Weights of red, green and blue in the luma of Rec. 601, which JPEG, OpenCV and Pillow use."""
 
 
 def luma(images: np.ndarray) -> np.ndarray:

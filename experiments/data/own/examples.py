@@ -1,53 +1,37 @@
-"""Labelled examples of a user's files, their division into parts, and the classes of their labels."""
+"""Labelled examples of a user's files, their division into parts, and the classes of their labels.
+
+Examples are a data frame with the columns ``input`` and ``label``; its index says where each was read, for messages.
+"""
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import torch
 
 from probattn.experiments.data.errors import DatasetError
 
+# Names of the files, folders or splits of each part, recognised in any case, also as ``training_set``.
 PARTS = {
     "train": ("train", "training"),
     "valid": ("valid", "validation", "val", "eval", "evaluation", "dev", "development"),
     "test": ("test", "testing"),
 }
-"""Names of the files, folders or splits of each part, recognised in any case, also as ``training_set``."""
 _SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Inputs with their labels as they are written, and where each was read.
+class Parts(NamedTuple):
+    """Classes, and the labelled images or texts of the three parts."""
 
-    Args:
-        inputs: one per example.
-        labels: one per example, as text.
-        places: file and line of each, for messages.
-    """
-
-    inputs: Sequence[Any]
-    labels: Sequence[str]
-    places: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def select(self, indices: Sequence[int]) -> Self:
-        """Return the examples at these positions."""
-        return type(self)(*([values[index] for index in indices] for values in (self.inputs, self.labels, self.places)))
-
-
-class Shares(NamedTuple):
-    """Shares of the training part that become the validation and the test part where the data have none."""
-
-    valid: float
-    test: float
+    classes: tuple[str, ...]
+    train: Any
+    valid: Any
+    test: Any
 
 
 def normal_name(text: str) -> str:
@@ -79,14 +63,32 @@ def find_parts(entries: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
+def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **division: Any) -> Parts:
+    """Return the classes and three parts of examples.
+
+    Args:
+        given: the parts that there are.
+        convert: returns a part, such as images, of the inputs and the indices of their classes.
+        division: options of :func:`divide`, and its errors.
+    """
+    parts = divide(given, **division)
+    classes = class_names(parts["train"].label)
+    return Parts(classes, *(convert(part.input, class_indices(part.label, classes)) for part in parts.values()))
+
+
 def divide(
-    given: Mapping[str, Examples], *, shares: Shares, seed: int, limit: int | None, by_class: bool
-) -> dict[str, Examples]:
+    given: Mapping[str, pd.DataFrame],
+    *,
+    shares: Mapping[str, float],
+    seed: int,
+    limit: int | None,
+    by_class: bool = True,
+) -> dict[str, pd.DataFrame]:
     """Return the training, validation and test part; missing ones are taken from the training part at random.
 
     Args:
         given: the parts that there are, ``"train"`` at least.
-        shares: sizes of missing parts.
+        shares: sizes of a missing ``"valid"`` and ``"test"`` part, as shares of the training part.
         seed: seed of the division only.
         limit: keep at most this many training examples, but one of each class, and the same fraction of the validation
             part; the test part keeps its size.
@@ -95,13 +97,12 @@ def divide(
     Raises:
         DatasetError: a part without examples; a class with too few to be in each part.
     """
-    if empty := [part for part, examples in given.items() if not len(examples)]:
+    if empty := [part for part, examples in given.items() if examples.empty]:
         raise DatasetError(f"the {empty[0]} part holds no examples")
     generator = torch.Generator().manual_seed(seed)
-    parts, train = dict(given), given["train"]
-    missing = {part: share for part, share in shares._asdict().items() if part not in given}
-    divided = _take(train, [*missing.values()], generator, by_class=by_class)
-    parts |= {"train": divided[0]} | dict(zip(missing, divided[1:], strict=True))
+    missing = {part: share for part, share in shares.items() if part not in given}
+    divided = _take(given["train"], [*missing.values()], generator, by_class=by_class)
+    parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
         for part in ("train", "valid"):
@@ -109,31 +110,30 @@ def divide(
     return {part: parts[part] for part in PARTS}
 
 
-def class_names(train: Examples) -> tuple[str, ...]:
+def class_names(labels: pd.Series) -> tuple[str, ...]:
     """Return the classes of the training part: numbers in their order, other names in that of the alphabet.
 
     Raises:
         DatasetError: fewer than two classes.
     """
-    names = set(train.labels)
+    names = set(labels)
     if len(names) < 2:
-        raise DatasetError(f"all training examples, such as {train.places[0]}, have the label {train.labels[0]!r}")
+        raise DatasetError(f"all training examples, such as {labels.index[0]}, have the label {labels.iloc[0]!r}")
     are_integers = all(re.fullmatch("-?[0-9]+", name) for name in names)
     return tuple(sorted(names, key=int if are_integers else str))
 
 
-def class_indices(examples: Examples, classes: Sequence[str]) -> torch.Tensor:
+def class_indices(labels: pd.Series, classes: Sequence[str]) -> torch.Tensor:
     """Return the indices of the labels, int64 (n,).
 
     Raises:
         DatasetError: a label that no training example has.
     """
-    indices = {name: index for index, name in enumerate(classes)}
-    for label, place in zip(examples.labels, examples.places, strict=True):
-        if label not in indices:
-            known = shorten(classes)
-            raise DatasetError(f"{place} has the label {label!r}, which no training example has; they have {known}")
-    return torch.tensor([indices[label] for label in examples.labels])
+    indices = pd.Index(classes).get_indexer(pd.Index(labels))
+    for place, label in labels[indices < 0].items():
+        known = shorten(classes)
+        raise DatasetError(f"{place} has the label {label!r}, which no training example has; they have {known}")
+    return torch.from_numpy(indices.astype(np.int64))
 
 
 def shorten(names: Sequence[str], *, limit: int = 8) -> str:
@@ -143,27 +143,23 @@ def shorten(names: Sequence[str], *, limit: int = 8) -> str:
 
 
 def _take(
-    examples: Examples, shares: Sequence[float], generator: torch.Generator, *, by_class: bool, at_most: bool = False
-) -> list[Examples]:
+    examples: pd.DataFrame, shares: list[float], generator: torch.Generator, *, by_class: bool, at_most: bool = False
+) -> list[pd.DataFrame]:
     """Return the rest, then a random part of the examples for each share, each in the order of the data.
 
     Every part gets one example of each class at least; with ``at_most`` a single example goes to the part.
     """
-    groups: dict[str, list[int]] = {}
-    for index, label in enumerate(examples.labels):
-        groups.setdefault(label if by_class else "", []).append(index)
-    parts: list[list[int]] = [[] for _ in (0, *shares)]
-    for label, group in groups.items():
-        order = [group[index] for index in torch.randperm(len(group), generator=generator).tolist()]
-        for number, share in enumerate(shares, start=1):
+    rest, *parts = ([] for _ in (0, *shares))
+    keys = examples.label.to_numpy() if by_class else np.full(len(examples), "the training part")
+    for key, group in pd.Series(range(len(examples))).groupby(keys, sort=False):
+        order = group.to_numpy()[torch.randperm(len(group), generator=generator).numpy()].tolist()
+        for part, share in zip(parts, shares, strict=True):
             size = max(1, int(share * len(group)))
-            parts[number] += order[:size]
-            order = order[size:]
+            part += order[:size]
+            del order[:size]
         if not order and shares and not at_most:
-            where = f"the class {label!r}" if by_class else "the training part"
-            raise DatasetError(
-                f"{where} has examples ({len(group)}, such as {examples.places[group[0]]}) for fewer than {len(parts)} "
-                "parts: add more, or give each part a file or folder"
-            )
-        parts[0] += order
-    return [examples.select(sorted(indices)) for indices in parts]
+            place, where = examples.index[group.iloc[0]], f"the class {key!r}" if by_class else key
+            problem = f"{where} has examples ({len(group)}, such as {place}) for fewer than {len(shares) + 1} parts"
+            raise DatasetError(f"{problem}: add more, or give each part a file or folder")
+        rest += order
+    return [examples.iloc[sorted(positions)] for positions in (rest, *parts)]

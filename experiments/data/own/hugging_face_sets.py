@@ -1,38 +1,32 @@
 """Images and texts of a Hugging Face data set, on disk or by name."""
 
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import FORMATS, pixels
-from probattn.experiments.data.own import images
-from probattn.experiments.data.own.examples import PARTS, Examples, find_parts, normal_name, shorten
-from probattn.experiments.data.own.rows import Rows
-from probattn.experiments.data.own.texts import TextParts, text_parts
+from probattn.experiments.data.images.files import read_pixels
+from probattn.experiments.data.own.examples import PARTS, Parts, find_parts, normal_name, shorten
+from probattn.experiments.data.own.images import labelled_images
+from probattn.experiments.data.own.rows import check_columns, names, text_parts
 from probattn.inference.imports import extra
 
-
-class Splits(NamedTuple):
-    """Names of the splits, or of others with the same meaning; one of None is taken from the training split."""
-
-    train: str
-    valid: str | None
-    test: str | None
+Splits = Mapping[str, str | None]
 
 
-def read_texts(source: str, *, subset: str | None, splits: Splits, **options: Any) -> TextParts:
+def read_texts(source: str, *, subset: str | None, splits: Splits, **options: Any) -> Parts:
     """Read texts and labels.
 
     Args:
         source: folder that ``save_to_disk`` wrote, or a name that ``datasets.load_dataset`` takes.
         subset: name of the configuration, or None.
-        splits: names of the splits.
-        options: as for :func:`~.texts.text_parts`.
+        splits: names of the splits by part, or of others with the same meaning; one of None is taken from the training
+            split.
+        options: as for :func:`~.rows.text_parts`.
 
     Raises:
         DatasetError: missing data, splits or columns, empty texts, labels that are missing; names the row.
@@ -41,36 +35,26 @@ def read_texts(source: str, *, subset: str | None, splits: Splits, **options: An
 
 
 def read_images(
-    source: str,
-    *,
-    image_column: str,
-    label_column: str,
-    image_size: int,
-    subset: str | None,
-    splits: Splits,
-    background: str = "white",
-    **division: Any,
-) -> images.ImageParts:
+    source: str, *, image_column: str, label_column: str, subset: str | None, splits: Splits, **options: Any
+) -> Parts:
     """Read images and labels; arguments and errors as for :func:`read_texts` and images in folders."""
     given = {}
     for part, rows in _read_splits(source, subset, splits).items():
-        rows.check_columns(image_column=image_column, label_column=label_column)
-        inputs = list(zip(rows.cells[image_column], rows.places, strict=True))
-        given[part] = Examples(inputs, rows.labels(label_column), rows.places)
-
-    def decode(stored: tuple[Any, str]) -> np.ndarray:
-        image, place = stored
-        try:
-            content = Path(image["path"]) if image["bytes"] is None else BytesIO(image["bytes"])
-            with Image.open(content, formats=FORMATS) as opened:
-                return pixels(opened, (3, image_size, image_size), background=background)
-        except (TypeError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise DatasetError(f"{place}: cannot decode the image: {error}") from error
-
-    return images.from_examples(given, decode=decode, **division)
+        check_columns(rows, image_column=[image_column], label_column=[label_column])
+        content = {"input": list(rows[image_column].items()), "label": names(rows, label_column)}
+        given[part] = pd.DataFrame(content, index=rows.index)
+    return labelled_images(given, read=_read_stored, **options)
 
 
-def _read_splits(source: str, subset: str | None, splits: Splits) -> dict[str, Rows]:
+def _read_stored(stored: tuple[str, Any], shape: tuple[int, int, int], **options: Any) -> np.ndarray:
+    place, image = stored
+    if image is None:
+        raise DatasetError(f"{place} holds no image; remove the row")
+    source = Path(image["path"]) if image["bytes"] is None else BytesIO(image["bytes"])
+    return read_pixels(source, shape, place=place, **options)
+
+
+def _read_splits(source: str, subset: str | None, splits: Splits) -> dict[str, pd.DataFrame]:
     """Read the split of each part; classes are texts, and images have ``bytes`` and ``path``."""
     with extra("huggingface", needed_by="a Hugging Face data set"):
         import datasets
@@ -79,31 +63,28 @@ def _read_splits(source: str, subset: str | None, splits: Splits) -> dict[str, R
     try:
         loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source, subset)
     except Exception as error:  # of many classes, those of the network included
-        raise DatasetError(
-            f"cannot load the Hugging Face data set {source!r}: {' '.join(str(error).split())}; give the folder that "
-            "save_to_disk wrote, or a name of the hub with a network, with --data"
-        ) from error
-    by_name = dict(loaded) if isinstance(loaded, dict) else {splits.train: loaded}
+        problem = f"cannot load the Hugging Face data set {source!r}: {' '.join(str(error).split())}"
+        raise DatasetError(f"{problem}; name the folder of save_to_disk, or a name of the hub, with --data") from error
+    by_name = dict(loaded) if isinstance(loaded, dict) else {splits["train"]: loaded}
     parts = {}
-    for part, name in splits._asdict().items():
-        if name not in by_name and name is not None and normal_name(name).casefold() in PARTS[part]:
+    for part, name in splits.items():
+        if name is not None and name not in by_name and normal_name(name).casefold() in PARTS[part]:
             name = find_parts({split: split for split in by_name}).get(part)
-        if name not in by_name and (name is not None or part == "train"):
-            raise DatasetError(f"{source} has no such split; it has {shorten(list(by_name))}: set data.{part}_split")
-        if name is not None:
+        if name in by_name:
             parts[part] = _rows(by_name[name], f"{source}, split {name}")
+        elif name is not None or part == "train":
+            raise DatasetError(f"{source} has no such split; it has {shorten(list(by_name))}: set data.{part}_split")
     return parts
 
 
-def _rows(data: Any, source: str) -> Rows:
+def _rows(data: Any, source: str) -> pd.DataFrame:
     import datasets
 
     cells = {}
     for name, feature in data.features.items():
-        if isinstance(feature, datasets.Image):
-            data = data.cast_column(name, datasets.Image(decode=False))
-        cells[name] = list(data[name])
+        stored = data.cast_column(name, datasets.Image(decode=False)) if isinstance(feature, datasets.Image) else data
+        cells[name] = list(stored[name])
         if isinstance(feature, datasets.ClassLabel):
             known = dict(enumerate(feature.names))  # a missing label is -1
             cells[name] = [known.get(label) for label in cells[name]]
-    return Rows(source, pd.DataFrame(cells, dtype=object), "row")
+    return pd.DataFrame(cells, index=[f"{source}, row {number}" for number in range(len(data))], dtype=object)

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,19 +12,13 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.tables.numbers import Notation, is_missing, readings
 
-CATEGORY, IGNORED, EMPTY, ROWS, UNCLEAR = "category", "ignored", "empty", "numbers the rows", "unclear"
-"""Kinds of columns besides those of numbers."""
+NUMBER, CATEGORY, IGNORED = "number", "category", "ignored"  # kinds of columns that the data's owner may choose
+EMPTY, ROWS, UNCLEAR = "empty", "numbers the rows", "unclear"  # kinds that are found
+Kinds = Mapping[str, Notation | str]  # notation of the numbers of a column, or a word
 _log = logging.getLogger(__name__)
 
 
-def column_kinds(
-    cells: pd.DataFrame,
-    *,
-    numbers: Collection[str] = (),
-    categories: Collection[str] = (),
-    ignore: Collection[str] = (),
-    decimal: str | None = None,
-) -> dict[str, Notation | str]:
+def column_kinds(cells: pd.DataFrame, *, chosen: Mapping[str, str], decimal: str | None = None) -> Kinds:
     """Return the kind of each column: the notation of its numbers, or a word such as :data:`CATEGORY`.
 
     A column has numbers if all cells that are not missing have one notation: decimal mark, currency and unit. It is
@@ -31,28 +26,27 @@ def column_kinds(
 
     Args:
         cells: texts by column.
-        numbers, categories, ignore: columns whose kind the data's owner has chosen.
+        chosen: kinds that the data's owner has chosen: :data:`NUMBER`, :data:`CATEGORY` or :data:`IGNORED`.
         decimal: decimal mark, ``"."`` or ``","``; None finds it.
     """
-    kinds: dict[str, Notation | str] = dict.fromkeys(cells, IGNORED) | dict.fromkeys(categories, CATEGORY)
-    columns = {name: list(cells[name]) for name in cells if name not in {*categories, *ignore}}
-    possible = {name: readings(column, decimal=decimal) for name, column in columns.items()}
-    marks = {notation.decimal for reading in possible.values() if len(reading) == 1 for notation in reading}
-    for name, column in columns.items():
-        chosen = _choose(possible[name], column, uses_commas="," in marks)
-        if name in numbers and (chosen or not possible[name]):
-            kinds[name] = chosen or Notation(decimal or ".")
-        elif all(map(is_missing, column)):
+    kinds = {name: chosen.get(name, NUMBER) for name in cells}
+    possible = {name: readings(list(cells[name]), decimal=decimal) for name in cells if kinds[name] == NUMBER}
+    uses_commas = any([notation.decimal for notation in reading] == [","] for reading in possible.values())
+    for name, reading in possible.items():
+        column = [cell for cell in cells[name] if not is_missing(cell)]
+        notation = _choose(reading, column, uses_commas=uses_commas)
+        if name in chosen and (notation or not reading):
+            kinds[name] = notation or Notation(decimal or ".")
+        elif not column:
             kinds[name] = EMPTY
-        elif chosen is not None:
-            kinds[name] = ROWS if _numbers_rows(name, possible[name][chosen]) else chosen
+        elif notation is not None:
+            kinds[name] = ROWS if _numbers_rows(name, reading[notation]) else notation
         else:
-            readable = [bool(readings([cell])) for cell in column if not is_missing(cell)]
-            kinds[name] = UNCLEAR if 2 * sum(readable) > len(readable) else CATEGORY
+            kinds[name] = UNCLEAR if 2 * sum(bool(readings([cell])) for cell in column) > len(column) else CATEGORY
     return kinds
 
 
-def describe_columns(cells: pd.DataFrame, kinds: Mapping[str, Notation | str]) -> pd.DataFrame:
+def describe_columns(cells: pd.DataFrame, kinds: Kinds) -> pd.DataFrame:
     """Return a table of columns: kind, range of the numbers or number of values, share of missing cells, an example.
 
     Args:
@@ -65,39 +59,34 @@ def describe_columns(cells: pd.DataFrame, kinds: Mapping[str, Notation | str]) -
         extent = f"{len(set(present))} different"
         if isinstance(kind, Notation):
             numbers = [number for cell in present if (number := kind.read(cell)) is not None] or [math.nan]
-            extent, kind = f"{min(numbers):.6g} to {max(numbers):.6g}", "number"
+            extent, kind = f"{min(numbers):.6g} to {max(numbers):.6g}", NUMBER
         rows.append((name, kind, extent, f"{1 - len(present) / len(cells):.0%}", (present or [""])[0][:30]))
     return pd.DataFrame(rows, columns=["column", "kind", "range", "missing", "example"])
 
 
-def feature_notations(
-    kinds: Mapping[str, Notation | str], *, table: pd.DataFrame, label_column: str, path: object
-) -> dict[str, Notation | None]:
+def feature_notations(cells: pd.DataFrame, kinds: Kinds, *, label_column: str, path: Any) -> dict[str, Notation | None]:
     """Return the columns that are features: the notation of numbers, None for categories. Logs what is left out.
 
-    Args:
-        kinds: of :func:`column_kinds`.
-        table: of :func:`describe_columns`, for messages.
-        label_column: column of the labels, which is no feature.
-        path: the file, for messages.
-
     Raises:
-        DatasetError: a column is unclear, or none is a feature; the message has the table.
+        DatasetError: a column is unclear, or none is a feature; the message has the table of all columns.
     """
-    shown = table.to_string(index=False)
-    unclear = [name for name, kind in kinds.items() if kind == UNCLEAR]
-    if unclear:
-        raise DatasetError(
-            f"{path}: the cells of {shorten(unclear)} are not all numbers of one notation.\n{shown}\nChoose with --set "
-            f"'data.categorical_columns=[\"{unclear[0]}\"]', data.ignore_columns, data.number_columns or data.decimal"
-        )
-    left_out = {name: kind for name, kind in kinds.items() if kind in (EMPTY, ROWS)}
-    for name, kind in left_out.items():
-        _log.warning("%s: the column %r is left out (%s); data.number_columns takes it", path, name, kind)
-    features = {name: kind for name, kind in kinds.items() if name not in {*left_out, label_column} and kind != IGNORED}
-    if not features:
-        raise DatasetError(f"{path} has no column of features besides the labels:\n{shown}")
-    return {name: kind if isinstance(kind, Notation) else None for name, kind in features.items()}
+    table = describe_columns(cells, kinds).to_string(index=False)
+    notations = {}
+    for name, kind in kinds.items():
+        if kind == UNCLEAR:
+            unclear = shorten([name for name, kind in kinds.items() if kind == UNCLEAR])
+            choices = (
+                f"'data.categorical_columns=[\"{name}\"]', data.ignore_columns, data.number_columns or data.decimal"
+            )
+            problem = f"{path}: the cells of {unclear} are not all numbers of one notation"
+            raise DatasetError(f"{problem}.\n{table}\nChoose with --set {choices}")
+        if kind in (EMPTY, ROWS):
+            _log.warning("%s: the column %r is left out (%s); data.number_columns takes it", path, name, kind)
+        elif name != label_column and kind != IGNORED:
+            notations[name] = kind if isinstance(kind, Notation) else None
+    if not notations:
+        raise DatasetError(f"{path} has no column of features besides the labels:\n{table}")
+    return notations
 
 
 def _choose(possible: Mapping[Notation, np.ndarray], cells: Sequence[str], *, uses_commas: bool) -> Notation | None:

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import normal_name
-from probattn.experiments.data.tables.numbers import LARGEST, Notation
+from probattn.experiments.data.tables.numbers import Notation
 
-UNKNOWN = 0
-"""Code of a category that the training part does not have."""
+UNKNOWN = 0  # code of a category that the training part does not have
 
 
 @dataclass(frozen=True)
@@ -43,32 +42,22 @@ class Column:
         """Return the column of the cells of the training part, of categories if ``notation`` is None."""
         if notation is None:
             return cls(name, values=tuple(sorted(set(map(_category, cells)))))
-        read = [notation.read(cell) for cell in cells]
-        numbers = [number for number in read if number is not None and not math.isnan(number)]
-        mean, std = (fmean(numbers), pstdev(numbers) or 1.0) if numbers else (0.0, 1.0)
-        return cls(name, notation, mean, std, any(number is not None and math.isnan(number) for number in read))
-
-    @property
-    def sizes(self) -> tuple[int | None, ...]:
-        """Number of codes of each feature, None for numbers."""
-        if self.notation is None:
-            return (len(self.values) + 1,)
-        return (None, 2) if self.missing else (None,)
+        read = [number for cell in cells if (number := notation.read(cell)) is not None]
+        numbers = [number for number in read if not math.isnan(number)] or [0.0]
+        return cls(name, notation, fmean(numbers), pstdev(numbers) or 1.0, any(map(math.isnan, read)))
 
     def features(self, cells: Sequence[Any], places: Sequence[str]) -> list[list[float]]:
         """Return one or two features of each cell; raise DatasetError for a cell that is no number of the notation."""
         if self.notation is None:
             codes = {value: code for code, value in enumerate(self.values, start=1)}
             return [[codes.get(_category(cell), UNKNOWN) for cell in cells]]
-        numbers = [self.notation.read(cell) for cell in cells]
+        numbers = list(map(self.notation.read, cells))
         for number, cell, place in zip(numbers, cells, places, strict=True):
             if number is None or (math.isnan(number) and not self.missing):
-                raise DatasetError(
-                    f"{place}: {self.name!r} is {cell!r}, in a column of numbers; put a number there (at most "
-                    f"{LARGEST:g}), remove the row, or name the column in data.categorical_columns"
-                )
+                problem = f"{place}: {self.name!r} is {cell!r}, in a column of numbers"
+                raise DatasetError(f"{problem}; mend it, remove the row, or add the column to data.categorical_columns")
         scaled = [0.0 if math.isnan(number) else (number - self.mean) / self.std for number in numbers]
-        return [scaled, [float(math.isnan(number)) for number in numbers]][: len(self.sizes)]
+        return [scaled, list(map(math.isnan, numbers))] if self.missing else [scaled]
 
 
 @dataclass(frozen=True)
@@ -85,13 +74,16 @@ class TableEncoding:
             rows: cells by column.
             notations: columns of the features: the notation of numbers, or None for categories.
         """
-        columns = (Column.fit(name, [row[name] for row in rows], notation) for name, notation in notations.items())
-        return cls(tuple(columns))
+        cells = {name: [row[name] for row in rows] for name in notations}
+        return cls(tuple(Column.fit(name, cells[name], notation) for name, notation in notations.items()))
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
         """Number of codes of each feature; None for numbers."""
-        return tuple(size for column in self.columns for size in column.sizes)
+        sizes = []
+        for column in self.columns:
+            sizes += [len(column.values) + 1] if column.notation is None else [None, 2] if column.missing else [None]
+        return tuple(sizes)
 
     def features(self, rows: Sequence[Mapping[str, Any]], places: Sequence[str]) -> Tensor:
         """Return the features of rows, float32 ``(n, features)``.
@@ -113,11 +105,8 @@ class TableEncoding:
     @classmethod
     def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> Self:
         """Read columns back that :meth:`to_json` returned."""
-        saved = [dict(column) for column in columns]
-        for column in saved:
-            column["values"] = tuple(column["values"])
-            column["notation"] = column["notation"] and Notation(*column["notation"])
-        return cls(tuple(Column(**column) for column in saved))
+        columns = [column | {"values": tuple(column["values"])} for column in columns]
+        return cls(tuple(Column(**c | {"notation": c["notation"] and Notation(*c["notation"])}) for c in columns))
 
 
 def _category(cell: Any) -> str:

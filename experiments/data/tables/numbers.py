@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LARGEST = 1e18
-"""Largest magnitude of a number: its square is finite in single precision."""
+LARGEST = 1e18  # magnitude of a number: its square is finite in single precision
+# Cells, in lower case, that stand for a missing number.
 MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "<na>", "null", "none"})
-"""Cells, in lower case, that stand for a missing number."""
 _SPELLINGS = str.maketrans("\u2212\u2013\u00a0\u202f\u2009\u2019", "--   '")
 _CELL = re.compile(
     r"(?P<sign>[+-]?) ?(?P<before>[^\w\s.,'+-]*|[A-Z]{3} ) ?(?P<inner>-?)(?P<digits>\d[\d.,' ]*|[.,]\d+)"
@@ -60,7 +59,10 @@ def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notati
     """
     match = _match(next((cell for cell in cells if not is_missing(cell)), ""))
     notations = [Notation(mark, *_units(match)) for mark in decimal or ".,"] if match else []
-    numbers = {notation: list(takewhile(_is_read, map(notation.read, cells))) for notation in notations}
+    numbers = {
+        notation: list(takewhile(lambda number: number is not None, map(notation.read, cells)))
+        for notation in notations
+    }
     possible = {notation: np.array(column) for notation, column in numbers.items() if len(column) == len(cells)}
     if len(possible) == 2 and np.array_equal(*possible.values(), equal_nan=True):
         possible.popitem()
@@ -70,10 +72,6 @@ def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notati
 def is_missing(cell: Any) -> bool:
     """Return True for a cell that holds no number, such as an empty one."""
     return cell is None or str(cell).strip().lower() in MISSING
-
-
-def _is_read(number: float | None) -> bool:
-    return number is not None
 
 
 def _match(cell: Any) -> re.Match[str] | None:

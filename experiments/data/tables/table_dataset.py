@@ -1,99 +1,60 @@
 """Data sets of tables, for classes or for regression."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.batch_loader import TableLoader
+from probattn.experiments.data.batch_loader import BatchLoader
+from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import Examples, class_indices, class_names, divide
-from probattn.experiments.data.own.rows import read_parts
-from probattn.experiments.data.sealed_files import digest, write_preprocessing
+from probattn.experiments.data.own.examples import class_indices, class_names, divide
+from probattn.experiments.data.own.rows import check_columns, names, read_parts, texts
 from probattn.experiments.data.tables.columns import column_kinds, describe_columns, feature_notations
 from probattn.experiments.data.tables.encoding import Column, TableEncoding
 from probattn.experiments.data.tables.numbers import readings
 
-Task = Literal["classes", "regression"]
-"""Kinds of labels: names of classes, or numbers."""
+Task = Literal["classes", "regression"]  # kinds of labels: names of classes, or numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class Table(Part):
     """Labelled rows: ``features`` float32 (n, features), ``labels`` int64 (n,), or float32 (n, 1) for regression."""
 
     features: Tensor
     labels: Tensor
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @cached_property
-    def digest(self) -> str:
-        """Digest of the features and labels, computed once."""
-        return digest((self.features, self.labels))
-
-    def select(self, indices: Tensor) -> Self:
-        """Return the rows at ``indices``, int64 (m,), in that order."""
-        return type(self)(self.features[indices], self.labels[indices])
-
 
 @dataclass(frozen=True, eq=False)
-class TableDataset:
-    """A table with training, validation and test part.
+class TableDataset(Dataset):
+    """A table.
 
     Attributes:
-        name: name of the data set.
-        classes: names, in the order of the labels; empty for regression.
         encoding: encoding of the rows, fitted to ``train``.
         label_column: column of the labels.
-        train, valid, test: disjoint parts.
         label_mean, label_std: of the training labels, for regression.
-        domains: test sets of other domains; none.
         columns: what the columns of the file hold (see :func:`~.columns.describe_columns`); None without data.
     """
 
-    name: str
-    classes: tuple[str, ...]
     encoding: TableEncoding
     label_column: str
-    train: Table
-    valid: Table
-    test: Table
     label_mean: float = 0.0
     label_std: float = 1.0
-    domains: Mapping[str, Table] = field(default_factory=dict)
     columns: pd.DataFrame | None = None
 
-    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TableLoader:
-        """Return the loader of training batches, in random order."""
-        options = {"batch_size": batch_size, "shuffle": True, "generator": generator, "device": device}
-        return TableLoader(self.train.features, self.train.labels, **options)
-
-    def sample(self, size: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return one batch of ``size`` random training rows."""
-        chosen = self.train.select(torch.randperm(len(self.train), generator=generator)[:size])
-        return chosen.features, chosen.labels
-
-    def batches(self, table: Table, *, batch_size: int, device: str = "cpu") -> TableLoader:
+    def batches(self, table: Table, **options: Any) -> BatchLoader:
         """Return a loader of any rows in their order."""
-        return TableLoader(table.features, table.labels, batch_size=batch_size, device=device)
+        return BatchLoader(table.features, table.labels, **options)
 
-    def save_preprocessing(self, folder: Path) -> None:
-        """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
-        content = {"kind": "table", "classes": self.classes, "label_column": self.label_column}
-        content |= {"columns": self.encoding.to_json(), "label_mean": self.label_mean, "label_std": self.label_std}
-        write_preprocessing(folder, content)
-
-    def for_run(self, folder: Path) -> "TableDataset":
-        """Return the data set as the run in ``folder`` reads it: this one, fitted to the same training part."""
-        return self
+    def preprocessing(self) -> dict[str, Any]:
+        """Return the encoding of the columns, and the scale of the labels."""
+        scale = {"label_column": self.label_column, "label_mean": self.label_mean, "label_std": self.label_std}
+        return {"kind": "table", "columns": self.encoding.to_json(), **scale}
 
 
 def read(
@@ -126,53 +87,44 @@ def read(
             used.
     """
     parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
-    chosen = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
-    for setting, columns in (chosen | {"label_column": [label_column], "number_columns": number_columns}).items():
-        for column in columns:
-            parts["train"].check_columns(**{setting: column})
-    cells = parts["train"].cells
-    numbers = {*number_columns, *([label_column] if is_regression else [])}
-    categories = {*categorical_columns, *([] if is_regression else [label_column])}
-    kinds = column_kinds(cells, numbers=numbers, categories=categories, ignore=ignore_columns, decimal=decimal)
-    table = describe_columns(cells, kinds)
-    notations = feature_notations(kinds, table=table, label_column=label_column, path=path)
-    given = {part: Examples(rows.rows, rows.labels(label_column), rows.places) for part, rows in parts.items()}
-    if is_regression:  # their mean is 0 and their standard deviation 1 here: the labels keep their units
-        label = Column(label_column, kinds[label_column])
-        given = {
-            part: replace(group, labels=label.features(group.labels, group.places)[0]) for part, group in given.items()
-        }
-    else:
-        _check_classes(given["train"], label_column)
+    cells = parts["train"]
+    choices = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
+    choices |= {"number_columns": number_columns, "label_column": [label_column]}
+    check_columns(cells, **choices)
+    words = ("ignored", "category", "number", "number" if is_regression else "category")
+    chosen = {column: kind for kind, columns in zip(words, choices.values(), strict=True) for column in columns}
+    kinds = column_kinds(cells, chosen=chosen, decimal=decimal)
+    notations = feature_notations(cells, kinds, label_column=label_column, path=path)
+    given = {}
+    for part, rows in parts.items():
+        labels = names(rows, label_column)
+        if is_regression:  # a column of mean 0 and standard deviation 1: the labels keep their units
+            labels = Column(label_column, kinds[label_column]).features(texts(rows, label_column), rows.index)[0]
+        given[part] = pd.DataFrame({"input": rows.to_dict("records"), "label": labels}, index=rows.index)
+    if not is_regression:
+        values = set(given["train"].label)
+        if len(values) > 20 and 4 * len(values) > len(cells) and readings(list(values)):
+            raise DatasetError(
+                f"{label_column!r} has {len(values):,} numbers: predict them with --set data.task=regression"
+            )
     examples = divide(given, by_class=not is_regression, **division)
-    train, classes, scale = examples["train"], (), {}
+    train, columns = examples["train"], describe_columns(cells, kinds)
+    encoding = TableEncoding.fit(train.input, notations=notations)
+    features = [encoding.features(rows.input, rows.index) for rows in examples.values()]
     if is_regression:
-        scale = {"label_mean": fmean(train.labels), "label_std": pstdev(train.labels)}
-        _check_scale(label_column, *scale.values())
-        labels = {part: torch.tensor(group.labels, dtype=torch.float32)[:, None] for part, group in examples.items()}
+        classes, scale = (), _scale(train.label, label_column)
+        labels = [torch.tensor(rows.label.tolist(), dtype=torch.float32)[:, None] for rows in examples.values()]
     else:
-        classes = class_names(train)
-        labels = {part: class_indices(group, classes) for part, group in examples.items()}
-    encoding = TableEncoding.fit(train.inputs, notations=notations)
-    features = {part: encoding.features(group.inputs, group.places) for part, group in examples.items()}
-    tables = {part: Table(features[part], labels[part]) for part in examples}
-    return TableDataset(name, classes, encoding, label_column, **tables, **scale, columns=table)
+        classes, scale = class_names(train.label), {}
+        labels = [class_indices(rows.label, classes) for rows in examples.values()]
+    tables = map(Table, features, labels)
+    return TableDataset(name, classes, *tables, encoding, label_column, **scale, columns=columns)
 
 
-def _check_classes(train: Examples, column: str) -> None:
-    """Refuse numbers of regression as classes."""
-    names = set(train.labels)
-    if len(names) > 20 and 4 * len(names) > len(train) and readings(list(names)):
-        raise DatasetError(
-            f"{column!r} has {len(names):,} different numbers in {len(train):,} rows: predict them as numbers with "
-            "--set data.task=regression"
-        )
-
-
-def _check_scale(column: str, mean: float, std: float) -> None:
-    """Refuse labels of a regression that are all equal, or whose differences single precision cannot hold."""
+def _scale(labels: pd.Series, column: str) -> dict[str, float]:
+    """Return mean and standard deviation; refuse equal labels, or differences that single precision cannot hold."""
+    mean, std = fmean(labels), pstdev(labels)
     if not 1e-15 < std < 1e15 or abs(mean) > 1e5 * std:
-        raise DatasetError(
-            f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}, which "
-            "single precision cannot tell apart: subtract a constant, or change their unit"
-        )
+        problem = f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}"
+        raise DatasetError(f"{problem}, too near for single precision: subtract a constant, or change their unit")
+    return {"label_mean": mean, "label_std": std}

@@ -1,37 +1,34 @@
 """CoLA (Warstadt et al. 2019) and IMDB reviews (Maas et al. 2011), from the corpora's own files."""
 
-import io
-import lzma
 import re
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
 
-import pandas as pd
 import torch
 
 from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.labelled_texts import Texts, decode
 
-CLASSES = {"cola": ("unacceptable", "acceptable"), "imdb": ("negative", "positive")}
-"""Names of the labels 0 and 1 of each corpus."""
+CLASSES = {"cola": ("unacceptable", "acceptable"), "imdb": ("negative", "positive")}  # names of the labels 0 and 1
+# Sentences of each file of CoLA, in versions 1.0 and 1.1; folders of IMDB in the order of the data, and their reviews.
 LINES = {"in_domain_train": 8_551, "in_domain_dev": 527, "out_of_domain_dev": 516}
-"""Number of sentences of each file of CoLA, in versions 1.0 and 1.1."""
-FOLDERS = ("train/neg", "train/pos", "test/neg", "test/pos")
-"""Folders of IMDB, in the order of the data."""
-PER_FOLDER = 12_500
-"""Number of reviews per folder."""
+FOLDERS, PER_FOLDER = ("train/neg", "train/pos", "test/neg", "test/pos"), 12_500
+# Paths under the root folder, of which the first that exists is read; where they are from; and the files in them.
 PLACES = {
     "cola": ("cola_public/raw", "raw", "cola_public.zip", "cola_public_1.1.zip"),
     "imdb": ("aclImdb", "aclImdb.tar.xz", "aclImdb_v1.tar.gz"),
 }
-"""Paths under the root folder, of which the first that exists is read."""
 _SOURCES = {
     "cola": "cola_public_1.1.zip from https://nyu-mll.github.io/CoLA",
     "imdb": "aclImdb_v1.tar.gz from https://ai.stanford.edu/~amaas/data/sentiment",
+}
+_FILES = {
+    "cola": re.compile(r"(cola_public/)?raw/\w+\.tsv"),
+    "imdb": re.compile(rf".*({'|'.join(FOLDERS)})/[^./][^/]*\.txt"),
 }
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
@@ -45,61 +42,47 @@ def read_cola(root: Path) -> list[Texts]:
     Raises:
         DatasetError: the files are missing, incomplete or damaged.
     """
-    source = _source("cola", root)
-    try:
-        files = {path.stem: decode(content, where=str(path)) for path, content in _files(source, wanted=_of_cola)}
-        return [_sentences(files[part], number) for part, number in LINES.items()]
-    except (OSError, LookupError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
-        raise _broken("cola", f"CoLA in {source.absolute()} is damaged: {error}") from error
+    source, parts = _source("cola", root), []
+    texts = {Path(path).stem: text for path, text in _texts("cola", source).items()}
+    for part, number in LINES.items():
+        rows = [line.split("\t") for line in texts.get(part, "").split("\n") if line]
+        if len(rows) != number or any(len(row) != 4 or row[1] not in ("0", "1") or not row[3].strip() for row in rows):
+            raise _broken("cola", f"{part}.tsv in {source.absolute()} has not {number:,} lines of 4 columns")
+        labels = torch.tensor([int(row[1]) for row in rows])
+        parts.append(Texts(tuple(row[3].strip() for row in rows), labels))
+    return parts
 
 
 def read_imdb(root: Path) -> Texts:
     """Return all reviews in a fixed order: by :data:`FOLDERS`, then by file name. HTML line breaks become spaces.
 
-    The texts are cached in ``<root>/.probattn-cache``, if it is writable, until the size or modification time of the
-    archive or of a folder changes.
+    The texts are cached until the archive or a folder changes.
 
     Raises:
         DatasetError: the reviews are missing, incomplete or damaged.
     """
     source = _source("imdb", root)
-    paths = [source, *(path for path in (source / folder for folder in FOLDERS) if path.is_dir())]
-    stamp = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
     def extract() -> list[str]:
-        folders: dict[str, dict[str, str]] = {folder: {} for folder in FOLDERS}
-        try:
-            for path, content in _files(source, wanted=_of_imdb):
-                text = _BREAK.sub(" ", decode(content, where=f"{source.absolute()}/{path}")).strip()
-                folders["/".join(path.parts[-3:-1])] |= {path.name: text} if text else {}
-        except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
-            raise _broken("imdb", f"cannot read {source.absolute()}: {error}") from error
-        counts = {folder: len(texts) for folder, texts in folders.items()}
+        texts = {path: _BREAK.sub(" ", content).strip() for path, content in _texts("imdb", source).items()}
+        folders = {name: sorted(path for path in texts if f"{name}/" in path and texts[path]) for name in FOLDERS}
+        counts = {name: len(paths) for name, paths in folders.items()}
         if set(counts.values()) != {PER_FOLDER}:
             raise _broken("imdb", f"{source.absolute()} has {counts} reviews with text, expected {PER_FOLDER:,} each")
-        return [text for texts in folders.values() for _, text in sorted(texts.items())]
+        return [texts[path] for paths in folders.values() for path in paths]
 
-    texts = cache.read_or_compute(root / cache.FOLDER / "imdb.pt", stamp=stamp, compute=extract)
+    sources = [source, *(source / folder for folder in FOLDERS)]
+    texts = cache.read_or_compute(root / cache.FOLDER / "imdb.pt", sources=sources, compute=extract)
     labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(PER_FOLDER)
     return Texts(tuple(texts), labels)
 
 
-def _sentences(content: str, number: int) -> Texts:
-    """Return the sentences and labels of a file of CoLA; raise ValueError if they are not ``number``."""
-    options = {"sep": "\t", "quoting": 3, "lineterminator": "\n", "keep_default_na": False, "dtype": str}
-    lines = pd.read_csv(io.StringIO(content), header=None, **options)
-    if lines.shape != (number, 4):
-        raise ValueError(f"expected {number:,} lines of 4 columns, got {lines.shape}")
-    labels = [("0", "1").index(label) for label in lines[1]]
-    return Texts(tuple(lines[3].str.strip()), torch.tensor(labels))
-
-
 def _source(name: str, root: Path) -> Path:
     """Return the first place of a corpus that exists."""
-    source = next((path for path in (root / place for place in PLACES[name]) if path.exists()), None)
-    if source is None:
-        raise _broken(name, f"{name} is not in {root.absolute()} ({', '.join(PLACES[name])})")
-    return source
+    for place in PLACES[name]:
+        if (root / place).exists():
+            return root / place
+    raise _broken(name, f"{name} is not in {root.absolute()} ({', '.join(PLACES[name])})")
 
 
 def _broken(name: str, problem: str) -> DatasetError:
@@ -107,28 +90,27 @@ def _broken(name: str, problem: str) -> DatasetError:
     return DatasetError(f"{problem}. Put {_SOURCES[name]} there, {remedy}.")
 
 
-def _files(source: Path, *, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Yield path and content of the files of a folder or an archive, of which ``wanted`` takes the path."""
+def _texts(name: str, source: Path) -> dict[str, str]:
+    """Return the texts of a corpus by their path in its folder or archive."""
+    try:
+        files = ((path, read) for path, read in _files(source) if _FILES[name].fullmatch(path))
+        return {path: decode(read(), where=f"{source.absolute()}, {path}") for path, read in files}
+    except Exception as error:  # damage raises errors of many types
+        raise _broken(name, f"cannot read {source.absolute()}: {error}") from error
+
+
+def _files(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yield the path of each file of a folder or an archive, and the function that reads it."""
     if source.is_dir():
-        for file in source.rglob("*"):
-            if wanted(path := PurePosixPath(source.name, file.relative_to(source))):
-                yield path, file.read_bytes()
+        for file in source.rglob("*.*"):
+            yield f"{source.name}/{file.relative_to(source).as_posix()}", file.read_bytes
     elif source.suffix == ".zip":
         with zipfile.ZipFile(source) as archive:
-            for path in filter(wanted, map(PurePosixPath, archive.namelist())):
-                yield path, archive.read(str(path))
+            for name in archive.namelist():
+                yield name, partial(archive.read, name)
     else:
         with tarfile.open(source) as archive:
-            for member in archive:
-                if member.isfile() and wanted(path := PurePosixPath(member.name)):
-                    yield path, archive.extractfile(member).read()
+            for member in filter(tarfile.TarInfo.isfile, archive):
+                yield member.name, archive.extractfile(member).read
             while archive.fileobj.read(2**20):  # the checksum is at the end
                 pass
-
-
-def _of_cola(path: PurePosixPath) -> bool:
-    return path.match("raw/*.tsv") and path.stem in LINES and "__MACOSX" not in path.parts
-
-
-def _of_imdb(path: PurePosixPath) -> bool:
-    return path.match("[!.]*.txt") and "/".join(path.parts[-3:-1]) in FOLDERS

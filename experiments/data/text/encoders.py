@@ -1,16 +1,17 @@
 """Pretrained encoders of Hugging Face that are trained further; code that comes with a model is never run."""
 
+import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.sealed_files import read_json, write_json
+from probattn.experiments.data.preprocessing import read_json, write_json
 from probattn.inference.imports import extra
 
 
@@ -22,8 +23,10 @@ class PretrainedEncoder:
         config: configuration of the encoder, of transformers.
         tokenizer: its tokenizer, of tokenizers, which truncates and does not pad.
         source: folder or name of the encoder; None in a run that has weights of its own.
+        file: its file in a run's folder.
     """
 
+    file: ClassVar[str] = "encoder.json"
     config: Any
     tokenizer: Any
     source: str | None
@@ -42,10 +45,7 @@ class PretrainedEncoder:
             DatasetError: the encoder is missing, has a decoder, has no tokenizer, or that of another model.
             ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
         """
-        with extra("huggingface", needed_by="a Hugging Face encoder"):
-            from tokenizers import Tokenizer
-            from transformers import AutoConfig, AutoTokenizer
-        config, tokenizer = _load(name, AutoConfig.from_pretrained), _load(name, AutoTokenizer.from_pretrained)
+        config, tokenizer = _load(name, "AutoConfig"), _load(name, "AutoTokenizer")
         longest = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", max_length))
         shortest = tokenizer.num_special_tokens_to_add() + 1
         if not shortest <= max_length <= longest:
@@ -53,7 +53,7 @@ class PretrainedEncoder:
         # Without files, transformers makes a tokenizer of special tokens up.
         if config.is_encoder_decoder or not len(tokenizer.all_special_tokens) < len(tokenizer) <= config.vocab_size:
             raise DatasetError(f"{name!r} is no encoder with its own tokenizer: take another, such as a BERT")
-        pipeline = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        pipeline = _library("tokenizers").Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         pipeline.no_padding()
         pipeline.enable_truncation(max_length)
         return cls(config, pipeline, name)
@@ -63,18 +63,21 @@ class PretrainedEncoder:
         return [torch.tensor(encoding.ids) for encoding in self.tokenizer.encode_batch(list(texts))]
 
     def network(self) -> nn.Module:
-        """Return the encoder with its pretrained weights; in a run with random ones, which its checkpoint replaces.
+        """Return the encoder with its pretrained weights, as float32 in evaluation mode.
+
+        The weights are read from safetensors files only. In a run they are random, and its checkpoint replaces them.
 
         Raises:
-            DatasetError: the encoder is missing or lacks weights.
+            DatasetError: the encoder is missing, or lacks weights other than those of the pooler, which comes last.
         """
-        return self.architecture() if self.source is None else load_model(self.source)
-
-    def architecture(self) -> nn.Module:
-        """Return the encoder with random weights."""
-        from transformers import AutoModel
-
-        return AutoModel.from_config(self.config, dtype=torch.float32)
+        if self.source is None:
+            return _library("transformers").AutoModel.from_config(self.config, dtype=torch.float32)
+        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        model, loading = _load(self.source, "AutoModel", **options)
+        used = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
+        if used:
+            raise DatasetError(f"{self.source!r} lacks weights of its encoder, such as {used[0]}; take a complete copy")
+        return model.eval()
 
     def save(self, path: Path) -> None:
         """Write configuration and tokenizer as JSON, atomically, with the keys ``config`` and ``tokenizer``."""
@@ -83,38 +86,24 @@ class PretrainedEncoder:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote; raise DamagedFileError if it has changed."""
+        """Read what :meth:`save` wrote; raise DatasetError if it is missing or damaged."""
         saved = read_json(path)
-        with extra("huggingface", needed_by="a Hugging Face encoder"):
-            from tokenizers import Tokenizer
-            from transformers import AutoConfig
-        return cls(AutoConfig.for_model(**saved["config"]), Tokenizer.from_str(json.dumps(saved["tokenizer"])), None)
+        tokenizer = _library("tokenizers").Tokenizer.from_str(json.dumps(saved["tokenizer"]))
+        return cls(_library("transformers").AutoConfig.for_model(**saved["config"]), tokenizer, None)
 
 
-def load_model(name: str) -> nn.Module:
-    """Load an encoder's weights, from safetensors files only, on the CPU, as float32, in evaluation mode.
-
-    Raises:
-        DatasetError: the encoder is missing or lacks weights other than those of the pooler, which comes last.
-    """
-    from transformers import AutoModel
-
-    options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-    model, loading = _load(name, AutoModel.from_pretrained, **options)
-    used = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
-    if used:
-        raise DatasetError(f"{name!r} lacks weights of its encoder, such as {used[0]}; take a complete copy")
-    return model.eval()
+def _library(name: str) -> Any:
+    with extra("huggingface", needed_by="a Hugging Face encoder"):
+        return importlib.import_module(name)
 
 
-def _load(name: str, from_pretrained: Callable[..., Any], **options: Any) -> Any:
+def _load(name: str, kind: str, **options: Any) -> Any:
     """Return what a class of transformers reads, from local files or else from the hub."""
+    from_pretrained = getattr(_library("transformers"), kind).from_pretrained
     for local_files_only in (True, False):
         try:  # without trust_remote_code transformers asks the user
             return from_pretrained(name, trust_remote_code=False, local_files_only=local_files_only, **options)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             failure = error
-    raise DatasetError(
-        f"cannot load the encoder {name!r}: {' '.join(str(failure).split())} Give a folder with config.json, the "
-        "tokenizer's files and model.safetensors, or a name of the Hugging Face hub and run once with a network."
-    ) from failure
+    problem = f"cannot load the encoder {name!r}: {' '.join(str(failure).split())}"
+    raise DatasetError(f"{problem} Give a folder with config.json, or a name of the hub and a network.") from failure

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Self
 
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.sealed_files import digest
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
+class Texts(Part):
     """Labelled texts: ``texts`` n strings that are not empty, ``labels`` int64 (n,), not negative.
 
     Raises:
@@ -29,18 +27,6 @@ class Texts:
             raise ValueError(f"labels must be int64 ({len(self.texts)},), one per text, got {shape}")
         if not all(map(str.strip, self.texts)):
             raise ValueError("a text is empty; remove it with its label")
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    @cached_property
-    def digest(self) -> str:
-        """Digest of the texts and labels, computed once."""
-        return digest((self.texts, self.labels))
-
-    def select(self, indices: Tensor) -> Self:
-        """Return the texts at ``indices``, int64 (m,), in that order."""
-        return type(self)(tuple(self.texts[index] for index in indices.tolist()), self.labels[indices])
 
 
 def well_formed(texts: Iterable[str]) -> list[str]:

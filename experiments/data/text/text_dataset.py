@@ -1,83 +1,71 @@
 """Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
 
-import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.root import data_root
-from probattn.experiments.data.sealed_files import write_preprocessing
+from probattn.experiments.data.batch_loader import TextLoader
+from probattn.experiments.data.dataset import Dataset
+from probattn.experiments.data.root import Root, data_root
 from probattn.experiments.data.splits import split, subsample
-from probattn.experiments.data.text import corpora, tokens
-from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_loader import TextLoader
-from probattn.experiments.data.text.tokens import Tokens
+from probattn.experiments.data.text import corpora
+from probattn.experiments.data.text.encoders import PretrainedEncoder
+from probattn.experiments.data.text.labelled_texts import Texts, well_formed
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
-NAMES = tuple(corpora.CLASSES)
-"""The names of :func:`load`."""
-IMDB_SIZES = (35_000, 5_000, 10_000)
-"""Training, validation and test part of the KEP-SVGP paper (appendix D.1)."""
+NAMES = tuple(corpora.CLASSES)  # of :func:`load`
+IMDB_SIZES = (35_000, 5_000, 10_000)  # of the parts, as in the KEP-SVGP paper (appendix D.1)
+Encoder = WordTokenizer | PretrainedEncoder  # conversions of texts to tensors
 
 
 @dataclass(frozen=True, eq=False)
-class TextDataset:
-    """A text data set with training, validation and test part, and test sets of other domains.
+class TextDataset(Dataset):
+    """A text data set; a sentence that a corpus holds twice may be in two of its parts.
 
     Attributes:
-        name: as given to :func:`load`.
-        classes: names, in the order of the labels.
-        train, valid, test: disjoint parts; a sentence that a corpus holds twice may be in two of them.
-        tokens: fitted to ``train``.
-        domains: test sets of other domains, by name.
+        kind: class of the tokenizer or encoder.
+        make: returns it, fitted to ``train``, when it is first used.
     """
 
-    name: str
-    classes: tuple[str, ...]
-    train: Texts
-    valid: Texts
-    test: Texts
-    tokens: Tokens
-    domains: Mapping[str, Texts] = field(default_factory=dict)
+    kind: type[Encoder]
+    make: Callable[[], Encoder]
 
-    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TextLoader:
-        """Return the loader of training batches: of similar length, in random order."""
-        options = {"batch_size": batch_size, "generator": generator, "device": device}
-        return TextLoader(_encode(self.tokens, self.train), self.train.labels, shuffle=True, **options)
+    @cached_property
+    def tokens(self) -> Encoder:
+        """The tokenizer or encoder."""
+        return self.make()
 
-    def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Return one batch of ``number`` random training texts."""
-        chosen = torch.randperm(len(self.train), generator=generator)[:number]
-        encoded = _encode(self.tokens, self.train)
-        texts = [encoded[index] for index in chosen.tolist()]
-        return next(iter(TextLoader(texts, self.train.labels[chosen], batch_size=number)))
-
-    def batches(self, texts: Texts, *, batch_size: int, device: str = "cpu", by_length: bool = False) -> TextLoader:
-        """Return a loader of any texts in their order, or by their length (see :class:`TextLoader`)."""
-        options = {"batch_size": batch_size, "device": device, "by_length": by_length}
+    def batches(self, texts: Texts, **options: Any) -> TextLoader:
+        """Return a loader of texts in their order, by their length, or of similar length (see :class:`TextLoader`)."""
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Return the kind of the data; the tokens have a file of their own."""
+        return {"kind": "texts"}
 
     def save_preprocessing(self, folder: Path) -> None:
         """Write ``preprocessing.json`` and the tokens' own file into a run's folder, unless they are there already."""
-        write_preprocessing(folder, {"kind": "texts", "classes": self.classes})
-        self.tokens.save_preprocessing(folder)
+        super().save_preprocessing(folder)
+        if not (folder / self.kind.file).exists():
+            self.tokens.save(folder / self.kind.file)
 
-    def for_run(self, folder: Path) -> "TextDataset":
+    def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: with its tokens.
 
         Raises:
-            DatasetError: the run's preprocessing is missing or its encoder has changed.
-            DamagedFileError: its preprocessing is damaged.
+            DatasetError: the run's tokens are missing or damaged.
         """
-        return replace(self, tokens=self.tokens.for_run(folder))
+        dataset = replace(self, make=partial(self.kind.read, folder / self.kind.file))
+        _ = dataset.tokens  # read now, so that damage is an error here
+        return dataset
 
 
-def load(
-    name: str, network: Any, *, root: str | Path | None = None, seed: int = 0, limit: int | None = None
-) -> TextDataset:
+def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
     """Load a text data set, split off its validation part, and fit the tokens to the training part.
 
     ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
@@ -107,7 +95,7 @@ def load(
     else:
         train, valid, test = split(corpora.read_imdb(folder), sizes=IMDB_SIZES, generator=generator)
     if limit is not None:
-        train, valid = subsample(train, (valid,), limit=limit, num_classes=2, generator=generator)
+        train, valid = subsample(train, valid, limit=limit, num_classes=2, generator=generator)
     return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, domains=domains)
 
 
@@ -118,9 +106,14 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any,
         name, classes, parts, options: of :class:`TextDataset`.
         network: as for :func:`load`.
     """
-    return TextDataset(name, classes, *parts, tokens=tokens.fit(network, parts[0]), **options)
+    if network.kind == "encoder":
+        kind, make = PretrainedEncoder, partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
+    else:
+        chosen = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
+        kind, make = WordTokenizer, partial(WordTokenizer.fit, parts[0].texts, **chosen)
+    return TextDataset(name, classes, *parts, kind, make, **options)
 
 
-@functools.lru_cache(maxsize=8)
-def _encode(tokens: Tokens, texts: Texts) -> list[Tensor]:
-    return tokens.encode(texts.texts)
+@lru_cache(maxsize=8)
+def _encode(tokens: Encoder, texts: Texts) -> list[Tensor]:
+    return tokens.encode_batch(well_formed(texts.texts))

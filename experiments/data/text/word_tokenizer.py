@@ -7,22 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from probattn.experiments.data.sealed_files import read_json, write_json
+from probattn.experiments.data.preprocessing import read_json, write_json
 from probattn.experiments.data.text.labelled_texts import well_formed
 from probattn.inference.imports import extra
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
+# The words of ids 0 and 1, which no token of a text equals, since brackets are tokens of their own; and the marks of a
+# word's begin and end among its characters, longer than one, so that no character equals them.
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
-"""The words of ids 0 and 1; no token of a text equals them, since brackets are tokens of their own."""
 BEGIN, END = "<w>", "</w>"
-"""The marks of a word's begin and end among its characters; longer than one, so that no character equals them."""
+# Regular expressions of the two kinds of tokens: a word or another mark, or any character.
 PATTERNS = {"word": r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]", "character": r"[^\s\x1c-\x1f]"}
-"""Regular expressions of the two kinds of tokens: a word or another mark, or any character."""
 _UNKNOWN_ID, _NUM_SPECIAL = 1, 2
 _log = logging.getLogger(__name__)
 
@@ -42,8 +42,10 @@ class WordTokenizer:
         max_length: maximal number of tokens of a text; longer texts are truncated.
         spelling: number of characters of a word, with its marks (K); 0: none.
         unit: kind of a token, of :data:`PATTERNS`.
+        file: its file in a run's folder.
     """
 
+    file: ClassVar[str] = "tokenizer.json"
     words: tuple[str, ...]
     characters: tuple[str, ...]
     max_length: int
@@ -77,13 +79,13 @@ class WordTokenizer:
         """
         if spelling in (1, 2):
             raise ValueError(f"spelling must be 0, or at least 3 for both marks and a character, got {spelling}")
-        texts, unit, size = well_formed(texts), "word", max(0, spelling - 1)
-        words, characters = _count(texts, unit, max_length=max_length, size=size)
-        counts = [count for word, count in words.items() if word[0].isalnum()]
-        if 2 * sum(count for count in counts if count >= min_count) < sum(counts):
+        texts = well_formed(texts)
+        for unit in PATTERNS:
+            words, characters = _count(texts, unit, max_length=max_length, size=max(0, spelling - 1))
+            counts = [count for word, count in words.items() if word[0].isalnum()]
+            if unit == "character" or 2 * sum(count for count in counts if count >= min_count) >= sum(counts):
+                break
             _log.warning("most words of the texts are rare: each character is a token (network.min_count=1: each word)")
-            unit = "character"
-            words, characters = _count(texts, unit, max_length=max_length, size=size)
         if not words:
             raise ValueError("there is no word in the texts; give the training part")
         spelled = (BEGIN, END, *_ranked(characters, min_count)) if spelling else ()
@@ -97,14 +99,8 @@ class WordTokenizer:
         return pipeline
 
     def encode(self, text: str) -> Tensor:
-        """Return the ids of a text's words, int64 (n,); with spelling (n, 1 + K), word id first, then characters.
-
-        Raises:
-            ValueError: there is nothing but white space.
-        """
+        """Return the ids of a text's words, int64 (n,); with spelling (n, 1 + K), word id first, then characters."""
         encoding = self.pipeline.encode(text)
-        if not encoding.ids:
-            raise ValueError(f"the text is empty: {text!r}; remove it with its label")
         if not self.spelling:
             return torch.tensor(encoding.ids)
         written = (text[start:end] for start, end in encoding.offsets)
@@ -115,13 +111,12 @@ class WordTokenizer:
         return list(map(self.encode, texts))
 
     def _spell(self, token: str) -> list[int]:
-        marked = (BEGIN, *token[: self.spelling - 1], END)
-        ids = [self._character_ids.get(character, _UNKNOWN_ID) for character in marked]
-        return (ids + [0] * self.spelling)[: self.spelling]
+        marked = (BEGIN, *token[: self.spelling - 1], END, *[PADDING] * self.spelling)[: self.spelling]
+        return [self._character_ids.get(character, _UNKNOWN_ID) for character in marked]
 
     @cached_property
     def _character_ids(self) -> dict[str, int]:
-        return {character: index for index, character in enumerate(self.characters, start=_NUM_SPECIAL)}
+        return _ids(self.characters)
 
     def embedding(self, dim: int) -> nn.Module:
         """Return the embedding of words, and of their spelling if the tokenizer has it."""
@@ -131,15 +126,15 @@ class WordTokenizer:
     def save(self, path: Path) -> None:
         """Write the tokenizer as JSON, atomically.
 
-        The object has the keys ``digest``, ``words`` (the JSON of :attr:`pipeline`, which
-        ``tokenizers.Tokenizer.from_str`` reads), ``unit``, ``spelling`` and ``characters``.
+        The object has the keys ``words`` (the JSON of :attr:`pipeline`, which ``tokenizers.Tokenizer.from_str`` reads),
+        ``unit``, ``spelling`` and ``characters``.
         """
         words = json.loads(self.pipeline.to_str())
         write_json(path, {"words": words, "unit": self.unit, "spelling": self.spelling, "characters": self.characters})
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a tokenizer that :meth:`save` wrote; raise DamagedFileError if it has changed."""
+    def read(cls, path: Path) -> Self:
+        """Read a tokenizer that :meth:`save` wrote; raise DatasetError if it is missing or damaged."""
         saved = read_json(path)
         vocabulary, max_length = saved["words"]["model"]["vocab"], saved["words"]["truncation"]["max_length"]
         words = tuple(sorted(vocabulary, key=vocabulary.get)[_NUM_SPECIAL:])
@@ -149,14 +144,12 @@ class WordTokenizer:
 def _pipeline(unit: str, words: Sequence[str] = ()) -> Any:
     """Return a Hugging Face tokenizer; a character becomes one character, so that positions are those of the text."""
     with extra("text", needed_by="the tokenizer of words"):
-        from tokenizers import Regex, Tokenizer
-        from tokenizers.models import WordLevel
-        from tokenizers.normalizers import Lowercase, Replace, Sequence
-        from tokenizers.pre_tokenizers import Split
-    vocabulary = {word: index for index, word in enumerate((PADDING, UNKNOWN, *words))}
-    pipeline = Tokenizer(WordLevel(vocabulary, unk_token=UNKNOWN))
-    pipeline.normalizer = Sequence([Replace("’", "'"), Replace("İ", "i"), Lowercase()])  # lower "İ": two characters
-    pipeline.pre_tokenizer = Split(Regex(PATTERNS[unit]), behavior="removed", invert=True)
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    pipeline = Tokenizer(models.WordLevel(_ids(words), unk_token=UNKNOWN))
+    # Lower "İ" would be two characters.
+    steps = [normalizers.Replace("’", "'"), normalizers.Replace("İ", "i"), normalizers.Lowercase()]
+    pipeline.normalizer = normalizers.Sequence(steps)
+    pipeline.pre_tokenizer = pre_tokenizers.Split(Regex(PATTERNS[unit]), behavior="removed", invert=True)
     return pipeline
 
 
@@ -171,6 +164,10 @@ def _count(texts: Iterable[str], unit: str, *, max_length: int, size: int) -> tu
         for character in written[:size]:
             characters[character] += count
     return words, characters
+
+
+def _ids(words: Sequence[str]) -> dict[str, int]:
+    return {word: index for index, word in enumerate((PADDING, UNKNOWN, *words))}
 
 
 def _ranked(counts: Counter[str], min_count: int) -> tuple[str, ...]:

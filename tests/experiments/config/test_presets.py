@@ -14,8 +14,7 @@ from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.numbers import Notation
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_dataset import TextDataset
-from probattn.experiments.data.text.tokens import fit
+from probattn.experiments.data.text.text_dataset import from_parts
 from probattn.experiments.runs.build import build
 from probattn.inference import guide_checks, warm_start
 
@@ -40,8 +39,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     settings = PRESETS[name].with_changes(["network.depth=2"])
     if settings.network.kind == "text":
         texts = Texts(("one word", "and another"), torch.arange(2))
-        tokens = fit(settings.network, texts)
-        dataset = TextDataset("made up", ("a", "b"), texts, texts, texts, tokens, {})
+        dataset = from_parts("made up", ("a", "b"), texts, texts, texts, network=settings.network)
         guide_checks.check(*build(settings, dataset))
         return
     kind = settings.data.name
@@ -49,7 +47,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
         rows = [{"a": "1", "b": "x", "c": "y", "d": "2"}, {"a": "2", "b": "y", "c": "y", "d": "2"}]
         encoding = TableEncoding.fit(rows, notations={"a": Notation(), "b": None, "c": None, "d": Notation()})
         table = Table(encoding.features(rows, ["", ""]), torch.arange(2))
-        guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), encoding, "label", table, table, table)))
+        guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), table, table, table, encoding, "label")))
         return
     sizes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
     channels, size, classes = sizes.get(kind, (3, 32, 3))

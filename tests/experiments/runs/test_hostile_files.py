@@ -100,9 +100,9 @@ class TestPickles:
     def test_caches(self, tmp_path, evil):
         path = tmp_path / "cifar10.pt"
         path.write_bytes(pickle.dumps(evil))
-        assert cache.read_or_compute(path, stamp={}, compute=lambda: "computed") == "computed"
-        torch.save({"stamp": {}, "value": evil}, path)
-        assert cache.read_or_compute(path, stamp={}, compute=lambda: "computed") == "computed"
+        assert cache.read_or_compute(path, sources=[], compute=lambda: "computed") == "computed"
+        torch.save({"stamp": [], "value": evil}, path)
+        assert cache.read_or_compute(path, sources=[], compute=lambda: "computed") == "computed"
 
     @pytest.mark.parametrize("name", ["fog", "labels"])
     def test_arrays_of_objects(self, tmp_path, evil, name):

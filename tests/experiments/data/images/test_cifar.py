@@ -145,7 +145,7 @@ def test_a_damaged_image_is_named(root):
 
 
 def test_an_unknown_data_set_is_refused():
-    with pytest.raises(ValueError, match="unknown data set 'mnist': choose one of digits, cifar10, cifar100"):
+    with pytest.raises(ValueError, match="unknown image data set 'mnist': choose one of digits, cifar10, cifar100"):
         load("mnist")
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from probattn.experiments.data.images.image_loader import ImageLoader, crop_flip
+from probattn.experiments.data.batch_loader import ImageLoader, crop_flip
 from probattn.experiments.data.images.labelled_images import Images
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
@@ -17,7 +17,7 @@ def noise(count=23):
 
 def loader(data=None, **options):
     data = noise() if data is None else data
-    return ImageLoader(data, **{"batch_size": 5, "mean": MEAN, "std": STD} | options)
+    return ImageLoader(data.images, data.labels, **{"batch_size": 5, "mean": MEAN, "std": STD} | options)
 
 
 def seeded(seed=0):
@@ -111,5 +111,5 @@ def test_the_device_does_not_change_the_epoch():
 
 
 def test_no_images_are_refused():
-    with pytest.raises(ValueError, match="there are no images"):
+    with pytest.raises(ValueError, match="there are no examples"):
         loader(noise(0))

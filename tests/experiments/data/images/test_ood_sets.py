@@ -85,11 +85,11 @@ def test_a_folder_gives_every_image_at_any_depth_in_order(tmp_path, monkeypatch,
     assert data.labels.tolist() == [-1] * 4
 
 
-@pytest.mark.parametrize(("place", "problem"), [("nowhere/at/all", "is no folder"), ("./empty", "holds no images")])
-def test_no_folder_or_an_empty_one(tmp_path, monkeypatch, place, problem):
+@pytest.mark.parametrize("place", ["nowhere/at/all", "./empty"])
+def test_no_folder_or_an_empty_one(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty" / "deeper").mkdir(parents=True)
-    with pytest.raises(DatasetError, match=problem):
+    with pytest.raises(DatasetError, match="holds 0 of 1 images"):
         load(place, **RGB)
 
 
@@ -145,7 +145,7 @@ def test_packed_archives_need_no_network(tmp_path, monkeypatch, name, write, pix
 
 def test_half_an_archive_is_refused(tmp_path, write):
     write(tmp_path / "LSUN" / "test", count=2)
-    with pytest.raises(DatasetError, match=rf"{tmp_path}/LSUN/test holds 2 of 10,000 images: unpack it again"):
+    with pytest.raises(DatasetError, match=rf"{tmp_path}/LSUN/test holds 2 of 10,000 images: give its complete folder"):
         load("lsun-crop", root=tmp_path, **RGB)
 
 

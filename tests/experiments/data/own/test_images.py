@@ -8,7 +8,6 @@ from PIL import Image
 
 from probattn.experiments.config.data import ImageFolderSettings
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import Shares
 from probattn.experiments.data.own.images import read
 from probattn.experiments.sharing.inputs import read_images
 
@@ -20,7 +19,7 @@ def fill(folder, number, colour=(1, 2, 3), first=0):
 
 
 def load(path, **options):
-    return read(path, **({"image_size": 8, "shares": Shares(0.1, 0.2), "seed": 0, "limit": None} | options))
+    return read(path, **({"image_size": 8, "shares": {"valid": 0.1, "test": 0.2}, "seed": 0, "limit": None} | options))
 
 
 def test_one_folder_is_split_and_labels_are_the_folders_in_the_order_of_their_names(tmp_path):

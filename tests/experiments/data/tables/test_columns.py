@@ -57,7 +57,7 @@ def test_missing_numbers_and_numbers_of_json():
 
 
 def kinds(columns, **options):
-    return column_kinds(pd.DataFrame(columns, dtype=object), **options)
+    return column_kinds(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
 
 
 def test_a_comma_may_separate_thousands_and_other_columns_decide():
@@ -83,7 +83,7 @@ def test_columns_that_number_the_rows_are_no_features():
     found = kinds(columns)
     assert [name for name, kind in found.items() if kind == "numbers the rows"] == ["Unnamed: 0", "row"]
     assert found["empty"] == "empty"
-    assert kinds(columns, numbers=["row"], categories=["Unnamed: 0"], ignore=["half"]) == found | {
+    assert kinds(columns, chosen={"row": "number", "Unnamed: 0": "category", "half": "ignored"}) == found | {
         "row": Notation(), "Unnamed: 0": "category", "half": "ignored"
     }  # fmt: skip
 
@@ -96,7 +96,7 @@ def test_what_the_owner_must_decide_stops_with_a_table_of_columns(caplog):
     cells = pd.DataFrame(
         {"weight": ["12 kg", "900 g", "", "3 kg"], "id": list("1234"), "b": ["x", "y", "x", "z"], "n": list("5638")}
     )
-    found = column_kinds(cells)
+    found = column_kinds(cells, chosen={})
     with pytest.raises(DatasetError) as error:
         feature_notations(found, table=describe_columns(cells, found), label_column="b", path="a.csv")
     lines = str(error.value).splitlines()
@@ -106,7 +106,7 @@ def test_what_the_owner_must_decide_stops_with_a_table_of_columns(caplog):
     ]  # fmt: skip
     for setting in ("data.categorical_columns", "data.ignore_columns", "data.number_columns", "data.decimal"):
         assert setting in lines[-1]
-    chosen = column_kinds(cells, categories=["weight"])
+    chosen = column_kinds(cells, chosen={"weight": "category"})
     with caplog.at_level(logging.WARNING):
         table = describe_columns(cells, chosen)
         features = feature_notations(chosen, table=table, label_column="b", path="a.csv")

@@ -9,12 +9,11 @@ import torch
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import Shares
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.numbers import Notation
 from probattn.experiments.data.tables.table_dataset import read
 
-DIVISION = {"shares": Shares(0.1, 0.2), "seed": 0, "limit": None}
+DIVISION = {"shares": {"valid": 0.1, "test": 0.2}, "seed": 0, "limit": None}
 
 
 def write(path, rows, **options):

@@ -88,7 +88,7 @@ def test_the_archive_of_cola_is_read_where_it_lies(tmp_path, name, above):
 )
 def test_a_broken_file_of_cola_is_named(tmp_path, line):
     write_cola(tmp_path / "raw", in_domain_dev=b"bc01\t0\t*\tMary sleeped.\n" + line + b"\n")
-    with pytest.raises(DatasetError, match=r"in_domain_dev\.tsv, line|CoLA in .*raw is damaged"):
+    with pytest.raises(DatasetError, match=r"in_domain_dev\.tsv"):
         read_cola(tmp_path)
 
 

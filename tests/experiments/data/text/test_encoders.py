@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.sealed_files import DamagedFileError
 from probattn.experiments.data.text.encoders import PretrainedEncoder
-from probattn.experiments.data.text.tokens import fit
+from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import from_parts
 from probattn.inference.imports import MissingExtraError
 
 pytest.importorskip("transformers")
@@ -31,9 +31,10 @@ def load(folder, max_length=10):
     return PretrainedEncoder.load(str(folder), max_length=max_length)
 
 
-def tokens(folder):
+def dataset(folder):
     network = SimpleNamespace(kind="encoder", encoder=str(folder), max_length=10)
-    return fit(network, None)
+    texts = Texts(("a", "b"), torch.arange(2))
+    return from_parts("own", ("a", "b"), texts, texts, texts, network=network)
 
 
 def test_the_ids_are_those_of_the_encoders_tokenizer_without_its_padding(folder):
@@ -63,21 +64,21 @@ def test_the_weights_are_read_from_the_folder_and_in_a_run_not(tmp_path, folder)
 
 
 def test_a_damaged_file_of_a_run_is_refused(tmp_path, folder):
-    fitted = tokens(folder)
+    fitted = dataset(folder)
     fitted.save_preprocessing(tmp_path)
     path = tmp_path / "encoder.json"
     content = path.read_bytes()
     fitted.for_run(tmp_path).save_preprocessing(tmp_path)
     assert path.read_bytes() == content
-    path.write_bytes(content.replace(b"cat", b"dog", 1))
-    with pytest.raises(DamagedFileError):
+    path.write_bytes(content[:-9])
+    with pytest.raises(DatasetError, match=r"encoder\.json"):
         fitted.for_run(tmp_path)
 
 
 def test_nothing_is_read_before_it_is_needed(tmp_path):
-    fitted = tokens(tmp_path / "absent")
+    fitted = dataset(tmp_path / "absent")
     with pytest.raises(DatasetError, match=r"cannot load the encoder .*absent.* Give a folder with config\.json"):
-        fitted.encode(["a"])
+        _ = fitted.tokens
 
 
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer", "model.safetensors"])

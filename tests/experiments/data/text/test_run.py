@@ -56,7 +56,7 @@ def test_a_run_that_is_finished_keeps_its_words_and_needs_them(command, trained)
     code, out, err = command("train", "kep-svgp/cola", "--out", trained, "--resume", *changes())
     assert (code, err) == (0, "")
     assert "nothing to do" in out
-    assert WordTokenizer.load(trained / "tokenizer.json").spelling == 5
+    assert WordTokenizer.read(trained / "tokenizer.json").spelling == 5
     (trained / "tokenizer.json").unlink()
     code, _, err = command("evaluate", trained)
     assert code == 1
@@ -110,7 +110,7 @@ def test_a_program_of_texts_comes_with_its_tokenizer(command, trained, tmp_path)
     files = {"tokenizer.json": "", "probattn.json": ""}
     program = torch.export.load(path, extra_files=files).module()
     (tmp_path / "tokenizer.json").write_text(files["tokenizer.json"], encoding="utf-8")
-    tokenizer = WordTokenizer.load(tmp_path / "tokenizer.json")
+    tokenizer = WordTokenizer.read(tmp_path / "tokenizer.json")
     run = open_run(trained)
     torch.manual_seed(0)
     expected = predict(run.model, run.guide, run.batches(run.dataset.test), num_samples=2)

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.sealed_files import DamagedFileError
 from probattn.experiments.data.text import corpora, text_dataset
 from probattn.experiments.data.text.labelled_texts import Texts, decode, well_formed
 from probattn.experiments.data.text.text_dataset import from_parts, load
-from probattn.experiments.data.text.tokens import fit
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 OPTIONS = {"max_length": 12, "min_count": 1, "max_words": None, "spelling": 0}
@@ -63,7 +61,7 @@ def test_a_limit_keeps_a_part_of_all_but_the_test_parts(corpus):
 def test_tokens_are_fitted_to_the_training_part_and_batches_have_them(corpus):
     dataset = load("cola", PLAIN, root=corpus)
     tokenizer = WordTokenizer.fit(dataset.train.texts, max_length=12, min_count=1)
-    assert dataset.tokens.encoder == tokenizer
+    assert dataset.tokens == tokenizer
     (x, y, mask), *_ = dataset.batches(dataset.test, batch_size=30)
     for row, real, text in zip(x, mask, dataset.test.texts, strict=True):
         assert torch.equal(row[real], tokenizer.encode(text))
@@ -83,13 +81,13 @@ def test_a_run_reads_texts_with_its_own_tokens(corpus, tmp_path, network, monkey
     assert (tmp_path / "tokenizer.json").read_bytes() == written
     monkeypatch.setattr(WordTokenizer, "fit", lambda *_, **__: pytest.fail("was fitted"))
     run = load("cola", network, root=corpus, limit=20).for_run(tmp_path)
-    expected = dataset.tokens.encode(dataset.test.texts)
-    assert all(map(torch.equal, run.tokens.encode(dataset.test.texts), expected))
+    expected = dataset.tokens.encode_batch(dataset.test.texts)
+    assert all(map(torch.equal, run.tokens.encode_batch(dataset.test.texts), expected))
     sent = pickle.loads(pickle.dumps(run))
-    assert all(map(torch.equal, sent.tokens.encode(dataset.test.texts), expected))
+    assert all(map(torch.equal, sent.tokens.encode_batch(dataset.test.texts), expected))
 
 
-@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", DamagedFileError)])
+@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", DatasetError)])
 def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, error):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
@@ -100,8 +98,8 @@ def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, erro
 @pytest.mark.parametrize("network", [PLAIN, SPELLED])
 def test_the_embedding_reads_what_the_tokens_are(network):
     texts = Texts(("one word", "and another one"), torch.arange(2))
-    tokens = fit(network, texts)
-    first, second = tokens.encode(texts.texts)
+    tokens = from_parts("own", ("a", "b"), texts, texts, texts, network=network).tokens
+    first, second = tokens.encode_batch(texts.texts)
     embedding = tokens.embedding(4)
     assert embedding(first[None]).shape == (1, 2, 4)
     torch.testing.assert_close(embedding(second[None])[0, 2], embedding(first[None])[0, 0])
@@ -130,14 +128,14 @@ def test_texts_without_spaces_are_read_by_character(texts, caplog, tmp_path):
     whole = Texts(tuple(texts), torch.arange(len(texts)) % 2)
     network = SimpleNamespace(**vars(PLAIN) | {"min_count": 2, "max_length": 50})
     with caplog.at_level(logging.WARNING):
-        tokens = from_parts("own", ("a", "b"), whole, whole, whole, network=network).tokens
-        encoded = tokens.encode(whole.texts)
+        dataset = from_parts("own", ("a", "b"), whole, whole, whole, network=network)
+        encoded = dataset.tokens.encode_batch(whole.texts)
     assert "each character is a token" in caplog.text
     assert [len(ids) for ids in encoded] == [len(text) for text in texts]
     assert torch.cat(encoded).unique().numel() > 3
     assert (torch.cat(encoded) == 1).float().mean() < 0.1
-    tokens.save_preprocessing(tmp_path)
-    assert all(map(torch.equal, tokens.for_run(tmp_path).encode(whole.texts), encoded))
+    dataset.save_preprocessing(tmp_path)
+    assert all(map(torch.equal, dataset.for_run(tmp_path).tokens.encode_batch(whole.texts), encoded))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.sealed_files import read_json
+from probattn.experiments.data.preprocessing import read_json
 from probattn.experiments.data.text.word_tokenizer import BEGIN, END, WordTokenizer
 
 TEXTS = ("The cat sat.", "the dog sat, the cat ran!", "A well-known dog isn't The cat.")
@@ -140,7 +140,7 @@ def test_a_saved_one_is_the_same(tmp_path_factory, data, max_length, spelling):
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tokenizer = WordTokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
     tokenizer.save(path)
-    loaded = WordTokenizer.load(path)
+    loaded = WordTokenizer.read(path)
     assert loaded == tokenizer
     assert all(torch.equal(loaded.encode(text), tokenizer.encode(text)) for text in data)
     assert list(path.parent.iterdir()) == [path]
@@ -160,14 +160,7 @@ def test_words_are_saved_as_a_hugging_face_tokenizer(saved):
     assert words.encode("B a").tokens == ["b", "a"]
 
 
-def test_a_missing_file_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        WordTokenizer.load(tmp_path / "tokenizer.json")
-
-
-def test_nothing_to_fit_or_encode_is_refused():
+def test_nothing_to_fit_is_refused():
     for empty in ([], [" \n"]):
         with pytest.raises(ValueError, match="there is no word in the texts"):
             WordTokenizer.fit(empty, max_length=9)
-    with pytest.raises(ValueError, match="the text is empty"):
-        WordTokenizer.fit(TEXTS, max_length=9).encode(" \u2003")
