@@ -26,8 +26,8 @@ class Network:
     def __post_init__(self) -> None:
         # A network without blocks would train, and constructors take the other sizes only after the data are read.
         sizes = {field.name: getattr(self, field.name) for field in fields(self) if field.name in SIZES}
-        if wrong := [f"network.{name}={value}" for name, value in sizes.items() if not 1 <= value < 2**31]:
-            raise SettingsError(f"{', '.join(wrong)}: a size is at least 1")
+        if wrong := [f"network.{name}={value}" for name, value in sizes.items() if not 1 <= value <= 100_000]:
+            raise SettingsError(f"{', '.join(wrong)}: a size is between 1 and 100,000")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,7 +104,10 @@ def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
     accelerator, devices = settings.train.accelerator, settings.train.devices
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    fabric = make_fabric(accelerator, devices)
+    try:
+        fabric = make_fabric(accelerator, devices)
+    except TypeError as error:  # of Lightning, which also has errors of values that are readable
+        raise SettingsError(f"train.devices={devices}: {error}") from error
     if fabric.world_size != world().size:
         raise SettingsError(f"train.devices={devices}: torchrun starts a process for each device")
     broadcast_result(lambda: check_free(out, settings, resume=resume))

@@ -46,7 +46,7 @@ class Pipeline:
     @classmethod
     def open(cls, name: str | Path) -> Self:
         """Open the folder of a run, or else what :meth:`from_pretrained` takes; errors are those of the two."""
-        if Path(name).is_dir() and not (Path(name) / CONFIG).exists():
+        if Path(name).exists() and not (Path(name) / CONFIG).exists():
             return cls.from_run(name)
         return cls.from_pretrained(name)
 
