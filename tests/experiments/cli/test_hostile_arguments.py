@@ -39,7 +39,7 @@ ROWS = {
     "--workers": each(["study", "--workers"], "", "0", BIG),
     "--epochs": [*each(["study", "--epochs"], BIG, "nan"), *each(["demo", "--epochs"], "-1", BIG, "1e3")],
     "--num-samples": each([*EVALUATE, "--num-samples"], "0", BIG, "nan"),
-    "--seed": [*each([*EVALUATE, "--seed"], "-1", BIG, str(2**63), "x"), ["check-gp", "--seed", BIG]],
+    "--seed": [*each([*EVALUATE, "--seed"], "-1", BIG, str(2**63), "x"), ["check-posterior", "--seed", BIG]],
     "--rounds": each(["bench", "layers", "--rounds"], "0", BIG),
     "--device": each(["bench", "layers", "--device"], ESC, "tpu"),
     "severit": each([*EVALUATE, "--shift", "--severities"], "", "x", "1,,2", "0", "6", BIG),
@@ -53,13 +53,16 @@ ROWS = {
     "accelerator": changes("train.accelerator", "", ESC, "warp"),
     "num_samples": changes("train.num_samples", "0", BIG),
     "dropout": changes("network.dropout", "nan", "inf", "-0.1", "1", "2"),
-    "dim": [*changes("network.dim", "0", "-1", "nan", BIG, "none"), *changes("network.mlp_dim", BIG)],
-    "depth": changes("network.depth", "0", BIG),
-    "heads": changes("network.heads", "3", BIG),
-    "patch_size": changes("network.patch_size", "0", "3", BIG),
+    "dim": [
+        *changes("network.dim", "0", "-1", "nan", BIG, "10000000", "none"),
+        *changes("network.mlp_dim", BIG, "1000000000"),
+    ],
+    "depth": changes("network.depth", "0", BIG, "10000000"),
+    "heads": changes("network.heads", "3", "10000000", BIG),
+    "patch_size": changes("network.patch_size", "0", "3", "10000000", BIG),
     "data.": [*changes("data.batch_size", "0", BIG), *changes("data.limit", "0", BIG)],
-    "rank": changes("layer.rank", "0", "100", BIG),
-    "last": changes("layer.last", "9", BIG),
+    "rank": changes("layer.rank", "0", "100", "10000000", BIG),
+    "last": changes("layer.last", "9", "10000000", BIG),
     "scale": changes("layer.scale", "0", "-1", "nan"),
     "data": changes("data.name", "", "mnist", ESC, BYTE),
     # paths
@@ -71,6 +74,7 @@ ROWS = {
         *each(["study", "--out"], "{tmp}/file", "{tmp}/loop/x", "/proc/x", "{tmp}/" + BYTE),
         *each(["reproduce", "cgp/table-1", "--out"], "{tmp}/file", "{tmp}/" + BYTE),
         *each(["compare", "{run}", "--out"], "{tmp}/file", "{tmp}/fifo", "{tmp}/" + BYTE),
+        *each(["check-posterior", "--out"], "{tmp}/file", "{tmp}/loop", "{tmp}/" + BYTE),
         *each(EXPORT, "{tmp}/file/x.pt2", "{tmp}/fifo", "/dev/null", "{tmp}/" + BYTE + "/x.pt2"),
         *each(["bench", "layers", "--out"], "{tmp}/empty", "/dev/null", "/proc/x/x", "{tmp}/" + BYTE + "/x"),
     ],
@@ -83,6 +87,7 @@ ROWS = {
     "holds no run": [
         *each(["evaluate"], "{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE),
         *each(["compare"], "{tmp}/fifo", "{tmp}/new"),
+        *(["export", place, "--out", "{tmp}/x.pt2"] for place in ("{tmp}/file", "{tmp}/fifo")),
     ],
     "loop": [["evaluate", "{tmp}/loop"], ["compare", "{tmp}/loop"]],
     "a.png": each([*EVALUATE, "--ood"], "{tmp}/pipes"),
@@ -118,6 +123,7 @@ def test_good_arguments_are_accepted(place, evaluated):
             ["train", KEP, "--out", f"{place}/{ESC}"],
             ["evaluate", str(evaluated[KEP]), "--seed", str(2**63 - 1), "--num-samples", "3"],
             ["bench", "scaling", "--out", f"{place}/results.csv"],
+            ["check-posterior", "--out", f"{place}/check"],
         ):
             assert run(arguments).status == ACCEPTED, arguments
 
