@@ -30,12 +30,20 @@ def _columns(names: Any) -> Any:
     return [name.strip(" '\"") for name in names.strip("[]").split(",")] if isinstance(names, str) else names
 
 
+def _colour(name: str) -> str:
+    try:
+        ImageColor.getrgb(name)
+    except ValueError as error:
+        raise ValueError(f"data.background={name} is no colour; name one such as white, or write #rrggbb") from error
+    return name
+
+
 # Type of the file or folder of a user's data, or the name of a Hugging Face data set.
 DataPath = Annotated[str, AfterValidator(_absolute)]
 # Type of names of columns, as a list or with commas between them.
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 # Type of a colour that Pillow knows.
-Colour = Annotated[str, AfterValidator(lambda name: ImageColor.getrgb(name) and name)]
+Colour = Annotated[str, AfterValidator(_colour)]
 setting = functools.partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
 
 

@@ -60,9 +60,9 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches of one epoch."""
-        yield from map(self._batch, self._indices())
+        yield from map(self._batch, self._positions())
 
-    def _indices(self) -> Sequence[Tensor]:
+    def _positions(self) -> Sequence[Tensor]:
         """Return the positions of each batch of an epoch, on the CPU."""
         if self.shuffle:
             return torch.randperm(self.num_data, generator=self.generator).split(self.batch_size)
@@ -142,9 +142,9 @@ class TextLoader(BatchLoader):
         self._starts = self._lengths.cumsum(0) - self._lengths
         self.order = self._lengths.argsort(stable=True, descending=True) if by_length else None
 
-    def _indices(self) -> Sequence[Tensor]:
+    def _positions(self) -> Sequence[Tensor]:
         if not self.shuffle:
-            return super()._indices()
+            return super()._positions()
         order = torch.randperm(self.num_data, generator=self.generator)
         groups = order.split(_BATCHES_PER_GROUP * self.batch_size)
         ordered = (group[self._lengths[group].argsort(stable=True)] for group in groups)

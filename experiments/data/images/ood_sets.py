@@ -105,7 +105,9 @@ def _sources(name: str, root: Path, size: int) -> Iterable[Path | np.ndarray]:
     if name in cifar.CIFAR:
         return cifar.read(name, root)[2].images.permute(0, 2, 3, 1).numpy()
     if "/" in name or os.sep in name or name.startswith((".", "~")):
-        return _find_images(Path(name).expanduser())
+        if not (folder := Path(name).expanduser()).is_dir():
+            raise DatasetError(f"{name} is no folder of images")
+        return _find_images(folder)
     near = get_close_matches(name, NAMES, n=3) or NAMES
     raise ValueError(f"unknown OOD set {name!r}: choose one of {', '.join(near)}, or a folder's path like ./photos")
 
@@ -124,6 +126,8 @@ def _archive(archive: Archive, root: Path) -> list[Path]:
 
 def _find_images(folder: Path, *, number: int = 1) -> list[Path]:
     files = sorted(file for file in find_files(folder) if is_image(file.name))
+    if not files:
+        raise DatasetError(f"{folder.absolute()} holds no image")
     if len(files) < number:
         raise DatasetError(f"{folder.absolute()} holds {len(files):,} of {number:,} images: give its complete folder")
     return files

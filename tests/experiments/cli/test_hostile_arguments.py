@@ -39,7 +39,7 @@ ROWS = {
     "--workers": each(["study", "--workers"], "", "0", BIG),
     "--epochs": [*each(["study", "--epochs"], BIG, "nan"), *each(["demo", "--epochs"], "-1", BIG, "1e3")],
     "--num-samples": each([*EVALUATE, "--num-samples"], "0", BIG, "nan"),
-    "--seed": [*each([*EVALUATE, "--seed"], "-1", BIG, str(2**63), "x"), ["check-posterior", "--seed", BIG]],
+    "--seed": [*each([*EVALUATE, "--seed"], "-1", BIG, str(2**63), "x")],
     "--rounds": each(["bench", "layers", "--rounds"], "0", BIG),
     "--device": each(["bench", "layers", "--device"], ESC, "tpu"),
     "severit": each([*EVALUATE, "--shift", "--severities"], "", "x", "1,,2", "0", "6", BIG),
@@ -74,7 +74,6 @@ ROWS = {
         *each(["study", "--out"], "{tmp}/file", "{tmp}/loop/x", "/proc/x", "{tmp}/" + BYTE),
         *each(["reproduce", "cgp/table-1", "--out"], "{tmp}/file", "{tmp}/" + BYTE),
         *each(["compare", "{run}", "--out"], "{tmp}/file", "{tmp}/fifo", "{tmp}/" + BYTE),
-        *each(["check-posterior", "--out"], "{tmp}/file", "{tmp}/loop", "{tmp}/" + BYTE),
         *each(EXPORT, "{tmp}/file/x.pt2", "{tmp}/fifo", "/dev/null", "{tmp}/" + BYTE + "/x.pt2"),
         *each(["bench", "layers", "--out"], "{tmp}/empty", "/dev/null", "/proc/x/x", "{tmp}/" + BYTE + "/x"),
     ],
@@ -123,7 +122,6 @@ def test_good_arguments_are_accepted(place, evaluated):
             ["train", KEP, "--out", f"{place}/{ESC}"],
             ["evaluate", str(evaluated[KEP]), "--seed", str(2**63 - 1), "--num-samples", "3"],
             ["bench", "scaling", "--out", f"{place}/results.csv"],
-            ["check-posterior", "--out", f"{place}/check"],
         ):
             assert run(arguments).status == ACCEPTED, arguments
 

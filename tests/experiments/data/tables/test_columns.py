@@ -98,7 +98,7 @@ def test_what_the_owner_must_decide_stops_with_a_table_of_columns(caplog):
     )
     found = column_kinds(cells, chosen={})
     with pytest.raises(DatasetError) as error:
-        feature_notations(found, table=describe_columns(cells, found), label_column="b", path="a.csv")
+        feature_notations(cells, found, label_column="b", path="a.csv")
     lines = str(error.value).splitlines()
     assert lines[1].split() == ["column", "kind", "range", "missing", "example"]
     assert [line.split()[:2] for line in lines[2:6]] == [
@@ -108,10 +108,9 @@ def test_what_the_owner_must_decide_stops_with_a_table_of_columns(caplog):
         assert setting in lines[-1]
     chosen = column_kinds(cells, chosen={"weight": "category"})
     with caplog.at_level(logging.WARNING):
-        table = describe_columns(cells, chosen)
-        features = feature_notations(chosen, table=table, label_column="b", path="a.csv")
+        features = feature_notations(cells, chosen, label_column="b", path="a.csv")
     assert features == {"weight": None, "n": Notation()}
     assert "'id' is left out" in caplog.text
-    table = table.set_index("column")
+    table = describe_columns(cells, chosen).set_index("column")
     assert table.loc["n"].tolist() == ["number", "3 to 8", "0%", "5"]
     assert table.loc["weight", "missing"] == "25%"

@@ -132,5 +132,5 @@ def test_twins_start_from_the_same_encoder(corpus, encoder):
 def test_a_preset_without_encoder_says_what_to_give(command, corpus, tmp_path):
     code, _, err = command("train", KEP, "--out", tmp_path / "run")
     assert code == 1
-    assert "give its folder with --encoder FOLDER (config.json, model.safetensors and the tokenizer's files" in err
+    assert "name its folder with --encoder FOLDER" in err
     assert not (tmp_path / "run").exists()
