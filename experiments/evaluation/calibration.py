@@ -1,6 +1,7 @@
 """What a run's predictions need to be acted on, fitted on its validation data and stored beside its weights."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,7 @@ from probattn.inference.decisions.conformal import CQR, LAC, ByClass
 from probattn.inference.io.files import write_bytes
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.metrics import regression
+from probattn.inference.prediction.predictor import FewExamplesWarning
 
 CALIBRATION = "calibration.json"
 
@@ -71,7 +73,7 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
             **origin,
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
-            class_quantiles=tuple(ByClass(alpha=1 - level).fit_prediction(scaled).quantile.tolist()),
+            class_quantiles=_class_quantiles(scaled, alpha=1 - level),
             confidence=RiskThreshold(target=max_risk).fit_prediction(scaled).confidence,
         )
 
@@ -164,3 +166,10 @@ def _covered(sets: Tensor, labels: Tensor) -> Tensor:
 
 def _means(values: dict[str, Tensor]) -> dict[str, float]:
     return {key: value.double().mean().item() for key, value in values.items()}
+
+
+def _class_quantiles(valid: Prediction, *, alpha: float) -> tuple[float, ...]:
+    """Return q̂ of each class; how few examples a class has is in the report, not a warning for each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewExamplesWarning)
+        return tuple(ByClass(alpha=alpha).fit_prediction(valid).quantile.tolist())
