@@ -89,7 +89,7 @@ def test_a_folder_gives_every_image_at_any_depth_in_order(tmp_path, monkeypatch,
 def test_no_folder_or_an_empty_one(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty" / "deeper").mkdir(parents=True)
-    with pytest.raises(DatasetError, match="holds 0 of 1 images"):
+    with pytest.raises(DatasetError, match="no folder of images|holds no image"):
         load(place, **RGB)
 
 
