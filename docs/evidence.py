@@ -3,68 +3,78 @@
 Needs the extra ``cli``.
 """
 
-import csv
-import math
 from pathlib import Path
 
+import pandas as pd
+
+from probattn.experiments.evaluation.methods import row_label
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.studies.compare import compare_results
 
 FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 METRICS = ("accuracy", "nll", "ece", "aurc")
-WITH_GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
-TEMPERATURE = " + temperature scaling"
-ROWS = {
-    "IMDB: KEP-SVGP": ("imdb/differences.csv", "kep-svgp/imdb"),
-    f"IMDB: KEP-SVGP{TEMPERATURE}": ("imdb/differences.csv", f"kep-svgp/imdb{TEMPERATURE}"),
-    "CIFAR-10: KEP-SVGP": ("cifar10-30-epochs/test.csv", "kep-svgp/cifar10"),
-    f"CIFAR-10: KEP-SVGP{TEMPERATURE}": ("cifar10-30-epochs/test.csv", f"kep-svgp/cifar10{TEMPERATURE}"),
-    "CIFAR-10: softmax plus GP": ("cifar10-30-epochs/test.csv", f"kep-svgp/cifar10 {WITH_GP}"),
-    f"CIFAR-10: softmax plus GP{TEMPERATURE}": (
-        "cifar10-30-epochs/test.csv",
-        f"kep-svgp/cifar10 {WITH_GP}{TEMPERATURE}",
-    ),
-    f"CoLA, fine-tuned: KEP-SVGP{TEMPERATURE}": ("finetune-cola/test.csv", f"finetune/cola{TEMPERATURE}"),
-    f"CoLA, fine-tuned: softmax plus GP{TEMPERATURE}": (
-        "finetune-cola/test.csv",
-        f"finetune/cola {WITH_GP}{TEMPERATURE}",
-    ),
-    f"CoLA, fine-tuned: sparse CGP{TEMPERATURE}": ("finetune-cola/test.csv", f"finetune/cola-sparse{TEMPERATURE}"),
-    "digits: KEP-SVGP": ("digits/test.csv", "digits/kep-svgp"),
-    "digits: sparse CGP": ("digits/test.csv", "digits/sparse-cgp"),
-    "corrupted digits: KEP-SVGP": ("digits/shift.csv", "digits/kep-svgp"),
-    "corrupted digits: sparse CGP": ("digits/shift.csv", "digits/sparse-cgp"),
+SEEDS = 5
+GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
+SHIFT = "shift/mean/1-3-5"
+SOFTMAX = {
+    "imdb": "kep-svgp/imdb-softmax",
+    "cifar10": "kep-svgp/cifar10-softmax",
+    "finetune-cola": "finetune/cola-softmax",
+    "digits": "digits/softmax",
 }
-"""Row of the figure → file and row of the results."""
+"""Study → its run with softmax attention."""
+SCALED = " + temperature scaling"
+ROWS = {
+    "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb", "posterior", "test"),
+    f"IMDB: KEP-SVGP{SCALED}": ("imdb", "kep-svgp/imdb", "temperature", "test"),
+    "CIFAR-10: KEP-SVGP": ("cifar10", "kep-svgp/cifar10", "posterior", "test"),
+    f"CIFAR-10: KEP-SVGP{SCALED}": ("cifar10", "kep-svgp/cifar10", "temperature", "test"),
+    "CIFAR-10: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}", "posterior", "test"),
+    f"CIFAR-10: softmax plus GP{SCALED}": ("cifar10", f"kep-svgp/cifar10 {GP}", "temperature", "test"),
+    f"CoLA, fine-tuned: KEP-SVGP{SCALED}": ("finetune-cola", "finetune/cola", "temperature", "test"),
+    f"CoLA, fine-tuned: softmax plus GP{SCALED}": ("finetune-cola", f"finetune/cola {GP}", "temperature", "test"),
+    f"CoLA, fine-tuned: sparse CGP{SCALED}": ("finetune-cola", "finetune/cola-sparse", "temperature", "test"),
+    "digits: KEP-SVGP": ("digits", "digits/kep-svgp", "posterior", "test"),
+    "digits: sparse CGP": ("digits", "digits/sparse-cgp", "posterior", "test"),
+    "corrupted digits: KEP-SVGP": ("digits", "digits/kep-svgp", "posterior", SHIFT),
+    "corrupted digits: sparse CGP": ("digits", "digits/sparse-cgp", "posterior", SHIFT),
+}
+"""Row of the figure → study, run, method and test set of the results."""
+
+
+def cells(study: str, run: str, method: str, set_: str) -> dict[str, Cell]:
+    """Return metric → cell with the difference from softmax attention by the same method.
+
+    Raises:
+        ValueError: another number of seeds than :data:`SEEDS`, or a difference from another baseline.
+    """
+    results, baseline = pd.read_csv(RESULTS / f"{study}.csv"), SOFTMAX[study]
+    if "seed" in results:
+        row, twin = row_label(run, method), row_label(baseline, method)
+        compared = compare_results(results, set_, baselines={run: baseline, baseline: baseline})
+        counts = {compared.cells[name][metric].n for name in (row, twin) for metric in METRICS}
+        result = {metric: compared.cells[row][metric] for metric in METRICS}
+    else:
+        wanted = {"run": run, "method": method, "set": set_, "baseline": baseline, "baseline_method": method}
+        lines = results[(results[[*wanted]] == pd.Series(wanted)).all(axis=1)].set_index("metric")
+        counts = set(lines["n"].reindex(METRICS))
+        values = lines.reindex(METRICS)[["mean", "std", "difference", "low", "high"]]
+        result = {metric: Cell((), *numbers) for metric, *numbers in values.itertuples()}
+    if counts != {SEEDS}:
+        raise ValueError(f"{run}, {method}, {set_} of {study} has other than {SEEDS} seeds beside {baseline}")
+    return result
 
 
 def comparison() -> Comparison:
-    """Return the differences of :data:`ROWS` from softmax attention by the same method.
-
-    Raises:
-        ValueError: a row that is compared with another baseline, or over another number of seeds than five.
-    """
-    cells, baselines = {}, {}
-    for label, (name, row) in ROWS.items():
-        with (RESULTS / name).open(encoding="utf-8", newline="") as file:
-            lines = {line["metric"]: line for line in csv.DictReader(file) if line["row"] == row}
-        (baseline,) = {lines[metric]["baseline"] for metric in METRICS}
-        layer, _, method = baseline.partition(" + ")
-        if not layer.endswith("softmax") or method != row.partition(" + ")[2]:
-            raise ValueError(f"{row} of {name} is compared with {baseline!r}, not with softmax by the same method")
-        if {lines[metric]["n"] for metric in METRICS} != {"5"}:
-            raise ValueError(f"{row} of {name} has other than five seeds")
-        baselines[label] = baseline
-        cells[label] = {metric: _cell(lines[metric]) for metric in METRICS}
+    """Return the differences of :data:`ROWS` from softmax attention by the same method."""
     display = {metric: DISPLAY[metric] for metric in METRICS}
-    return Comparison(display, {"": tuple(ROWS)}, baselines, cells, dict.fromkeys(METRICS, frozenset()))
-
-
-def _cell(line: dict[str, str]) -> Cell:
-    return Cell((), math.nan, None, *(float(line[key]) for key in ("difference", "low", "high")))
+    rows = {label: cells(*row) for label, row in ROWS.items()}
+    baselines = {label: SOFTMAX[study] for label, (study, *_) in ROWS.items()}
+    return Comparison(display, {"": tuple(ROWS)}, baselines, rows, dict.fromkeys(METRICS, frozenset()))
 
 
 if __name__ == "__main__":

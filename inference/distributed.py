@@ -52,7 +52,10 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
 
     size = world().size
     if size == 1:
-        return Fabric(accelerator=accelerator, devices=devices)
+        try:
+            return Fabric(accelerator=accelerator, devices=devices)
+        except TypeError as error:
+            raise ValueError(f"devices={devices!r}: {error}") from error
     # A step need not use all parameters, as networks of others may not.
     local, strategy = int(os.environ["LOCAL_WORLD_SIZE"]), DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True)
     fabric = Fabric(accelerator=accelerator, devices=local, num_nodes=size // local, strategy=strategy)

@@ -1,20 +1,52 @@
-"""docs/evidence.py: its rows are in the committed results, and say what the pages say."""
+"""The committed results give the figure and the tables of the pages."""
 
-import csv
 import importlib.util
 import math
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import to_svg
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs" / "when-does-it-help.md", ROOT / "experiments" / "results"
-LINE = "single models,{row},accuracy,{n},0.9,0.01,{baseline},0.01,0.005,0.015\n"
+RESULTS = ROOT / "experiments" / "results"
+COLUMNS = {metric.title: key for key, metric in DISPLAY.items()}
+METHODS = {
+    "": "posterior",
+    "temperature scaling": "temperature",
+    "MC dropout": "mc-dropout",
+    "KFLLLA": "laplace",
+    "SV-DKL": "sv-dkl",
+}
+GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
+TABLES = {
+    "digits/…": ("digits", "digits/{}", {}),
+    "CoLA": (
+        "finetune-cola",
+        "finetune/cola{}",
+        {
+            "softmax": "-softmax",
+            "KEP-SVGP": "",
+            "softmax plus GP": f" {GP}",
+            "KEP-SVGP, residual": " (layer.residual=0.1)",
+            "KEP-SVGP, KL weight 0.1": " (train.kl_weight=0.1)",
+            "sparse CGP": "-sparse",
+        },
+    ),
+    "CoLA | seeds": ("cola", "{}", {}),
+    "IMDB": (
+        "imdb",
+        "kep-svgp/imdb{}",
+        {"softmax": "-softmax", "KEP-SVGP": "", "authors' form": "-paper"},
+    ),
+}
+"""First heading of a table of the results page → study, name of a run, and what a row's name is there."""
 
 
 @pytest.fixture
@@ -25,82 +57,91 @@ def evidence():
     return module
 
 
-def lines_of(name):
-    with (RESULTS / "imdb" / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def read(study):
+    return pd.read_csv(RESULTS / f"{study}.csv")
 
 
-def test_each_row_has_an_interval_of_each_metric(evidence):
-    table = evidence.comparison()
-    assert table.rows == tuple(evidence.ROWS)
-    for row in table.rows:
-        for cell in table.cells[row].values():
-            assert cell.low < cell.difference < cell.high
+def statistics(study):
+    """Return mean and standard deviation over seeds by run, method, test set and metric."""
+    lines, keys = read(study), ["run", "method", "set", "metric"]
+    if "mean" in lines:
+        return lines.groupby(keys)[["mean", "std"]].first()
+    long = lines.melt(id_vars=[*lines.columns[:5]], var_name="metric")
+    return long.groupby(keys)["value"].agg(["mean", "std"])
+
+
+def agrees(text, value):
+    digits = len(text.partition(".")[2])
+    return abs(float(text) - value) <= 10.0**-digits * (0.5 + 1e-6)
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_the_tables_of_the_results_page_are_those_of_the_files(heading):
+    study, name, runs = TABLES[heading]
+    page = (RESULTS / "README.md").read_text(encoding="utf-8").replace("−", "-")
+    start = page.index(f"| {heading} |")
+    header, _, *rows = page[start : page.index("\n\n", start)].splitlines()
+    values, checked = statistics(study), 0
+    columns = [re.match(r" (\S+) [^↑↓]*[↑↓] ?(.*) ", cell) for cell in header.split("|")[2:-1]]
+    for row in rows:
+        label, *cells = re.sub(r"[*\\]", "", row).split("|")[1:-1]
+        run, _, ensemble = label.strip().partition(", ensemble of ")
+        run, _, title = run.partition(" + ")
+        if "less " in run or run.startswith("difference"):
+            continue
+        method, run = f"ensemble of {ensemble}" if ensemble else METHODS[title], name.format(runs.get(run, run))
+        if study == "imdb" and ensemble:
+            continue
+        for column, cell in zip(columns, cells, strict=True):
+            if column is None:  # number of seeds
+                continue
+            metric, subject = COLUMNS[column[1]], column[2].strip()
+            sets = {"": "test", "shifted": "shift/mean/1-3-5", "out of domain": "domain/out-of-domain"}
+            key = (run, method, sets.get(subject, f"ood/{subject}"), metric)
+            if key[2].startswith("ood"):
+                key = (*key[:3], "entropy_auroc")
+            mean, _, std = cell.strip().partition(" ± ")
+            assert agrees(mean, DISPLAY[metric].scale * values.loc[key, "mean"]), (row, key)
+            assert not std or agrees(std, DISPLAY[metric].scale * values.loc[key, "std"]), (row, key)
+            checked += 1
+    assert checked > 40
 
 
 def test_the_figure_is_that_of_the_committed_results(evidence):
     """Its texts, ticks among them, are those of a new drawing; lines may differ between versions of Matplotlib."""
-    found, expected = (
+    drawn, expected = (
         re.findall(r"<!-- (.*?) -->", svg.decode())
         for svg in (evidence.FIGURE.read_bytes(), to_svg(differences(evidence.comparison())))
     )
-    assert found == expected
-    assert f"](figures/{evidence.FIGURE.name})" in PAGE.read_text(encoding="utf-8")
+    assert drawn == expected
+
+
+def test_a_study_with_fewer_seeds_or_another_baseline_is_refused(evidence, monkeypatch, tmp_path):
+    rows = [("cifar10", "kep-svgp/cifar10", "posterior", "test"), ("digits", "digits/kep-svgp", "posterior", "test")]
+    assert evidence.cells(*rows[0])["nll"].n == 5
+    lines = (RESULTS / "cifar10.csv").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "cifar10.csv").write_text("\n".join(line for line in lines if "cifar10,4," not in line))
+    (tmp_path / "digits.csv").write_text((RESULTS / "digits.csv").read_text(encoding="utf-8"))
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+    assert evidence.cells(*rows[1])["nll"].low < 0
+    monkeypatch.setitem(evidence.SOFTMAX, "digits", "digits/kernel")
+    for row in rows:
+        with pytest.raises(ValueError, match="other than 5 seeds"):
+            evidence.cells(*row)
 
 
 def test_imdbs_five_seeds_are_the_three_and_the_two_that_are_kept():
-    seeds = {(line["row"], line["seed"], line["metric"]): float(line["value"]) for line in lines_of("seeds.csv")}
-    three = {line["metric"]: line for line in lines_of("test.csv") if line["row"] == "kep-svgp/imdb"}
-    for line in lines_of("differences.csv"):
-        if line["row"] != "kep-svgp/imdb":
-            continue
-        known = three[line["metric"]]
-        mean, half = float(known["difference"]), (float(known["high"]) - float(known["low"])) / 2
-        squares = 3 * (2 * (half / stats.t.ppf(0.975, 2)) ** 2 + mean**2)  # of the three paired differences
-        others = [
-            seeds["kep-svgp/imdb", seed, line["metric"]] - seeds["kep-svgp/imdb-softmax", seed, line["metric"]]
-            for seed in "34"
-        ]
-        squares += sum(value**2 for value in others)
-        mean = (3 * mean + sum(others)) / 5
+    seeds = (
+        read("imdb-seeds").query("method == 'posterior'").set_index(["run", "seed"])[["accuracy", "nll", "ece", "aurc"]]
+    )
+    pairs = seeds.loc["kep-svgp/imdb"] - seeds.loc["kep-svgp/imdb-softmax"]
+    assert len(pairs) == 2
+    chosen = "run == 'kep-svgp/imdb' and method == 'posterior' and difference.notna()"
+    three, five = (read(study).query(chosen).set_index("metric") for study in ("imdb-three-seeds", "imdb"))
+    for metric, values in pairs.items():
+        mean, low, high = three.loc[metric, ["difference", "low", "high"]]
+        squares = 3 * (2 * ((high - low) / 2 / stats.t.ppf(0.975, 2)) ** 2 + mean**2) + np.square(values).sum()
+        mean = (3 * mean + values.sum()) / 5
         half = stats.t.ppf(0.975, 4) * math.sqrt((squares - 5 * mean**2) / 4 / 5)
         expected = pytest.approx([mean, mean - half, mean + half], rel=1e-6, abs=1e-9)
-        assert [float(line[key]) for key in ("difference", "low", "high")] == expected
-
-
-def test_imdbs_differences_are_those_of_the_results_page(evidence):
-    page = (RESULTS / "README.md").read_text(encoding="utf-8").replace("−", "-").splitlines()
-    found = [line for line in page if line.startswith("| *difference, 95 % interval*")]
-    columns = ("accuracy", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
-    for row, line in zip(("kep-svgp/imdb", "kep-svgp/imdb + temperature scaling"), found, strict=True):
-        numbers = re.findall(r"\+?(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", line)
-        kept = {each["metric"]: each for each in lines_of("differences.csv") if each["row"] == row}
-        for key, texts in zip(columns, numbers, strict=True):
-            for name, text in zip(("difference", "low", "high"), texts, strict=True):
-                value = evidence.DISPLAY[key].scale * float(kept[key][name])
-                unit = 10.0 ** -len(text.partition(".")[2])
-                assert abs(value - float(text)) <= unit * (0.5 + 1e-9), (row, key, name)
-
-
-@pytest.mark.parametrize(
-    ("row", "baseline", "n", "error"),
-    [
-        ("a", "a-softmax", 4, "other than five seeds"),
-        ("a + MC dropout", "a-softmax", 5, "not with softmax by the same method"),
-        ("a + MC dropout", "a-softmax + temperature scaling", 5, "not with softmax by the same method"),
-        ("a", "a (layer.mean=softmax)", 5, "not with softmax by the same method"),
-    ],
-)
-def test_a_row_of_another_baseline_or_number_of_seeds_is_refused(
-    evidence, tmp_path, monkeypatch, row, baseline, n, error
-):
-    header = "group,row,metric,n,mean,std,baseline,difference,low,high\n"
-    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
-    monkeypatch.setattr(evidence, "METRICS", ("accuracy",))
-    monkeypatch.setattr(evidence, "ROWS", {"A": ("test.csv", row)})
-    (tmp_path / "test.csv").write_text(header + LINE.format(row=row, baseline="a-softmax", n=5))
-    if " + " not in row:
-        assert evidence.comparison().cells["A"]["accuracy"].difference == 0.01
-    (tmp_path / "test.csv").write_text(header + LINE.format(row=row, baseline=baseline, n=n))
-    with pytest.raises(ValueError, match=error):
-        evidence.comparison()
+        assert five.loc[metric, ["difference", "low", "high"]].tolist() == expected

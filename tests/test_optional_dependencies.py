@@ -26,9 +26,10 @@ CALLS = {
     "lightning": "import probattn.inference.lightning",
     "cli": "import probattn.experiments",
     "text": "from probattn.experiments.data.text.word_tokenizer import WordTokenizer as T; T.fit('a', max_length=1)",
-    "huggingface": "from probattn.experiments.data.text.hugging_face import load_config; load_config('any')",
-    "ood": "from probattn.experiments.data.ood.downloads import archive_files\n"
-    "archive_files('textures', __import__('pathlib').Path('nowhere'))",
+    "huggingface": "from probattn.experiments.data.text.encoders import PretrainedEncoder\n"
+    "PretrainedEncoder.load('any', max_length=8)",
+    "ood": "from probattn.experiments.data.images.ood_sets import load\n"
+    "load('textures', root='nowhere', size=8, channels=3, in_distribution='digits')",
 }
 """One call that needs each extra; those after ``cli`` are made with its libraries, which they need too."""
 CODE = """

@@ -1,3 +1,3 @@
-"""Benchmarks: time, peak memory and FLOP/s, as ratios within one run.
+"""Benchmarks: time, peak memory and operations of layers and networks, as ratios within one run.
 
 May import ``config``, ``data`` and ``runs``."""

@@ -1,94 +1,69 @@
 """The ``probattn`` command."""
 
 import importlib.metadata
-import os
-from typing import Annotated, Any, NoReturn
+import re
+import sys
+import warnings
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
-from probattn.experiments.cli import (
-    bench,
-    check_gpu,
-    checks,
-    demo,
-    evaluate,
-    export,
-    predict,
-    presets,
-    reproduce,
-    study,
-    train,
+from probattn.experiments.cli import checks, demo, evaluate_command, export, predict, reproduce, study_command
+from probattn.experiments.cli.bench import bench
+from probattn.experiments.cli.presets_command import presets
+from probattn.experiments.cli.terminal import fail
+from probattn.experiments.cli.train_command import train
+from probattn.experiments.runs.environment import keep_memory
+
+# Messages of PyTorch's errors where memory does not suffice.
+OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
+COMMANDS = (
+    *(train, evaluate_command.evaluate, predict.predict, demo.demo, presets),
+    *(study_command.compare, study_command.study),
+    *(checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
 )
-from probattn.experiments.cli.error_messages import fail_with_message
-from probattn.experiments.cli.terminal import interruptible, make_encodable
-from probattn.experiments.runs.allocator import keep_memory
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for command in COMMANDS:
+    app.command()(command)
 
 
-class Commands(TyperGroup):
-    """Group whose commands end with one line when the user presses Ctrl-C, also while they import what they need."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> typer.Context:
-        """Read the command line."""
-        with interruptible("the same command starts again"):
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: typer.Context) -> Any:
-        """Run a command."""
-        with interruptible("the same command starts again"):
-            return super().invoke(ctx)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program."""
+    if version:
         typer.echo(f"probattn {importlib.metadata.version('probattn')}")
         raise typer.Exit
 
 
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program."""
-
-
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("predict")(predict.predict)
-app.command("demo")(demo.demo)
-app.command("presets")(presets.presets)
-app.command("compare")(study.compare)
-app.command("study")(study.study)
-app.command("check-posterior")(checks.check_posterior)
-app.command("check-gp")(checks.check_gp)
-app.command("check-gpu")(check_gpu.check_gpu)
-app.add_typer(bench.app, name="bench")
-app.command("export")(export.export)
-app.command("reproduce")(reproduce.reproduce)
-
-
 def main() -> NoReturn:
-    """Run the command; errors that a user can fix are displayed as one message without a traceback."""
+    """Run the command; errors that a user can mend are one message without a traceback."""
     keep_memory()
-    make_encodable()
-    program = app
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        from torch.distributed.elastic.multiprocessing.errors import record
-
-        program = record(app)  # torchrun reports the rank whose error came first
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
     try:
-        status = program(prog_name="probattn", standalone_mode=False)
+        status = app(prog_name="probattn", standalone_mode=False)
     except Exception as error:
-        fail_with_message(error)
-        raise
-    raise SystemExit(status if isinstance(status, int) else 0)
+        message = _message(error)
+        if message is None:
+            raise
+        fail(message, status=getattr(error, "exit_code", 1))
+    if status == 130:
+        print("stopped", file=sys.stderr)
+    raise SystemExit(status or 0)
+
+
+def _message(error: Exception) -> str | None:
+    """Return the message of an error of usage, of memory, of the system or of this library; None for a bug."""
+    if hasattr(error, "format_message"):  # Typer's errors, whose classes are not public
+        text = " ".join(error.format_message().split()).rstrip(".")
+        context = getattr(error, "ctx", None)
+        if not text:  # the help was displayed instead
+            raise SystemExit(error.exit_code)
+        return f"{text}; see `{context.command_path if context else 'probattn'} --help`"
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
+        return f"out of memory: {str(error).splitlines()[0]}; reduce the samples, the batch size or the network"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.strerror}: {error.filename}"
+    is_ours = type(error).__module__.startswith("probattn.")
+    return str(error) if is_ours or isinstance(error, OSError | ValueError) else None

@@ -1,108 +1,75 @@
-"""Input and output of the command: shared options, messages, tables, errors."""
+"""Input and output of the command: shared options, folders that can be written, messages and tables."""
 
-from __future__ import annotations
-
-import functools
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from probattn.experiments.displayable import ENCODABLE, displayable
-
-if TYPE_CHECKING:
-    from probattn.experiments.reporting.table import Table as MetricsTable
+from probattn.experiments.displayable import displayable
 
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
+# Number of cores that this process may use.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import.
+COUNT, SEED = {"min": 1, "max": 2**31 - 1}, {"min": 0, "max": 2**63 - 1}
+# Length of the longest word that a table does not fold.
+MAX_WORD = 24
+# Maximum number of runs of a preset.
+MAX_RUNS = 10_000
 
 
-def existing(folder: Path | None) -> Path | None:
+def existing(path: Path | None) -> Path | None:
     """Check that the folder or file given with ``--data`` exists, so that no download creates a mistyped one."""
-    if folder is not None and not (folder.expanduser().is_dir() or folder.expanduser().is_file()):
-        raise NotADirectoryError(f"the folder of the data sets {folder} does not exist; correct --data, or create it")
-    return folder
+    if path is not None and not (path.expanduser().is_dir() or path.expanduser().is_file()):
+        raise FileNotFoundError(f"{path} does not exist; correct --data, or create it")
+    return path
 
 
 def check_folder(folder: Path | None) -> Path | None:
-    """Check that a folder given with ``--out`` can be created and written, so that no work is lost at its end.
+    """Check that ``--out``, or the nearest folder above it that exists, can be written, so that no work is lost.
 
     Raises:
-        OSError, ValueError: it cannot be.
+        ValueError: it cannot.
     """
-    if folder is not None:
-        _check_name(folder, option="--out")
-        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
-            raise NotADirectoryError(f"cannot write to {folder}, which is not a folder; choose another with --out")
-        _check_parent(folder, option="--out")
+    place = folder
+    try:
+        str(folder).encode()  # half a surrogate pair stands for a byte that is not UTF-8
+        while place is not None and not os.path.lexists(place):
+            place = place.parent
+        tempfile.TemporaryFile(dir=place).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", "its name is not valid UTF-8")
+        raise ValueError(f"cannot write to {folder} ({reason}); choose another with --out") from error
     return folder
 
 
-def check_file(path: Path | None, *, option: str) -> None:
-    """Create the folder of a file that is written after minutes of work; fail now if the file cannot be written.
+def check_file(path: Path | None) -> None:
+    """Create the folder of the file ``--out``; fail now if the file cannot be written after minutes of work.
 
     Raises:
-        OSError, ValueError: the file cannot be written; ``option`` is named.
+        ValueError: it cannot.
     """
     if path is not None:
-        _check_name(path, option=option)
+        check_folder(path.parent).mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            kind = "a folder" if path.is_dir() else "not a regular file"
-            raise OSError(f"cannot write {path}, which is {kind}; choose another file with {option}")
-        _check_parent(path, option=option)
-        path.parent.mkdir(parents=True, exist_ok=True)
+            raise ValueError(f"cannot write to {path}, which is no regular file; choose another with --out")
 
 
-def _check_name(path: Path, *, option: str) -> None:
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        encoding = sys.getfilesystemencoding()
-        raise ValueError(f"the name {path} is not valid {encoding}; choose another with {option}") from error
-    try:
-        path.exists()  # raises for names that are too long and links that lead in a circle
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error.strerror}; choose another with {option}") from error
-
-
-def _check_parent(path: Path, *, option: str) -> None:
-    """Check that a path, or the nearest folder above it that exists, can be written."""
-    place = path if path.is_dir() else path.parent
-    while not place.exists() and not place.is_symlink():
-        place = place.parent
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        reason = f"{place}: {error.strerror}"
-        raise OSError(f"cannot write {path} ({reason}); choose another with {option}") from error
-
-
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        callback=existing, help="Existing folder of the data sets, or your own data; default those of the run."
-    ),
-]
+DATA = "Existing folder of the data sets, or your own data; default those of the run."
+Data = Annotated[Path | None, typer.Option(callback=existing, help=DATA)]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
-Encoder = Annotated[
-    str | None,
-    typer.Option(metavar="FOLDER", help="Pretrained Hugging Face encoder of the finetune presets: network.encoder."),
-]
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-"""Number of cores that this process may use."""
-COUNT = {"min": 1, "max": 2**31 - 1}
-SEED = {"min": 0, "max": 2**63 - 1}
-"""Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""
-MAX_RUNS = 10_000
-"""Maximum number of runs of a preset."""
+ENCODER = "Pretrained Hugging Face encoder of the finetune presets: network.encoder."
+Encoder = Annotated[str | None, typer.Option(metavar="FOLDER", help=ENCODER)]
+SETS = "Conformal sets with the level on average, or in every class, which suits rare classes."
+Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 
 
 def split_words(values: list[str] | None) -> list[str]:
@@ -115,46 +82,33 @@ def encoder_change(encoder: str | None) -> list[str]:
     return [] if encoder is None else [f"network.encoder={encoder}"]
 
 
-def make_encodable() -> None:
-    """Let standard output and error display substitutes of characters that they cannot encode, such as ± in ASCII."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=ENCODABLE)
-
-
 def say(text: str, *, style: str = "") -> None:
     """Print lines without markup."""
     console.print(_lines(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_table(table: Table) -> None:
-    """Print a table with no cell cut off, folded to the terminal's width, 80 columns in a file, as far as possible."""
-    measure = functools.partial(console.measure, table, options=console.options.update(max_width=1_000))
-    padding = table.padding
-    if measure().maximum > console.width:
-        table.padding = 0
-    if measure().minimum > console.width:
-        table.padding = padding
-    Console(width=max(console.width, measure().minimum), quiet=console.quiet).print(table)
+    """Print a table, folded between words where the terminal is narrow, and wider than it where words do not fit."""
+    for column in table.columns:
+        words = " ".join(str(text) for text in (column.header, *column.cells)).split()
+        longest = max(map(cell_len, words), default=1)
+        column.min_width, column.overflow = longest if column.no_wrap else min(MAX_WORD, longest), "fold"
+    wide = console.options.update(max_width=10_000)
+    width = max(console.width, console.measure(table, options=wide).minimum)
+    Console(width=width, quiet=console.quiet).print(table, crop=False)
 
 
-def show_metrics(table: MetricsTable) -> None:
-    """Print a table of numbers, on a narrow terminal as several tables of fewer columns."""
-    from probattn.experiments.reporting.table_formats import terminal_parts
+def show_metrics(table: Any) -> None:
+    """Print a table of :mod:`~probattn.experiments.reporting.tables`."""
+    from probattn.experiments.reporting.table_formats import terminal
 
-    for part in terminal_parts(table, width=console.width):
-        show_table(part)
+    show_table(terminal(table))
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
     """Print an error and exit."""
     Console(stderr=True).print(Text.assemble(("error: ", "bold red"), _lines(message)), soft_wrap=True)
     raise SystemExit(status)
-
-
-def _lines(text: str) -> str:
-    """Make the lines of a text displayable."""
-    return "\n".join(map(displayable, text.split("\n")))
 
 
 @contextmanager
@@ -165,3 +119,8 @@ def interruptible(advice: str) -> Iterator[None]:
     except KeyboardInterrupt:
         Console(stderr=True).print(f"stopped; {advice}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(130) from None
+
+
+def _lines(text: str) -> str:
+    """Make the lines of a text displayable."""
+    return "\n".join(map(displayable, text.split("\n")))

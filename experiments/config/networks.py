@@ -1,94 +1,72 @@
-"""Settings of each network."""
+"""Settings of networks: options of their constructors, and of the tokens of texts."""
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
-from pydantic.dataclasses import dataclass
+from probattn.experiments.config.data import DataPath
+from probattn.experiments.config.schema import settings_class
+from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
 
-from probattn.experiments.config.validation import STRICT, Count, Share
-
-Depth = Annotated[int, Field(ge=1, le=1000)]
-"""Type of a number of blocks."""
-
-
-def _absolute(encoder: str) -> str:
-    """Resolve the path of a local encoder, so that the run can be opened from any folder."""
-    return str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
+SIZES = ("dim", "depth", "heads", "mlp_dim", "patch_size", "max_length")
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class ViTSettings:
-    """Vision transformer."""
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Settings of a network.
 
-    kind: Literal["vit"] = "vit"
-    patch_size: Count
-    dim: Count
-    depth: Depth
-    heads: Count
-    mlp_dim: Count
-    dropout: Share = 0.1
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TextSettings:
-    """Text transformer and its tokens.
-
-    The vocabulary holds at most ``max_words`` words that occur ``min_count`` times or more in the training part; with
-    ``spelling=K`` the first K characters of every word are embedded as well. With ``encoder``, the name or folder of a
-    Hugging Face encoder, the tokens are its frozen features instead.
+    Args:
+        kind: what the network is for.
     """
 
-    kind: Literal["text"] = "text"
-    dim: Count
-    depth: Depth
-    heads: Count
-    mlp_dim: Count
-    dropout: Share = 0.1
-    max_length: Count = 512
-    min_count: Count = 2
-    max_words: Count | None = None
-    spelling: Annotated[int, Field(ge=0, le=1000)] = 0
-    encoder: Annotated[str, AfterValidator(_absolute)] | None = None
+    kind: str
+
+    def __post_init__(self) -> None:
+        # A network without blocks would train, and constructors take the other sizes only after the data are read.
+        sizes = {field.name: getattr(self, field.name) for field in fields(self) if field.name in SIZES}
+        if wrong := [f"network.{name}={value}" for name, value in sizes.items() if not 1 <= value <= 100_000]:
+            raise SettingsError(f"{', '.join(wrong)}: a size is between 1 and 100,000")
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class EncoderSettings:
-    """Pretrained encoder that is trained further, with a linear head.
+@dataclass(frozen=True, kw_only=True)
+class EncoderNetwork(Network):
+    """Settings of a pretrained encoder of texts that is trained further.
 
-    ``encoder`` is the name or folder of a Hugging Face encoder, whose tokenizer gives the tokens. Only the layer of the
-    ``layer.last`` blocks is replaced. ``dropout`` is that of the head; the encoder has its own. ``pooling`` is over the
-    real tokens, or takes the first one.
+    Args:
+        encoder: name or folder of a Hugging Face encoder.
+        max_length: number of tokens that are read of each text.
     """
 
-    kind: Literal["encoder"] = "encoder"
-    encoder: Annotated[str, AfterValidator(_absolute)] | None = None
-    max_length: Count = 128
-    dropout: Share = 0.1
-    pooling: Literal["mean", "cls"] = "mean"
+    encoder: DataPath | None = None
+    max_length: int = 128
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TabularSettings:
-    """Transformer for tables, whose tokens are the columns."""
-
-    kind: Literal["tabular"] = "tabular"
-    dim: Count
-    depth: Depth
-    heads: Count
-    mlp_dim: Count
-    dropout: Share = 0.1
+# Of these parameters the data set or the layer decides.
+_GIVEN = ("attention", "classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "last")
 
 
-def _kind(network: Any) -> Any:
-    """Return the kind of network; runs from before there were texts did not save it."""
-    return network.get("kind", "vit") if isinstance(network, dict) else getattr(network, "kind", None)
+def _settings(kind: str, base: type[Network], *constructors: Callable[..., Any], **defaults: Any) -> type[Network]:
+    options = {"leave_out": (*_GIVEN, "texts"), "defaults": {"kind": kind} | defaults}
+    return settings_class(f"{kind.title()}Settings", base, *constructors, **options)
 
 
-NetworkSettings = Annotated[
-    Annotated[ViTSettings, Tag("vit")]
-    | Annotated[TextSettings, Tag("text")]
-    | Annotated[EncoderSettings, Tag("encoder")]
-    | Annotated[TabularSettings, Tag("tabular")],
-    Discriminator(_kind),
-]
+# Settings of each network by its kind.
+NETWORKS = {
+    "vit": _settings("vit", Network, ViT),
+    "text": _settings("text", Network, TextTransformer, WordTokenizer.fit, max_length=512),
+    "encoder": _settings("encoder", EncoderNetwork, PretrainedClassifier),
+    "tabular": _settings("tabular", Network, TabularTransformer),
+}
+
+
+def network_class(kind: str) -> type[Network]:
+    """Return the class of a network's settings.
+
+    Raises:
+        SettingsError: an unknown kind.
+    """
+    if kind not in NETWORKS:
+        raise unknown("network", kind, NETWORKS, listing=f"known: {', '.join(NETWORKS)}")
+    return NETWORKS[kind]

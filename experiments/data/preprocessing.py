@@ -1,4 +1,7 @@
-"""``preprocessing.json`` of a run: what turns new inputs into those of its network, and the names of its classes.
+"""Preprocessing of a run, and JSON files that are written whole or not at all.
+
+The file ``preprocessing.json`` in a run's folder holds what turns new inputs into those of its network, and the names
+of its classes.
 
 =========  =========================================================================================================
 ``kind``   keys besides ``classes``
@@ -10,31 +13,30 @@ table      ``columns`` (see :class:`~probattn.experiments.data.tables.encoding.T
 =========  =========================================================================================================
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.sealed_files import read_json, write_json
+from probattn.inference.io.files import write_bytes
 
 PREPROCESSING = "preprocessing.json"
-"""Name of the file in a run's folder."""
 
 
-def write_preprocessing(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write the file into a run's folder, unless it is there already."""
-    if not (folder / PREPROCESSING).exists():
-        write_json(folder / PREPROCESSING, dict(content))
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically."""
+    write_bytes(path, (json.dumps(content, indent=2) + "\n").encode(), tag="part")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; raise DatasetError if it is missing or damaged."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise DatasetError(f"{path} is missing or damaged ({error}); restore it, or resume the run") from error
 
 
 def read_preprocessing(folder: Path) -> dict[str, Any]:
-    """Read the file of a run.
-
-    Raises:
-        DatasetError: the file is missing.
-        DamagedFileError: it is damaged.
-    """
-    try:
-        return read_json(folder / PREPROCESSING)
-    except FileNotFoundError as error:
-        raise DatasetError(f"{folder} lacks {PREPROCESSING}; resume the run, which writes it again") from error
+    """Return the preprocessing of a run; raise DatasetError if it is missing or damaged."""
+    return read_json(folder / PREPROCESSING)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from probattn.experiments.data.errors import DatasetError
 
+# The folder that is used if neither an argument nor ``PROBATTN_DATA`` names another; downloads create it.
 DEFAULT = Path("data")
-"""The folder that is used if neither an argument nor ``PROBATTN_DATA`` names another; downloads create it."""
+Root = str | os.PathLike[str] | None
 
 
-def data_root(root: str | os.PathLike[str] | None) -> Path:
+def data_root(root: Root) -> Path:
     """Return the root folder of the data sets: ``root``, else ``$PROBATTN_DATA``, else :data:`DEFAULT`.
 
     Raises:

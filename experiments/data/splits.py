@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-Data = TypeVar("Data")
-"""Labelled examples, ``Images`` or ``Texts``, with a length, ``labels`` and ``select``."""
+from probattn.experiments.data.dataset import Part
+
+Data = TypeVar("Data", bound=Part)
 
 
-def stratified_order(labels: Tensor, *, generator: torch.Generator) -> Tensor:
+def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     """Return a random order of the data, int64 (n,), of which every prefix is stratified by class.
 
     Classes of equal size differ by at most one example in any prefix, and no class is missing from a prefix that is at
@@ -27,32 +28,18 @@ def stratified_order(labels: Tensor, *, generator: torch.Generator) -> Tensor:
     return order[(rank.double() / sizes[classes]).argsort(stable=True)]
 
 
-def split(data: Data, *, sizes: Sequence[int], generator: torch.Generator) -> tuple[Data, ...]:
-    """Draw disjoint stratified parts of the given sizes, each in the order of the data.
-
-    Raises:
-        ValueError: if ``sizes`` add up to more than the number of examples.
-    """
-    if sum(sizes) > len(data):
-        raise ValueError(f"cannot draw {' + '.join(map(str, sizes))} of {len(data)} examples")
+def split(data: Data, *, sizes: Sequence[int], generator: Generator) -> tuple[Data, ...]:
+    """Draw disjoint stratified parts of the given sizes, which are no more than all, each in the order of the data."""
     order = stratified_order(data.labels, generator=generator)[: sum(sizes)]
     return tuple(data.select(part.sort().values) for part in order.split(list(sizes)))
 
 
-def subsample(
-    train: Data, others: Sequence[Data], *, limit: int, num_classes: int, generator: torch.Generator
-) -> list[Data]:
-    """Keep at most ``limit`` training examples and the same fraction of the other parts, stratified by class.
+def subsample(train: Data, valid: Data, *, limit: int, num_classes: int, generator: Generator) -> tuple[Data, Data]:
+    """Keep at most ``limit`` training examples and the same fraction of the validation part, stratified by class.
 
-    At least ``num_classes`` examples of each other part are kept, if it has as many. A smaller limit keeps a subset of
-    what a larger limit keeps.
-
-    Returns:
-        The training part, then the other parts.
+    At least ``num_classes`` validation examples are kept, if there are as many. A smaller limit keeps a subset of what
+    a larger limit keeps.
     """
-    fraction = min(1.0, limit / len(train))
-    sizes = [limit, *(max(num_classes, round(fraction * len(part))) for part in others)]
-    return [
-        split(part, sizes=(min(size, len(part)),), generator=generator)[0]
-        for part, size in zip((train, *others), sizes, strict=True)
-    ]
+    sizes = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
+    pairs = zip((train, valid), sizes, strict=True)
+    return tuple(split(part, sizes=(min(size, len(part)),), generator=generator)[0] for part, size in pairs)

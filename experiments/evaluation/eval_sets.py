@@ -5,40 +5,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corrupted_sets import corrupted_sets
-from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.corruptions import STANDARD
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.ood import datasets as ood_datasets
-from probattn.experiments.data.tables.datasets import Table, TableDataset
-from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 
 SEVERITIES = (1, 2, 3, 4, 5)
-
-
-def parse_corruptions(names: str) -> tuple[str, ...]:
-    """Parse comma-separated names of corruptions, ``standard`` (the 15 of CIFAR-10-C) or ``all`` 19."""
-    known = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}
-    return tuple(known.get(names) or (name.strip() for name in names.split(",")))
-
-
-def parse_severities(numbers: str) -> tuple[int, ...]:
-    """Parse comma-separated severities.
-
-    Raises:
-        SettingsError: something other than integers.
-    """
-    try:
-        return tuple(dict.fromkeys(int(number) for number in numbers.split(",")))
-    except ValueError as error:
-        raise SettingsError(f"severities are comma-separated numbers from 1 to 5, got {numbers!r}") from error
+Dataset = ImageDataset | TextDataset | TableDataset
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set: functions that load or generate its images or texts, and return a digest that changes with them.
+    """A test set: functions that load or generate its examples, and return a digest that changes with them.
 
     ``source`` describes where corrupted images are from.
     """
@@ -48,76 +31,50 @@ class TestSet:
     source: str = ""
 
 
-def own_sets(dataset: ImageDataset | TextDataset | TableDataset) -> dict[str, TestSet]:
-    """Return the parts ``valid`` and ``test`` of a data set, and its other domains ``domain/NAME``."""
-    parts = {"valid": dataset.valid, "test": dataset.test}
-    parts |= {f"domain/{name}": part for name, part in dataset.domains.items()}
-    return {name: _loaded(part) for name, part in parts.items()}
-
-
-def shifted_sets(
-    dataset: ImageDataset | TextDataset | TableDataset,
+def eval_sets(
+    dataset: Dataset,
     *,
-    root: Path | None,
-    corruptions: Sequence[str],
-    severities: Sequence[int],
+    root: Path | None = None,
+    shift: bool = False,
+    corruptions: Sequence[str] = STANDARD,
+    severities: Sequence[int] = SEVERITIES,
+    ood: Sequence[str] = (),
 ) -> dict[str, TestSet]:
-    """Return ``shift/CORRUPTION/SEVERITY``: the test part, corrupted.
+    """Return the test sets of a data set, whose data are checked here; corrupted images are generated on demand.
 
-    The data are checked here; the images are generated on demand.
+    Names are ``valid``, ``test``, ``domain/NAME``, ``shift/CORRUPTION/SEVERITY`` and ``ood/NAME``.
+
+    Args:
+        dataset: data set of a run.
+        root: folder of the data sets.
+        shift: add the test images under ``corruptions`` of these ``severities``.
+        corruptions, severities: those of ``shift``.
+        ood: names of OOD image sets, or folders of images; ``default`` stands for those of the data set.
 
     Raises:
-        SettingsError: the data are texts.
-        ValueError: an unknown corruption or severity.
-        DatasetError: official files that are incomplete or damaged.
-    """
-    _check_images(dataset, "--shift corrupts images")
-    source = corrupted_sets(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
-    return {
-        f"shift/{corruption}/{severity}": TestSet(
-            functools.partial(source.images, corruption, severity),
-            functools.partial(source.digest, corruption, severity),
-            source.source,
-        )
-        for corruption in corruptions
-        for severity in severities
-    }
-
-
-def ood_sets(
-    dataset: ImageDataset | TextDataset | TableDataset, names: Sequence[str], *, root: Path | None
-) -> dict[str, TestSet]:
-    """Return ``ood/NAME``: OOD images, read here. The name ``default`` stands for the default sets of the data set.
-
-    Raises:
-        SettingsError: the data are texts, or two names differ in their folders only.
-        ValueError: an unknown name, or the data set itself.
+        SettingsError: ``shift`` or ``ood`` for data that are no images; two OOD sets of one name.
+        ValueError: an unknown corruption, severity or OOD set, or the data set itself.
         DatasetError: images that are missing or damaged.
     """
-    if not names:
-        return {}
-    _check_images(dataset, "--ood takes images")
-    channels, size = dataset.test.images.shape[1:3]
-    each = dict.fromkeys(
-        part for name in names for part in (ood_datasets.default_names(dataset.name) if name == "default" else (name,))
-    )
-    read = {
-        name: ood_datasets.load(name, root=root, size=size, channels=channels, in_distribution=dataset.name)
-        for name in each
-    }
-    found = {f"ood/{Path(name).resolve().name}": _loaded(images) for name, images in read.items()}
-    if len(found) < len(read):
-        raise SettingsError(f"OOD sets must differ in the last part of their names, got {', '.join(read)}")
-    return found
+    sets = {"valid": _loaded(dataset.valid), "test": _loaded(dataset.test)}
+    sets |= {f"domain/{name}": _loaded(part) for name, part in dataset.domains.items()}
+    if (shift or ood) and not isinstance(dataset, ImageDataset):
+        raise SettingsError(f"--shift and --ood need images, and {dataset.name} has none: leave them out")
+    if shift:
+        source = corrupted_sets(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
+        for name, level in ((name, level) for name in corruptions for level in severities):
+            load, digest = (functools.partial(function, name, level) for function in (source.images, source.digest))
+            sets[f"shift/{name}/{level}"] = TestSet(load, digest, source.source)
+    for name in ood:
+        for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
+            channels, size = dataset.test.images.shape[1:3]
+            form = {"size": size, "channels": channels, "in_distribution": dataset.name}
+            key = f"ood/{Path(part).resolve().name}"
+            if key in sets:
+                raise SettingsError(f"two OOD sets are called {key.removeprefix('ood/')}: rename a folder")
+            sets[key] = _loaded(ood_datasets.load(part, root=root, **form))
+    return sets
 
 
 def _loaded(part: Images | Texts | Table) -> TestSet:
     return TestSet(lambda: part, lambda: part.digest)
-
-
-def _check_images(dataset: ImageDataset | TextDataset | TableDataset, requirement: str) -> None:
-    if isinstance(dataset, TableDataset):
-        raise SettingsError(f"{requirement}, and {dataset.name} is a table")
-    if isinstance(dataset, TextDataset):
-        also = f"; its other domains ({', '.join(dataset.domains)}) are always evaluated" if dataset.domains else ""
-        raise SettingsError(f"{requirement}, and {dataset.name} is text{also}")

@@ -1,16 +1,28 @@
-"""Result of one evaluated run: everything that a report displays."""
+"""Result of one evaluated run: everything that a report displays, and how it is gathered from the run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from pyro import poutine
 from torch import Tensor
 
-from probattn.experiments.evaluation.decisions import Decisions, Intervals
-from probattn.inference import Prediction
+from probattn.draws import at_mean
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.guide_convergence import run_convergence
+from probattn.experiments.evaluation.scores import nested
+from probattn.experiments.runs.folder import train_command
+from probattn.experiments.runs.load import TrainedRun
+from probattn.inference import Prediction, attention_spectra, metrics, posterior_summary, predict, token_similarity
 from probattn.inference.diagnostics.attention import Spectrum
 from probattn.inference.diagnostics.convergence import SiteConvergence
-from probattn.inference.training.options import TrainOptions
+from probattn.inference.training.run_log import read_log
+from probattn.messages import is_latent
+
+EXAMPLES = 256
+"""Test examples that spectra and similarities are measured on, at most."""
 
 
 @dataclass(frozen=True)
@@ -32,32 +44,18 @@ class RunResult:
     images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
     classes: tuple[str, ...]
     spectra: dict[str, Spectrum]  # by layer
-    posterior: list[SiteConvergence]  # of posterior_summary
+    posterior: list[SiteConvergence]  # of global latent sites; with the gain of refitting, if that was measured
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
     shift_source: str = ""  # where the corrupted images are from
-    decisions: Decisions | Intervals | None = None  # abstention and conformal sets, or intervals of a regression
+    decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
+    by_class: list[dict[str, Any]] = field(default_factory=list)  # class, count, accuracy, coverage, coverage_by_class
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     texts: tuple[str, ...] = ()  # n texts if the data are texts
     numbers: Prediction | None = None  # predictions of a regression
-    is_table: bool = False  # neither images nor texts
-    convergence: list[SiteConvergence] | None = None  # None without global latent variables, or if it was not measured
-    spread: dict[str, float] | None = None  # entropy and mutual information of validation data; None for regression
-    unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
-
-    def __post_init__(self) -> None:
-        n = len(self.labels)
-        if self.probs is None:
-            if self.numbers is None or len(self.numbers.mean) != n:
-                raise ValueError(f"run {self.name!r}: {n} labels need as many probs or numbers")
-            return
-        if self.probs.ndim != 2 or len(self.probs) != n or (self.images.numel() and len(self.images) != n):
-            shapes = f"probs {tuple(self.probs.shape)}, images {tuple(self.images.shape)}"
-            raise ValueError(f"run {self.name!r}: {n} labels need as many probs and images, got {shapes}")
-        if len(self.classes) != self.probs.shape[1]:
-            raise ValueError(f"run {self.name!r}: {self.probs.shape[1]} classes, {len(self.classes)} names")
+    unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
 
     @property
     def label(self) -> str:
@@ -65,26 +63,96 @@ class RunResult:
         return f"{self.name} ({self.unfinished})" if self.unfinished else self.name
 
     @property
+    def mean_shift(self) -> dict[str, float]:
+        """Mean of each metric over all corruptions and severities; empty without them."""
+        cells = [cell for severities in self.shift.values() for cell in severities.values()]
+        return {key: sum(cell[key] for cell in cells) / len(cells) for key in self.metrics if cells}
+
+    @property
     def has_predictions(self) -> bool:
         """True if there is at least one prediction of classes and all probabilities are finite."""
         return self.probs is not None and len(self.labels) > 0 and bool(self.probs.isfinite().all())
 
 
-def last_epoch(records: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the last epoch of the records of a run's log; None without an epoch."""
-    return max((record["epoch"] for record in records if record["kind"] == "epoch"), default=None)
-
-
-def describe_unfinished(options: TrainOptions, *, epochs_done: int | None, best_epoch: int) -> str:
-    """Return "30 of 40 epochs" for a run that was stopped before its last epoch, else an empty string.
+def run_result(
+    run: TrainedRun,
+    predictions: Mapping[str, Prediction],
+    scores: Mapping[str, Mapping[str, Any]],
+    *,
+    calibration: Calibration,
+    convergence: bool,
+    shift_source: str,
+) -> RunResult:
+    """Gather the result of a run.
 
     Args:
-        options: the run's options; training that ended by ``patience`` is finished.
-        epochs_done: finished epochs; None if they are unknown.
-        best_epoch: the epoch with the best validation metric.
+        run: the run.
+        predictions, scores: of the posterior predictive, by test set.
+        calibration: of the run, with number and seed of the posterior samples.
+        convergence: test whether the posterior has converged.
+        shift_source: where corrupted images are from.
     """
-    if epochs_done is None or epochs_done >= options.epochs:
-        return ""
-    if options.patience is not None and epochs_done - best_epoch >= options.patience:
-        return ""
-    return f"{epochs_done} of {options.epochs} epochs"
+    data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
+    records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
+    steps, epochs = ([record for record in records if record["kind"] == kind] for kind in ("step", "epoch"))
+    examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
+    torch.manual_seed(calibration.seed)
+    posterior = posterior_summary(run.model, run.guide)
+    if posterior and convergence:
+        posterior = run_convergence(run, seed=calibration.seed)
+    shift: dict[str, dict[int, dict[str, float]]] = {}
+    for name, values in nested(scores, "shift").items():
+        corruption, severity = name.split("/")
+        shift.setdefault(corruption, {})[int(severity)] = values
+    done = {"best epoch": run.best_epoch, "num_samples": calibration.num_samples, **run.environment}
+    return RunResult(
+        name=run.name,
+        command=train_command(run.name, run.settings),
+        settings=run.settings.flat() | done,
+        metrics={key: value for key, value in scores["test"].items() if key != "n"},
+        steps=steps,
+        epochs=epochs,
+        probs=test.probs,
+        labels=test.labels,
+        images=data.images if isinstance(data, Images) else torch.empty(0),
+        texts=getattr(data, "texts", ()),
+        numbers=test if test.probs is None else None,
+        classes=classes,
+        spectra=attention_spectra(run.model, run.guide, examples),
+        posterior=posterior,
+        variants=_variants(run, test, examples, num_samples=calibration.num_samples),
+        similarity=token_similarity(run.model, run.guide, examples),
+        shift=shift,
+        shift_source=shift_source,
+        decisions=calibration.evaluate(test),
+        by_class=calibration.by_class(test, classes) if classes else [],
+        domains=nested(scores, "domain"),
+        ood=nested(predictions, "ood"),
+        unfinished=_unfinished(run, epochs),
+    )
+
+
+def _unfinished(run: TrainedRun, epochs: list[dict]) -> str:
+    """Return the epochs of a training that was stopped, such as "30 of 40 epochs"; empty if it has ended."""
+    options = run.settings.train
+    last = max((record["epoch"] for record in epochs), default=options.epochs)
+    ended = last >= options.epochs or (options.patience and last - run.best_epoch >= options.patience)
+    return "" if ended else f"{last} of {options.epochs} epochs"
+
+
+def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples: int) -> dict[str, dict[str, float]]:
+    """Return metrics with all latent sites at the mean of q, drawn from q, and from the prior; none without sites.
+
+    With a collapsed posterior, predictions from q are as bad as from the prior; with a posterior close to a point, they
+    equal those at the mean.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        sites = poutine.trace(run.model).get_trace(examples[0][0][:2]).nodes.values()
+    if not any(is_latent(site) for site in sites if site["name"] != "y"):
+        return {}
+    data = run.batches(run.dataset.test, by_length=True)
+    with at_mean():
+        mean = predict(run.model, run.guide, data, num_samples=1)
+    prior = predict(run.model, None, data, num_samples=num_samples)
+    variants = {"at its mean": mean, "drawn from q": drawn, "drawn from the prior": prior}
+    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}

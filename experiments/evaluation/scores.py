@@ -1,75 +1,52 @@
-"""Scores of one method: metrics on the test part, other domains, corrupted images and OOD sets."""
+"""Scores of an evaluation as a pandas frame in the wide form: a row for each run, seed, method and test set.
 
-from __future__ import annotations
+Columns are ``run, seed, method, set, n``, then metrics, unscaled. Sets are ``test``, ``domain/NAME``, ``class/NAME``,
+``shift/CORRUPTION/SEVERITY`` and ``ood/NAME``; the metrics of the latter are ``DETECTOR_METRIC``.
+"""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import pandas as pd
 
 from probattn.inference import Prediction, metrics
 from probattn.inference.metrics import ood
 
+KEYS = ["run", "seed", "method", "set", "n"]
 
-@dataclass(frozen=True)
-class Scores:
-    """Unscaled metrics of one method's predictions, by kind of test set.
+
+def score(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
+    """Return the number of examples ``n`` and the metrics of one method's predictions, by test set.
 
     Args:
-        test: metrics on the test part.
-        domain: other domain → metrics.
-        shift: corruption → severity → metrics.
-        ood: OOD set → detector → metrics of detection.
+        predictions: by test set; those on ``valid`` are what detectors of OOD inputs are fitted on.
     """
-
-    test: dict[str, float]
-    domain: dict[str, dict[str, float]] = field(default_factory=dict)
-    shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
-    ood: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-
-    @property
-    def mean_shift(self) -> dict[str, float]:
-        """Mean of each metric over all corruptions and severities (KEP-SVGP paper, Table 2); empty without them."""
-        cells = [values for severities in self.shift.values() for values in severities.values()]
-        numbers = {key: [cell[key] for cell in cells] for key in (cells[0] if cells else ())}
-        return {key: sum(each) / len(each) for key, each in numbers.items()}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the scores as ``metrics.json`` holds them: kinds without a test set are left out."""
-        return {kind: values for kind, values in vars(self).items() if values}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Scores:
-        """Read scores back from JSON, whose keys are all strings and whose NaN is null.
-
-        Raises:
-            KeyError: scores without ``test``.
-        """
-        content = _nan_for_null(content)
-        shift = {
-            corruption: {int(severity): values for severity, values in severities.items()}
-            for corruption, severities in content.get("shift", {}).items()
-        }
-        return cls(content["test"], content.get("domain", {}), shift, content.get("ood", {}))
-
-
-def score(predictions: Mapping[str, Prediction]) -> Scores:
-    """Compute the scores of predictions by test set, named as in :mod:`~probattn.experiments.evaluation.eval_sets`."""
-    test = predictions["test"]
-    scores = Scores(metrics.evaluate(test))
-    for name, prediction in predictions.items():
-        kind, _, rest = name.partition("/")
-        if kind == "shift":
-            corruption, severity = rest.split("/")
-            scores.shift.setdefault(corruption, {})[int(severity)] = metrics.evaluate(prediction)
-        elif kind == "domain":
-            scores.domain[rest] = metrics.evaluate(prediction)
-        elif kind == "ood":
-            scores.ood[rest] = ood.evaluate(test, prediction, fitted_on=predictions["valid"])
+    scores: dict[str, dict[str, Any]] = {}
+    for name in (name for name in predictions if name != "valid"):
+        prediction = predictions[name]
+        if name.startswith("ood/"):
+            detectors = ood.evaluate(predictions["test"], prediction, fitted_on=predictions["valid"])
+            values = {f"{key}_{metric}": value for key, row in detectors.items() for metric, value in row.items()}
+        else:
+            values = metrics.evaluate(prediction)
+        scores[name] = {"n": len(prediction)} | values
     return scores
 
 
-def _nan_for_null(content: Any) -> Any:
-    if isinstance(content, Mapping):
-        return {key: _nan_for_null(value) for key, value in content.items()}
-    return math.nan if content is None else content
+def to_frame(scores: Mapping[str, Mapping[str, Mapping[str, Any]]], *, run: str, seed: int) -> pd.DataFrame:
+    """Return the scores of a run, by method and test set, in the wide form."""
+    pairs = ((method, name, row) for method, by_set in scores.items() for name, row in by_set.items())
+    return pd.DataFrame({"run": run, "seed": seed, "method": method, "set": name, **row} for method, name, row in pairs)
+
+
+def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return what belongs to the test sets of a kind, such as ``domain``, by the rest of their names."""
+    return {name.removeprefix(f"{kind}/"): part for name, part in scores.items() if name.startswith(f"{kind}/")}
+
+
+def mean_shift(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean of each metric over all corruptions and severities, by run, seed and method, as set ``shift``."""
+    shifted = frame[frame["set"].str.startswith("shift/")].drop(columns=["set"])
+    means = shifted.groupby(["run", "seed", "method"], sort=False).mean().reset_index()
+    means.insert(3, "set", "shift")
+    return means

@@ -1,9 +1,7 @@
 """Statistics over seeds: means, standard deviations, paired differences to a baseline, the best of each column."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,9 +11,11 @@ from probattn.experiments.evaluation.metric_display import COLUMNS, MetricDispla
 
 CONFIDENCE = 0.95
 """Confidence level of the intervals."""
-
+TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 MetricsBySeed = Mapping[str, Mapping[int, Mapping[str, float]]]
 """Row → seed → metric → value, unscaled."""
+Resampled = Mapping[str, Mapping[str, np.ndarray]]
+"""Row → metric → its values on resampled test examples, the same examples for all rows."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ class Cell:
         mean: their mean; NaN without a value, or if one is not finite.
         std: their sample standard deviation (n − 1 in the denominator); None for fewer than two.
         difference: mean of this row minus its baseline over the seeds that both have; None without such seeds.
-        low, high: 95 % interval of the difference, Student's t on the paired differences; None for fewer than two
-            seeds, or if all differences are equal, whose interval would have no width.
+        low, high: 95 % interval of the difference; None without one, or if it would have no width.
     """
 
     values: tuple[float, ...]
@@ -82,91 +81,70 @@ def compare(
     baselines: Mapping[str, str] | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
     metrics: Mapping[str, MetricDisplay] | None = None,
+    resampled: Resampled | None = None,
+    note: str = "",
 ) -> Comparison:
     """Aggregate the scores of several rows over their seeds.
+
+    Intervals of differences are Student's t on the seeds that a row and its baseline share; with a single one,
+    percentiles of the differences on resampled test examples.
 
     Args:
         scores: row → seed → metric → value, unscaled, as `inference.metrics.evaluate` returns them.
         baselines: row → the row to subtract from it, seed by seed, such as its softmax twin.
         groups: heading → its rows; the best is marked within a group. None is one group of all rows.
         metrics: the columns; None takes those of :data:`COLUMNS` that any row has.
+        resampled: values on resampled test examples.
+        note: sentences below the table.
 
     Raises:
         ValueError: nothing to compare, an unknown baseline, or groups that do not hold each row once.
     """
-    if not scores or not all(scores.values()):
-        raise ValueError("a comparison needs at least one row, and at least one seed in each")
     if metrics is None:
         known = {key for seeds in scores.values() for run in seeds.values() for key in run}
         metrics = {key: metric for key, metric in displays(known).items() if key in known}
     if not metrics:
         raise ValueError(f"no row has any of {', '.join(COLUMNS)}: name the columns with metrics=")
-    baselines, groups = dict(baselines or {}), {name: tuple(rows) for name, rows in (groups or {"": scores}).items()}
-    _check(scores, baselines, groups)
-    cells = {row: {key: _cell(scores, row, baselines.get(row), key) for key in metrics} for row in scores}
-    return Comparison(dict(metrics), groups, baselines, cells, _best(cells, groups, metrics))
-
-
-def select(comparison: Comparison, rows: Collection[str]) -> Comparison:
-    """Return the comparison of some of the rows: the best is the best of these; cells of baselines stay."""
-    groups = {name: tuple(row for row in group if row in rows) for name, group in comparison.groups.items()}
-    groups = {name: group for name, group in groups.items() if group}
-    baselines = {row: other for row, other in comparison.baselines.items() if row in rows}
-    kept = {row: cells for row, cells in comparison.cells.items() if row in rows or row in baselines.values()}
-    best = _best(kept, groups, comparison.metrics)
-    return replace(comparison, groups=groups, baselines=baselines, cells=kept, best=best)
-
-
-def _best(
-    cells: Mapping[str, Mapping[str, Cell]],
-    groups: Mapping[str, Sequence[str]],
-    metrics: Mapping[str, MetricDisplay],
-) -> dict[str, frozenset[str]]:
-    """Return, by metric, the rows with the best displayed mean of their group."""
-    return {
-        key: frozenset().union(
-            *(best_of({row: cells[row][key].mean for row in rows}, metric) for rows in groups.values())
-        )
-        for key, metric in metrics.items()
-    }
-
-
-def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str) -> Cell:
-    values = _by_seed(scores[row], key)
-    mean, std = _mean_and_std(list(values.values()))
-    if baseline is None:
-        return Cell(tuple(values.values()), mean, std)
-    others = _by_seed(scores[baseline], key)
-    shared = [seed for seed in values if seed in others]
-    pairs = np.array([(values[seed], others[seed]) for seed in shared]).reshape(-1, 2)
-    return Cell(tuple(values.values()), mean, std, *_paired(pairs))
-
-
-def _by_seed(seeds: Mapping[int, Mapping[str, float]], key: str) -> dict[int, float]:
-    return {seed: float(run[key]) for seed, run in seeds.items() if key in run}
-
-
-def _mean_and_std(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
-    if not len(values) or not np.isfinite(values).all():
-        return math.nan, None
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def _paired(pairs: np.ndarray) -> tuple[float | None, float | None, float | None]:
-    mean, std = _mean_and_std(pairs[:, 0] - pairs[:, 1])
-    if math.isnan(mean):
-        return None, None, None
-    if std is None or std <= 1e-12 * np.abs(pairs).max():  # equal but for rounding
-        return mean, None, None
-    n = len(pairs)
-    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * std / math.sqrt(n)
-    return mean, mean - half, mean + half
-
-
-def _check(scores: MetricsBySeed, baselines: Mapping[str, str], groups: Mapping[str, Sequence[str]]) -> None:
+    baselines, resampled = dict(baselines or {}), resampled or {}
     for row, baseline in baselines.items():
         if row not in scores or baseline not in scores or row == baseline:
             raise ValueError(f"row {row!r} cannot have baseline {baseline!r}: the rows are {', '.join(scores)}")
-    grouped = [row for rows in groups.values() for row in rows]
-    if sorted(grouped) != sorted(scores):
-        raise ValueError(f"groups must hold each of {', '.join(scores)} once, got {', '.join(grouped)}")
+    groups = {name: tuple(rows) for name, rows in (groups or {"": scores}).items()}
+    if sorted(row for rows in groups.values() for row in rows) != sorted(scores):
+        raise ValueError(f"groups must hold each of {', '.join(scores)} once, got {groups}")
+    cells = {row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics} for row in scores}
+    return Comparison(dict(metrics), groups, baselines, cells, best_rows(cells, groups, metrics), note)
+
+
+def best_rows(cells: Mapping, groups: Mapping[str, Sequence[str]], metrics: Mapping[str, MetricDisplay]) -> dict:
+    """Return, by metric, the rows with the best displayed mean of their group."""
+    best = {
+        key: [best_of({row: cells[row][key].mean for row in rows}, metric) for rows in groups.values()]
+        for key, metric in metrics.items()
+    }
+    return {key: frozenset().union(*rows) for key, rows in best.items()}
+
+
+def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled) -> Cell:
+    ours, theirs = (
+        {seed: float(run[key]) for seed, run in scores.get(name, {}).items() if key in run} for name in (row, baseline)
+    )
+    cell = Cell(tuple(ours.values()), *_mean_and_std(np.array([*ours.values()])))
+    pairs = np.array([(ours[seed], theirs[seed]) for seed in ours if seed in theirs]).reshape(-1, 2)
+    difference, spread = _mean_and_std(pairs[:, 0] - pairs[:, 1])
+    if math.isnan(difference):
+        return cell
+    low = high = difference
+    if len(pairs) == 1 and all(key in resampled.get(name, {}) for name in (row, baseline)):
+        low, high = np.nanquantile(resampled[row][key] - resampled[baseline][key], TAILS).tolist()
+    elif spread is not None and spread > 1e-12 * np.abs(pairs).max():  # not equal but for rounding
+        half = float(stdtrit(len(pairs) - 1, TAILS[1])) * spread / math.sqrt(len(pairs))
+        low, high = difference - half, difference + half
+    interval = {"low": low, "high": high} if low < high else {}
+    return replace(cell, difference=difference, **interval)
+
+
+def _mean_and_std(values: np.ndarray) -> tuple[float, float | None]:
+    if not len(values) or not np.isfinite(values).all():
+        return math.nan, None
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None

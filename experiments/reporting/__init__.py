@@ -1,4 +1,4 @@
-"""Reports in HTML, and tables for the terminal, Markdown, LaTeX and CSV.
+"""Reports in HTML, and tables for the terminal, Markdown and LaTeX.
 
 May import ``plots``, ``evaluation`` and what is above them.
 """

@@ -1,61 +1,44 @@
-"""HTML of reports: Jinja templates with autoescape, and figures embedded as SVG."""
+"""Filling of the templates: pages, whose text is escaped, and plain text."""
 
 import base64
-from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from probattn.experiments.displayable import displayable
+from probattn.experiments.evaluation.metric_display import MISSING, format_number, format_value, heading
 from probattn.experiments.plots.svg import to_svg
 
 
-@dataclass(frozen=True)
-class EmbeddedFigure:
-    """A figure in a page: SVG in a data URI, size in CSS pixels, alternative text and caption."""
-
-    source: str
-    width: int
-    height: int
-    alt: str
-    caption: str
-    wide: bool = False
-
-
-def embed(figure: Figure, *, alt: str, caption: str, wide: bool = False) -> EmbeddedFigure:
-    """Return a figure that needs no other file."""
-    width, height = (round(96 * side) for side in figure.get_size_inches())
-    source = f"data:image/svg+xml;base64,{base64.b64encode(to_svg(figure)).decode()}"
-    return EmbeddedFigure(source, width, height, alt, caption, wide)
-
-
 def render(template: str, **content: object) -> str:
-    """Return a template of ``templates/`` filled with content, which is escaped."""
+    """Return a file of ``templates/`` filled with content, which is escaped in HTML."""
     return _ENVIRONMENT.get_template(template).render(content)
 
 
-def _prose(text: str) -> str:
-    """Join numbers and their % by a no-break space."""
-    return text.replace(" %", "\u00a0%")
+def source(figure: Figure) -> str:
+    """Return a figure as a data URI."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(to_svg(figure)).decode()}"
 
 
-def _breakable(path: str) -> Markup:
-    """Allow line breaks after / and . instead of within a word."""
-    return escape(displayable(path)).replace("/", Markup("/<wbr>")).replace(".", Markup(".<wbr>"))
+def _visible(value: object) -> object:
+    """Return text without control characters, its numbers joined to their %; HTML stays as it is."""
+    is_plain = isinstance(value, str) and not isinstance(value, Markup)
+    return displayable(value).replace(" %", "\u00a0%") if is_plain else value
 
 
-def _displayable_text(value: object) -> object:
-    """Make text displayable, unless it is HTML already."""
-    return displayable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def percent(share: float) -> str:
+    """Return a share in percent with one decimal."""
+    return MISSING if share != share else f"{100 * share:z.1f} %"
 
 
 _ENVIRONMENT = Environment(
     loader=PackageLoader("probattn.experiments.reporting"),
-    autoescape=True,
-    finalize=_displayable_text,
+    autoescape=lambda name: str(name).endswith(".html"),
+    finalize=_visible,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters |= {"prose": _prose, "breakable": _breakable}
+for _filter in (source, percent, format_number, format_value, heading):
+    _ENVIRONMENT.filters[_filter.__name__] = _filter

@@ -1,22 +1,22 @@
-"""The folder of a run: its lock and its settings."""
+"""The folder of a run: its lock, its settings, and the digest of its weights."""
 
 import contextlib
+import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import TypeAdapter
-from pydantic.dataclasses import dataclass
-
+from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.config.validation import SettingsError, readable_errors
-from probattn.experiments.data.sealed_files import read_json, write_json
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs.environment import environment
 from probattn.inference.io import checkpoint
-from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.files import LOCK, locked
+from probattn.inference.io.files import LOCK, locked, write_bytes
+
+SETTINGS, WEIGHTS = "settings.json", "best.pt"
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class RunRecord:
     Args:
         name: the preset's name.
         settings: of the run.
-        environment: where the training was started.
-        data: digests of the training and validation part (see :func:`~probattn.experiments.runs.build.fitted_parts`).
+        environment: versions and hardware at the start of the training.
+        data: digests of the training and validation part.
     """
 
     name: str
@@ -35,49 +35,53 @@ class RunRecord:
     environment: dict[str, str] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read what ``dataclasses.asdict`` returns of a record."""
+        return cls(**content | {"settings": Settings.from_dict(content["settings"])})
+
 
 def read_record(folder: Path) -> RunRecord:
     """Read ``settings.json`` of the run in a folder.
 
     Raises:
         SettingsError: the folder holds no run, or settings that cannot be used.
-        DamagedFileError: the file is damaged or was edited.
     """
-    path, advice = folder / "settings.json", "restore the file that the run was started with"
+    path = folder / SETTINGS
+    if not path.is_file():
+        raise SettingsError(f"{folder} holds no run (no {SETTINGS}); train one with --out {folder}")
     try:
-        content = json.dumps(read_json(path, advice=advice))
-        with readable_errors():
-            return TypeAdapter(RunRecord).validate_json(content)  # stricter with Python's tuples than with JSON's lists
-    except FileNotFoundError as error:
-        raise SettingsError(f"{folder} holds no run (no settings.json); train one with --out {folder}") from error
-    except SettingsError as error:
-        raise SettingsError(f"{path} cannot be used: {error}; {advice}") from error
+        return RunRecord.from_dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SettingsError(f"{path} cannot be used: {error}; restore the file, or train the run again") from error
+
+
+def weights_digest(folder: Path) -> str:
+    """Return the SHA-256 of the weights of a run's best epoch."""
+    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
 
 
 def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
     """Check that a run of these settings can be trained in a folder; nothing is written.
 
     Raises:
-        FileExistsError: the folder holds a run and ``resume`` is False, or other files.
-        SettingsError: the folder holds a run of other settings than these, apart from epochs and patience.
+        FileExistsError: the folder holds other files, or a run while ``resume`` is False.
+        SettingsError: the folder holds a run of other settings, apart from more epochs or patience.
     """
-    if (out / "settings.json").exists():
+    if (out / SETTINGS).exists():
         if not resume:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
         started = read_record(out).settings
-        same_options = settings.train.continues(started.train)
-        if not (same_options and replace(started, train=settings.train) == settings):
-            raise SettingsError(
-                f"{out} holds a run of other settings: {'; '.join(changes(out, settings))}; "
-                "resume it with its own settings, or choose another folder with --out"
-            )
-    elif out.exists() and (not out.is_dir() or any(not _is_leftover(path) for path in out.iterdir())):
+        if not (settings.train.continues(started.train) and replace(started, train=settings.train) == settings):
+            listed = "; ".join(changes(out, settings))
+            raise SettingsError(f"{out} holds a run of other settings: {listed}; keep them, or choose another --out")
+    elif out.exists() and not (out.is_dir() and all(_is_leftover(path) for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
 
 
 def changes(out: Path, settings: Settings) -> list[str]:
     """Return the settings that differ from those of the run in a folder, as ``key: its → these``."""
-    if not (out / "settings.json").exists():
+    if not (out / SETTINGS).exists():
         return []
     saved, now = read_record(out).settings.flat(), settings.flat()
     return [f"{key}: {saved.get(key)!r} → {now.get(key)!r}" for key in saved | now if saved.get(key) != now.get(key)]
@@ -90,57 +94,37 @@ def epochs_done(folder: Path) -> int:
         CheckpointError: a damaged ``last.pt``.
     """
     last = folder / "last.pt"
-    if not last.exists():
-        return 0
-    return checkpoint.read(last)["extra"]["epoch"]
-
-
-def read_best(folder: Path) -> dict[str, Any]:
-    """Return the content of ``best.pt``, the weights of the best epoch of a run.
-
-    Raises:
-        CheckpointError: it is damaged, or missing.
-    """
-    path = folder / "best.pt"
-    if not path.exists():
-        raise CheckpointError(f"{folder} has no best.pt: the run has done no epoch; continue with train --resume")
-    return checkpoint.read(path)
+    return checkpoint.read(last)["extra"]["epoch"] if last.exists() else 0
 
 
 @contextlib.contextmanager
 def claim(
     out: Path, settings: Settings, *, name: str, device: str, data: Mapping[str, str], resume: bool
 ) -> Iterator[None]:
-    """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none.
-
-    Other epochs or patience are written to it, too, and taken back if no epoch is done with them: the checkpoint was
-    refused, or nothing was left to train.
+    """Lock a run's folder, and write its settings there; more epochs or patience replace the former ones.
 
     Raises:
         filelock.Timeout: another process holds the lock.
-        FileExistsError: another process has written to the folder since :func:`check_free`.
-        SettingsError: so it has, or the run has other training data.
-        OSError: the folder cannot be written.
+        FileExistsError, SettingsError: as for :func:`check_free`, or the run has other training data.
     """
     with locked(out):
         check_free(out, settings, resume=resume)
-        if not (out / "settings.json").exists():
-            write_json(out / "settings.json", asdict(RunRecord(name, settings, environment(device), dict(data))))
-        record = read_record(out)
+        record = RunRecord(name, settings, environment(device), dict(data))
+        if (out / SETTINGS).exists():
+            record = replace(read_record(out), settings=settings)
         if record.data != dict(data):
             raise SettingsError(f"{out} was trained with other data: resume it with the same, or choose another folder")
-        if record.settings == settings:
-            yield
-            return
-        done = epochs_done(out)
-        write_json(out / "settings.json", asdict(replace(record, settings=settings)))
-        try:
-            yield
-        finally:
-            if epochs_done(out) == done:
-                write_json(out / "settings.json", asdict(record))
+        write_bytes(out / SETTINGS, json.dumps(asdict(record), indent=2).encode(), tag="part")
+        yield
+
+
+def train_command(name: str, settings: Settings) -> str:
+    """Return the ``probattn train`` command of a preset with these settings; all of them for a preset that is gone."""
+    flat = (f"{key}={value}" for key, value in settings.flat().items())
+    differences = settings.changes_from(PRESETS[name]) if name in PRESETS else flat
+    return " ".join(["probattn train", name, *(f"--set {shlex.quote(change)}" for change in differences)])
 
 
 def _is_leftover(path: Path) -> bool:
     """Return True for files of a process that was killed before it had written its settings."""
-    return path.name == LOCK or path.name.startswith(".settings.json.")
+    return path.name == LOCK or path.name.startswith(f".{SETTINGS}.")

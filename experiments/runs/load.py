@@ -1,4 +1,4 @@
-"""Opening a trained run: its model and guide at their best epoch, and batches of any data for them."""
+"""Opening a trained run: its model and guide at their best epoch, with its data set or without."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,27 +8,21 @@ import torch
 from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table
-from probattn.experiments.data.text.datasets import TextDataset
-from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.runs.build import (
-    Dataset,
-    Loader,
-    build,
-    check_memory,
-    find_device,
-    fitted_parts,
-    load_data,
-)
-from probattn.experiments.runs.folder import RunRecord, read_best, read_record
+from probattn.experiments.data.text.text_dataset import TextDataset
+from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
+from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record, weights_digest
+from probattn.experiments.runs.sources import Dataset, Part, blank_dataset, load_data
 from probattn.inference.io import checkpoint
+from probattn.inference.io.checkpoint import CheckpointError
 from probattn.models import Supervised
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """A run's model and guide with the weights of its best epoch, and the data set it was trained on."""
+    """A run's model and guide with the weights of its best epoch, and its data set.
+
+    ``weights`` is the SHA-256 of the file of the weights.
+    """
 
     folder: Path
     name: str
@@ -39,25 +33,20 @@ class TrainedRun:
     guide: guides.Guide
     device: str
     best_epoch: int
+    weights: str
 
-    def batches(self, data: Images | Texts | Table) -> Loader:
-        """Return batches of any images or texts, in their order, preprocessed as in training.
+    def batches(self, data: Part, *, by_length: bool = False) -> Loader:
+        """Return batches of any images, texts or rows in their order, preprocessed as in training.
+
+        Args:
+            data: the examples.
+            by_length: texts from the longest to the shortest, with less padding.
 
         Raises:
             DatasetError: images of another size or number of channels than the network was trained on.
         """
-        return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device)
-
-    def batches_by_length(self, data: Images | Texts | Table) -> Loader:
-        """Return batches of texts from the longest to the shortest, with less padding; of other data :meth:`batches`.
-
-        Raises:
-            DatasetError: as for :meth:`batches`.
-        """
-        if not isinstance(self.dataset, TextDataset):
-            return self.batches(data)
-        options = {"batch_size": self.settings.data.batch_size, "device": self.device}
-        return self.dataset.batches(data, **options, by_length=True)
+        options = {"by_length": True} if by_length and isinstance(self.dataset, TextDataset) else {}
+        return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device, **options)
 
 
 def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
@@ -69,40 +58,42 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
 
     Raises:
         SettingsError: the folder holds no run.
-        CheckpointError: the run has finished no epoch, or the checkpoint of the best one is missing, damaged, or of
-            another epoch.
-        DatasetError: its data are missing, or have another training or validation part now.
+        CheckpointError: no epoch is finished, or the checkpoint of the best one is damaged.
+        DatasetError: the data are missing, or their training or validation part is another one.
     """
     record = read_record(folder)
-    settings, best = record.settings, read_best(folder)
-    dataset = load_data(settings, root).for_run(folder)
-    _check_parts(record, dataset, folder=folder)
-    check_memory(settings, dataset, copies=1)
-    model, guide = build(settings, dataset)
-    device = find_device(settings.train.accelerator)
-    for module in (model, guide):
-        module.to(device)
-    checkpoint.restore(best, model, guide, path=folder / "best.pt")
-    return TrainedRun(
-        folder,
-        record.name,
-        settings,
-        record.environment,
-        dataset,
-        model,
-        guide,
-        device=torch.device(device).type,
-        best_epoch=best["extra"]["epoch"],
-    )
+    dataset = load_data(record.settings, root).for_run(folder)
+    if record.data != fitted_parts(dataset):  # their normalisation differs, and test data may be among them
+        advice = "give those with --data or the environment variable PROBATTN_DATA, or train a new run"
+        raise DatasetError(f"these data of {dataset.name} are not those that {folder} was trained with: {advice}")
+    return _opened(folder, record, dataset)
 
 
-def _check_parts(record: RunRecord, dataset: Dataset, *, folder: Path) -> None:
-    """Refuse other training data than the run's: their normalisation differs, and its test data may be among them."""
-    now = fitted_parts(dataset)
-    titles = {"train": "training", "valid": "validation"}
-    changed = [titles[name] for name in now if record.data.get(name) != now[name]]
-    if changed:
-        raise DatasetError(
-            f"the {' and '.join(changed)} part of {dataset.name} is not the one that {folder} was trained with: give "
-            "the folder of those data with --data or the environment variable PROBATTN_DATA, or train a new run"
-        )
+def open_without_data(folder: Path) -> TrainedRun:
+    """Open a run with a :func:`blank_dataset`, and leave PyTorch's random state as it is.
+
+    Raises:
+        SettingsError, CheckpointError: as for :func:`open_run`.
+        DatasetError: the preprocessing is missing or damaged.
+    """
+    record = read_record(folder)
+    with torch.random.fork_rng(devices=[]):
+        return _opened(folder, record, blank_dataset(record.settings, folder))
+
+
+def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, weights: str) -> TrainedRun:
+    """Build a run on its device, without its trained weights; ``weights`` is their digest."""
+    device = find_device(record.settings.train.accelerator)
+    model, guide = (module.to(device) for module in build(record.settings, dataset))
+    about = folder, record.name, record.settings, record.environment
+    return TrainedRun(*about, dataset, model, guide, device=device, best_epoch=epoch, weights=weights)
+
+
+def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
+    path = folder / WEIGHTS
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no {WEIGHTS}: the run has done no epoch; continue with train --resume")
+    content = checkpoint.read(path)
+    run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=weights_digest(folder))
+    checkpoint.restore(content, run.model, run.guide, path=path)
+    return run

@@ -3,60 +3,26 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.sealed_files import write_json
-from probattn.experiments.runs.build import (
-    GPUS,
-    Dataset,
-    Loaders,
-    build,
-    build_model,
-    check_memory,
-    find_device,
-    fitted_parts,
-    generator,
-    load_data,
-    loaders,
-)
+from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import changes, check_free, claim
+from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
-from probattn.models import Supervised
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+Say = Callable[[str], None]
 
-class Run(NamedTuple):
-    """A run that has locked its folder, with everything that training needs.
 
-    Attributes:
-        settings: settings of the run.
-        out: folder of the run.
-        dataset: data set, with the preprocessing that the run has saved.
-        model, guide: initialised from ``train.seed``.
-        first_phase: model and guide of the warm start; None if there is none, or if it is over.
-        random_state: state of PyTorch's generator after the initialisation of the model.
-        batches: loaders of the run.
-        is_fresh: True if no epoch is done, except of the warm start.
-    """
-
-    settings: Settings
-    out: Path
-    dataset: Dataset
-    model: Supervised
-    guide: guides.Guide
-    first_phase: tuple[Supervised, guides.Guide] | None
-    random_state: Tensor
-    batches: Loaders
-    is_fresh: bool
+def silent(text: str) -> None:
+    """Say nothing."""
 
 
 def train(
@@ -67,39 +33,66 @@ def train(
     root: Path | None = None,
     resume: bool = False,
     progress: bool = True,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = silent,
 ) -> History:
     """Train a run into its folder; its warm start, if it has one, first into the subfolder ``warm-start``.
 
     Args:
         settings: settings of the run.
-        out: folder of the run. It gets ``settings.json``, the checkpoints and logs of ``fit``, ``warm-start.json`` with
-            the names of the weights that the warm start carried over, and for texts what defines their tokens.
+        out: folder of the run. It gets ``settings.json``, the preprocessing, the checkpoints and the log.
         name: name of the preset.
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
         progress: show a progress bar.
-        say: called with a line of text for settings that are raised, when a phase begins, and with the number of
-            weights that the warm start carried over.
+        say: called with a line of text for each raised setting and each phase.
 
     Raises:
-        FileExistsError: the folder holds a run and ``resume`` is False, or other files.
+        FileExistsError: the folder holds other files, or a run while ``resume`` is False.
         filelock.Timeout: another process trains or evaluates the run.
-        SettingsError: the folder holds a run of other settings.
-        CheckpointError: a damaged checkpoint, or a layer that carries nothing over from the warm start's.
-        OSError: the folder cannot be written.
+        SettingsError: the folder holds a run of other settings or data.
+        CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm start's.
     """
     fabric = check(settings, out, resume=resume)
     for change in changes(out, settings):
         say(f"{out}: {change}")
     with fabric.rank_zero_first():
         dataset = load_data(settings, root)
-    with ExitStack() as held:
-        run = prepare(settings, out, dataset, name=name, resume=resume, held=held)
-        if run.is_fresh:
-            initialise(run, progress=progress, say=say)
-        parts = (run.model, run.guide, run.batches.train, run.batches.valid)
-        return fit(*parts, options=settings.train, out=out, resume=resume, progress=progress)
+    is_fresh = not (out / "last.pt").exists()
+    if is_fresh and isinstance(dataset, TableDataset):
+        say(dataset.columns.to_string(index=False))
+    dataset = dataset if is_fresh else dataset.for_run(out)
+    model = build.build_model(settings, dataset)
+    random_state = torch.get_rng_state()
+    guide, first, start = build.build_guide(settings, model), None, None
+    if is_fresh and settings.warm_start is not None:
+        first = settings.first_phase()
+        start = build.build(first, dataset)
+        warm_start(model, start[0].state_dict())  # incompatible weights are an error now, not after training
+    device = build.find_device(settings.train.accelerator)
+    batches = build.loaders(settings, dataset, device=device)
+    with ExitStack() as stack:
+
+        def begin() -> None:
+            lock = claim(out, settings, name=name, device=device, data=build.fitted_parts(dataset), resume=resume)
+            stack.enter_context(lock)
+            dataset.save_preprocessing(out)
+
+        broadcast_result(begin)
+        if start is not None:
+            say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
+            parts = build.loaders(first, dataset, device=device)[:2]
+            folder = out / "warm-start"
+            fit(*start, *parts, options=first.train.options, out=folder, resume=True, progress=progress)
+            report = warm_start(model, folder / "best.pt")
+            carried = f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh"
+            say(f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried}")
+        if is_fresh:
+            batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(random_state)
+                model.network.initialise_inducing(batch[0], *batch[2:])
+        options = settings.train.options
+        return fit(model, guide, *batches[:2], options=options, out=out, resume=resume, progress=progress)
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
@@ -108,72 +101,14 @@ def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
     """
-    accelerator = settings.train.accelerator
-    if accelerator in GPUS and not torch.cuda.is_available():
+    accelerator, devices = settings.train.accelerator, settings.train.devices
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    devices = f"train.accelerator={accelerator}, train.devices={settings.train.devices}"
     try:
-        fabric = make_fabric(accelerator, settings.train.devices)
-    except (TypeError, RuntimeError) as error:  # of Fabric
-        raise SettingsError(f"{devices}: {error}") from error
+        fabric = make_fabric(accelerator, devices)
+    except TypeError as error:  # of Lightning, which also has errors of values that are readable
+        raise SettingsError(f"train.devices={devices}: {error}") from error
     if fabric.world_size != world().size:
-        raise SettingsError(f"{devices} are {fabric.world_size} devices: torchrun starts a process for each")
+        raise SettingsError(f"train.devices={devices}: torchrun starts a process for each device")
     broadcast_result(lambda: check_free(out, settings, resume=resume))
     return fabric
-
-
-def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resume: bool, held: ExitStack) -> Run:
-    """Build the run, then lock its folder and save its settings and preprocessing there.
-
-    Args:
-        settings, out, name, resume: as for :func:`train`; the folder has passed :func:`check`.
-        dataset: data set of the run.
-        held: gets the lock of the folder.
-
-    Raises:
-        filelock.Timeout, CheckpointError, OSError: as for :func:`train`.
-    """
-    is_fresh = not (out / "last.pt").exists()
-    dataset = dataset if is_fresh else dataset.for_run(out)
-    check_memory(settings, dataset, copies=4)
-    model = build_model(settings, dataset)
-    random_state = torch.get_rng_state()
-    guide = guides.for_model(model, settings.layer.family)
-    first_phase = None
-    if is_fresh and settings.warm_start is not None:
-        first_phase = build(settings.first_phase(), dataset)
-        warm_start(model, first_phase[0].state_dict())  # fail now if the weights are incompatible, not after training
-    device = find_device(settings.train.accelerator)
-    batches = loaders(settings, dataset, device=device)
-
-    def begin() -> None:
-        options = {"name": name, "device": device, "data": fitted_parts(dataset), "resume": resume}
-        held.enter_context(claim(out, settings, **options))
-        dataset.save_preprocessing(out)
-
-    broadcast_result(begin)
-    return Run(settings, out, dataset, model, guide, first_phase, random_state, batches, is_fresh)
-
-
-def initialise(run: Run, *, progress: bool, say: Callable[[str], None]) -> None:
-    """Initialise a fresh run in place: weights from its warm start, if any, and inducing inputs from its data."""
-    settings, dataset = run.settings, run.dataset
-    if run.first_phase is not None:
-        report = warm_start(run.model, _train_first_phase(run, progress=progress, say=say))
-        broadcast_result(lambda: write_json(run.out / "warm-start.json", report))
-        say(f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh: see warm-start.json")
-        say(f"{settings.layer.name} attention, {settings.train.epochs} epochs")
-    batch = dataset.sample(settings.data.batch_size, generator=generator(settings))
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(run.random_state)
-        run.model.network.initialise_inducing(batch[0], *batch[2:])
-
-
-def _train_first_phase(run: Run, *, progress: bool, say: Callable[[str], None]) -> Path:
-    """Train the warm start, or resume it, and return the checkpoint of its best epoch."""
-    first, folder = run.settings.first_phase(), run.out / "warm-start"
-    say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-    batches = loaders(first, run.dataset, device=find_device(first.train.accelerator))
-    parts = (*run.first_phase, batches.train, batches.valid)
-    fit(*parts, options=first.train, out=folder, resume=True, progress=progress)
-    return folder / "best.pt"

@@ -1,110 +1,102 @@
-"""Answers to single inputs: a class or a number, with its uncertainty, as records, JSON Lines and CSV."""
+"""Answers to single inputs: a class or a number, with its uncertainty, as tables, JSON Lines and CSV."""
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 
-import torch
+import pandas as pd
 
+from probattn.experiments.displayable import displayable
+from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
 
+# Probability of the intervals of numbers without a calibration.
 LEVEL = 0.9
-"""Probability of the predictive interval of a number."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Answer to one input.
+def class_answers(
+    prediction: Prediction,
+    names: Sequence[str],
+    classes: Sequence[str],
+    *,
+    calibration: Calibration | None = None,
+    by_class: bool = False,
+) -> pd.DataFrame:
+    """Return the answers of a classifier: input, predicted, confidence, entropy, mutual_information, probs.
 
-    Args:
-        input: name of the input.
-        predicted: the most probable class.
-        confidence: its probability.
-        entropy: total uncertainty in nats: entropy of the probabilities.
-        mutual_information: the part of it that posterior samples differ in, in nats.
-        set: the classes of the conformal prediction set; None without a threshold.
-        probs: probability of each class.
-    """
-
-    input: str
-    predicted: str
-    confidence: float
-    entropy: float
-    mutual_information: float
-    set: tuple[str, ...] | None
-    probs: dict[str, float]
-
-
-@dataclass(frozen=True)
-class NumberAnswer:
-    """Answer of a regression to one input, in the units of the labels.
+    The mutual information is that of the posterior samples, before the probabilities are scaled. With a calibration an
+    answer also has ``set``, the classes of the conformal set, and ``accepted``.
 
     Args:
-        input: name of the input.
-        predicted: the predictive mean.
-        low, high: the central predictive interval of probability :data:`LEVEL`.
-        std: the predictive standard deviation.
-    """
-
-    input: str
-    predicted: float
-    low: float
-    high: float
-    std: float
-
-
-def number_answers(prediction: Prediction, names: Sequence[str]) -> list[NumberAnswer]:
-    """Return the answer of a regression to each input, of n predictions of one number."""
-    low, high = prediction.quantiles([(1 - LEVEL) / 2, (1 + LEVEL) / 2]).double().cpu().flatten(1).unbind(0)
-    values = (prediction.mean, low, high, prediction.variance.sqrt())
-    rows = torch.stack([each.double().cpu().flatten() for each in values]).T.tolist()
-    return [NumberAnswer(name, *row) for name, row in zip(names, rows, strict=True)]
-
-
-def answers(
-    prediction: Prediction, names: Sequence[str], classes: Sequence[str], *, quantile: float | None
-) -> list[Answer]:
-    """Return the answer to each input.
-
-    Args:
-        prediction: of n inputs.
+        prediction: of n inputs, not calibrated.
         names: names of the inputs.
         classes: names of the classes.
-        quantile: threshold of the prediction sets, which hold the classes with 1 − p at most this; None: no sets.
+        calibration: of the run; None leaves the probabilities as they are.
+        by_class: sets that hold each class with the calibration's level.
     """
-    probs = prediction.probs.double().cpu()
-    rows = zip(names, probs, prediction.entropy.tolist(), prediction.mutual_information.tolist(), strict=True)
-    found = []
-    for name, row, entropy, information in rows:
-        best, order = int(row.argmax()), row.argsort(descending=True).tolist()
-        members = None
-        if quantile is not None:
-            members = tuple(classes[at] for at in order if 1 - row[at] <= quantile)
-        by_class = dict(zip(classes, row.tolist(), strict=True))
-        found.append(Answer(name, classes[best], float(row[best]), entropy, information, members, by_class))
-    return found
+    scaled = prediction if calibration is None else calibration.apply(prediction)
+    probs = scaled.probs.double().cpu()
+    answers = pd.DataFrame({"input": list(map(displayable, names))})
+    answers["predicted"] = [classes[index] for index in probs.argmax(1).tolist()]
+    answers["confidence"], answers["entropy"] = probs.amax(1).tolist(), scaled.entropy.tolist()
+    answers["mutual_information"] = prediction.mutual_information.tolist()
+    if calibration is not None:
+        members, order = calibration.sets(probs, by_class=by_class).tolist(), probs.argsort(1, descending=True).tolist()
+        answers["set"] = [[classes[i] for i in row if chosen[i]] for row, chosen in zip(order, members, strict=True)]
+        answers["accepted"] = calibration.accepts(probs).tolist()
+    answers["probs"] = [dict(zip(classes, row, strict=True)) for row in probs.tolist()]
+    return answers
 
 
-def to_jsonl(found: Sequence[Answer] | Sequence[NumberAnswer], failures: Mapping[str, str]) -> str:
+def number_answers(
+    prediction: Prediction, names: Sequence[str], *, calibration: Calibration | None = None
+) -> pd.DataFrame:
+    """Return the answers of a regression in the units of the labels: input, predicted, low, high, std.
+
+    ``low`` and ``high`` are the ends of the conformal interval, or without a calibration of the central predictive one
+    of probability :data:`LEVEL`.
+
+    Args:
+        prediction, names, calibration: as for :func:`class_answers`.
+    """
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    low, high = prediction.quantiles(ends) if calibration is None else calibration.intervals(prediction)
+    columns = {"predicted": prediction.mean, "low": low, "high": high, "std": prediction.variance.sqrt()}
+    answers = pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
+    answers.insert(0, "input", list(map(displayable, names)))
+    return answers
+
+
+def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return answers from the most to the least uncertain by entropy, mutual_information, confidence or std.
+
+    Raises:
+        ValueError: the answers do not have the measure.
+    """
+    if measure not in answers:
+        raise ValueError(f"these answers have no {measure}: sort them by {'std' if 'std' in answers else 'entropy'}")
+    return answers.sort_values(measure, ascending=measure == "confidence", kind="stable")
+
+
+def to_jsonl(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
     """Return a JSON object a line: of each answer, and of each input that could not be read its ``error``."""
-    lines = [asdict(each) for each in found] + [{"input": name, "error": text} for name, text in failures.items()]
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    options = {"orient": "records", "lines": True, "force_ascii": False, "double_precision": 15}
+    frames = [frame.to_json(**options) for frame in (answers, _failures(failures)) if len(frame)]
+    return "".join(frames).replace("\\/", "/")
 
 
-def to_csv(found: Sequence[Answer] | Sequence[NumberAnswer], failures: Mapping[str, str]) -> str:
-    """Return a table with the column ``error`` for inputs that could not be read; classes of a set are a JSON list."""
-    out = io.StringIO()
-    of_numbers = bool(found) and isinstance(found[0], NumberAnswer)
-    values = ("low", "high", "std") if of_numbers else ("confidence", "entropy", "mutual_information", "set")
-    columns = ("input", "predicted", *values, "error")
-    writer = csv.DictWriter(out, columns, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for each in found:
-        row = asdict(each)
-        if isinstance(each, Answer):
-            row["set"] = "" if each.set is None else json.dumps(each.set, ensure_ascii=False)
-        writer.writerow(row)
-    writer.writerows({"input": name, "error": text} for name, text in failures.items())
-    return out.getvalue()
+def to_csv(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
+    """Return a table: a column ``p(CLASS)`` for each class, and ``error`` of inputs that could not be read.
+
+    The classes of a set are a JSON list.
+    """
+    table = answers.drop(columns="probs", errors="ignore")
+    if "set" in table:
+        table["set"] = [json.dumps(names, ensure_ascii=False) for names in table["set"]]
+    if "probs" in answers:
+        table = table.join(pd.DataFrame(list(answers["probs"]), index=answers.index).rename(columns="p({})".format))
+    return pd.concat([table, _failures(failures)]).to_csv(index=False, lineterminator="\n")
+
+
+def _failures(failures: Mapping[str, str]) -> pd.DataFrame:
+    rows = [(displayable(name), displayable(reason)) for name, reason in failures.items()]
+    return pd.DataFrame(rows, columns=["input", "error"])

@@ -1,4 +1,4 @@
-"""A trained model with its guide and preprocessing: predicts unprocessed images, texts or rows, is saved and shared."""
+"""A trained model with its guide, preprocessing and calibration: predicts unprocessed inputs, is saved and shared."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -6,106 +6,85 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table, TableDataset
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.runs.load import TrainedRun
-from probattn.experiments.runs.pretrained import load_run, save_run
-from probattn.experiments.runs.without_data import open_without_data
+from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.runs.load import TrainedRun, open_without_data
+from probattn.experiments.runs.sources import Part
+from probattn.experiments.sharing.answers import class_answers, number_answers
 from probattn.experiments.sharing.model_card import model_card
-from probattn.experiments.sharing.stored_evaluation import StoredEvaluation
+from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
 from probattn.inference.io.pretrained import CONFIG, find_pretrained, upload_pretrained
+
+# Inputs: images ``(n, channels, height, width)``, texts, or rows of cells by column.
+Values = Tensor | Sequence[str] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Model, guide and preprocessing of a run as one object.
+    """Model, guide, preprocessing and calibration of a run as one object.
 
     >>> pipeline = Pipeline.from_run("runs/digits")  # doctest: +SKIP
     >>> pipeline.save_pretrained("digits")  # doctest: +SKIP
-    >>> Pipeline.from_pretrained("digits").predict(images).mutual_information  # doctest: +SKIP
+    >>> Pipeline.from_pretrained("digits").answers(images)["set"]  # doctest: +SKIP
 
     Attributes:
         run: the run, without its data set.
-        evaluation: results of its evaluation; None if it was not evaluated.
+        calibration: temperature, sets, intervals and abstention that ``probattn evaluate`` has fitted, or None.
     """
 
     run: TrainedRun
-    evaluation: StoredEvaluation | None
+    calibration: Calibration | None
 
     @classmethod
-    def open(cls, name: str | Path, *, encoder: str | None = None) -> Self:
+    def open(cls, name: str | Path) -> Self:
         """Open the folder of a run, or else what :meth:`from_pretrained` takes; errors are those of the two."""
-        folder = Path(name)
-        if folder.is_dir() and not (folder / CONFIG).exists():
-            return cls.from_run(folder)
-        return cls.from_pretrained(name, encoder=encoder)
+        if Path(name).exists() and not (Path(name) / CONFIG).exists():
+            return cls.from_run(name)
+        return cls.from_pretrained(name)
 
     @classmethod
     def from_run(cls, folder: str | Path) -> Self:
         """Open the run in a folder with the weights of its best epoch; its data set is not needed.
 
         Raises:
-            SettingsError: the folder holds no run, or a run that has changed since it was evaluated.
-            CheckpointError: the run has finished no epoch, or its checkpoint is missing or damaged.
-            DatasetError, DamagedFileError: its preprocessing is missing or damaged.
+            SettingsError: the folder holds no run.
+            CheckpointError: no epoch is finished, a damaged file, or a calibration of other weights.
+            DatasetError: the preprocessing is missing or damaged.
         """
-        folder = Path(folder)
-        return cls(open_without_data(folder), StoredEvaluation.of_run(folder))
+        run = open_without_data(Path(folder))
+        return cls(run, Calibration.load(run.folder, weights=run.weights))
 
     @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | Path,
-        *,
-        force_download: bool = False,
-        token: str | bool | None = None,
-        cache_dir: str | Path | None = None,
-        local_files_only: bool = False,
-        revision: str | None = None,
-        encoder: str | None = None,
-    ) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
         """Load what :meth:`save_pretrained` wrote, from a folder or from the Hugging Face hub.
 
         On the same machine and with as many threads, it predicts bit for bit what the saved pipeline does.
 
         Args:
-            pretrained_model_name_or_path: a folder, or a name of the hub, such as ``"user/model"``.
-            force_download, token, cache_dir, local_files_only, revision: as for ``huggingface_hub``.
-            encoder: folder or name of the frozen encoder whose features the model takes, if it has one; default: the
-                name that was saved.
+            pretrained_model_name_or_path: folder, or the name of a model of the hub, such as ``"user/model"``.
+            options: of the download, such as ``revision``, as for ``huggingface_hub.snapshot_download``.
 
         Raises:
             CheckpointError: the folder is damaged, or its files do not belong together.
-            OSError: the hub has no such model, or cannot be reached.
-            MissingExtraError: no such folder, and ``huggingface_hub`` is not installed.
-            DatasetError: the frozen encoder is missing, or is another one.
+            MissingExtraError: there is no folder of that name, and ``huggingface_hub`` is not installed.
         """
-        folder = find_pretrained(
-            pretrained_model_name_or_path,
-            force_download=force_download,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-            revision=revision,
-        )
-        run, evaluation = load_run(folder, encoder=encoder)
-        return cls(run, None if evaluation is None else StoredEvaluation.from_json(evaluation))
+        run = load_run(find_pretrained(pretrained_model_name_or_path, **options))
+        return cls(run, Calibration.load(run.folder, weights=run.weights))
 
     def save_pretrained(self, save_directory: str | Path) -> None:
-        """Write weights, configuration, preprocessing and a model card; a ``README.md`` that is there already stays.
+        """Write weights, configuration, preprocessing, calibration and a model card.
 
-        Raises:
-            OSError: a file cannot be written; names it.
+        A ``README.md`` that is there already stays.
         """
-        evaluation = None if self.evaluation is None else self.evaluation.to_json()
-        card = model_card(self.run, self.evaluation)
-        save_run(self.run, Path(save_directory), evaluation=evaluation, card=card)
+        save_run(self.run, Path(save_directory), card=model_card(self.run, self.calibration))
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload what :meth:`save_pretrained` writes, and return the address of the commit.
@@ -119,7 +98,7 @@ class Pipeline:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the probabilities."""
+        """Names of the classes, in the order of the probabilities; empty for numbers."""
         return self.run.dataset.classes
 
     @property
@@ -131,53 +110,61 @@ class Pipeline:
     def columns(self) -> tuple[str, ...] | None:
         """Names of the columns of the rows that it takes; None for images and texts."""
         data = self.run.dataset
-        return tuple(each.name for each in data.encoding.columns) if isinstance(data, TableDataset) else None
+        return tuple(column.name for column in data.encoding.columns) if isinstance(data, TableDataset) else None
 
     @property
     def num_samples(self) -> int:
-        """Number of posterior samples by default: that of the evaluation, or else of the run's settings."""
-        return self.run.settings.train.num_samples if self.evaluation is None else self.evaluation.num_samples
-
-    @property
-    def seed(self) -> int:
-        """Seed of the samples by default: that of the evaluation, or else 0."""
-        return 0 if self.evaluation is None else self.evaluation.seed
+        """Number of posterior samples by default: that of the calibration, or else of the run's settings."""
+        return self.calibration.num_samples if self.calibration else self.run.settings.train.num_samples
 
     def predict(
-        self,
-        inputs: Tensor | Sequence[str] | Sequence[Mapping[str, str]],
-        *,
-        num_samples: int | None = None,
-        seed: int | None = None,
+        self, inputs: Values, *, calibrated: bool = True, num_samples: int | None = None, seed: int | None = None
     ) -> Prediction:
         """Compute the posterior predictive; PyTorch's random state stays as it is.
 
+        Calibrated probabilities are scaled by the temperature, and then have no mutual information of their own.
+
         Args:
-            inputs: uint8 images ``(n, channels, height, width)`` of the size of :attr:`image_shape`, n texts, or n rows
-                of a table, each a mapping of :attr:`columns` to cells as text.
-            num_samples, seed: number and seed of the posterior samples; default: :attr:`num_samples`, :attr:`seed`.
+            inputs: n uint8 images ``(channels, height, width)`` of :attr:`image_shape`, n texts, or n rows
+                of a table, each a mapping of :attr:`columns` to cells.
+            calibrated: apply the temperature, if the run has a calibration.
+            num_samples, seed: of the posterior samples; default: those of the calibration.
 
         Raises:
-            TypeError: texts where images are expected, or the reverse.
-            DatasetError: images of another size or number of channels; a row without a column, or with a cell that is
-                no number in a column of numbers.
+            TypeError: inputs of another kind.
+            DatasetError: images of another size or number of channels; a row that the columns refuse.
             ValueError: no inputs, or an empty text.
         """
-        labels = torch.zeros(len(inputs), dtype=torch.long)
-        if isinstance(self.run.dataset, ImageDataset):
-            if not isinstance(inputs, Tensor):
-                raise TypeError(f"this model takes uint8 images {self.image_shape}, got {type(inputs).__name__}")
-            data = Images(inputs.cpu(), labels)
-        elif isinstance(self.run.dataset, TableDataset):
-            if isinstance(inputs, Tensor | str):
-                raise TypeError(f"this model takes a sequence of rows, got {type(inputs).__name__}")
-            places = [f"row {number}" for number in range(1, len(inputs) + 1)]
-            data = Table(self.run.dataset.encoding.features(inputs, places), labels)
-        elif isinstance(inputs, Tensor | str):
-            raise TypeError(f"this model takes a sequence of texts, got {type(inputs).__name__}")
-        else:
-            data = Texts(tuple(inputs), labels)
-        batches = ((x, None, *rest) for x, _, *rest in self.run.batches(data))
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed if seed is None else seed)
-            return predict(self.run.model, self.run.guide, batches, num_samples=num_samples or self.num_samples)
+        seed = seed if seed is not None else self.calibration.seed if self.calibration else 0
+        batches = ((x, None, *rest) for x, _, *rest in self.run.batches(self._data(inputs)))
+        options = {"num_samples": num_samples or self.num_samples, "seed": seed}
+        prediction = predict(self.run.model, self.run.guide, batches, **options)
+        return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
+
+    def answers(
+        self, inputs: Values, *, names: Sequence[str] | None = None, by_class: bool = False, **options: Any
+    ) -> pd.DataFrame:
+        """Return a table with an answer to each input: class or number, uncertainty, and conformal set or interval.
+
+        Args:
+            inputs: as for :meth:`predict`.
+            names: names of the inputs; default: their numbers.
+            by_class: sets that hold each class with the calibration's level.
+            options: ``calibrated``, ``num_samples`` and ``seed`` of :meth:`predict`.
+        """
+        calibration = self.calibration if options.get("calibrated", True) else None
+        prediction = self.predict(inputs, **options | {"calibrated": False})
+        names = names or list(map(str, range(len(prediction))))
+        if not self.classes:
+            return number_answers(prediction, names, calibration=calibration)
+        return class_answers(prediction, names, self.classes, calibration=calibration, by_class=by_class)
+
+    def _data(self, inputs: Any) -> Part:
+        labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset
+        if isinstance(data, ImageDataset):
+            return Images(torch.stack(list(inputs)).cpu(), labels)
+        if isinstance(inputs, str | Tensor):
+            raise TypeError(f"this model takes a sequence of texts or rows, got {type(inputs).__name__}")
+        if isinstance(data, TableDataset):
+            return Table(data.encoding.features(inputs, [f"row {n}" for n in range(1, len(inputs) + 1)]), labels)
+        return Texts(tuple(inputs), labels)

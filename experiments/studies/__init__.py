@@ -1,4 +1,4 @@
-"""Work on several runs: studies, comparisons, checks of posteriors and of closed forms.
+"""Work on several runs: studies, comparisons, checks of closed forms and of a GPU.
 
 May import ``reporting``, ``plots``, ``evaluation`` and what is above them.
 """

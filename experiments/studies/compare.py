@@ -1,165 +1,211 @@
-"""Comparisons of rows by subject, with their tables and figures: ``probattn compare``."""
+"""Comparisons of runs over seeds, from results in the wide form: tables in Markdown and LaTeX, and a figure."""
 
-import csv
-import functools
-import io
-import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import math
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
+import pandas as pd
 
-from probattn.experiments.evaluation import generated_files
-from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay
-from probattn.experiments.evaluation.scores import Scores
-from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
-from probattn.experiments.plots import comparison as comparison_plots
-from probattn.experiments.plots import differences as difference_plots
-from probattn.experiments.plots import shift as shift_plots
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
+from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay, displays
+from probattn.experiments.evaluation.scores import KEYS, mean_shift
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, Resampled, best_rows, compare
+from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import save_figure
-from probattn.experiments.reporting import table_formats
-from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
-from probattn.experiments.studies.collect import ENSEMBLES, Rows
+from probattn.experiments.reporting.table_formats import latex, markdown
+from probattn.experiments.reporting.tables import Table, comparison_table, plain_table
+from probattn.experiments.studies import collect
 from probattn.inference.io.files import write_bytes
 
-TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
+SINGLE_SEED = "With one seed, intervals are percentiles over 1,000 paired resamples of the test examples."
+Baselines = Mapping[str, str]
+"""Run → the run that it is compared with, possibly itself, which compares its methods."""
 
 
-def comparisons(rows: Rows) -> dict[str, Comparison]:
-    """Return the comparisons by subject: ``test``, ``domain-NAME``, ``shift``, ``ood-SET-METRIC``."""
-    found = {TEST: _compare(_select(rows, lambda scores: scores.test), rows, note=size_note(rows.sizes, "test"))}
-    for name in _names(rows, lambda scores: scores.domain):
-        selected = _select(rows, lambda scores, name=name: scores.domain.get(name, {}))
-        found[f"{DOMAIN}{name}"] = _compare(selected, rows, note=size_note(rows.sizes, f"domain/{name}"))
-    note = join_notes(size_note(rows.sizes, "test"), shift_note(rows.shift_source))
-    found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), rows, note=note)
-    ood_sets = _names(rows, lambda scores: scores.ood)
-    for name, (key, metric) in itertools.product(ood_sets, OOD_DISPLAY.items()):
-        selected = _select(rows, functools.partial(_detection, name=name, key=key))
-        detectors = dict.fromkeys(each for seeds in selected.values() for run in seeds.values() for each in run)
-        display = {each: MetricDisplay(DETECTORS[each], metric.scale, metric.higher_is_better) for each in detectors}
-        found[f"ood-{name}-{key}"] = _compare(selected, rows, metrics=display)
-    return {key: comparison for key, comparison in found.items() if comparison is not None}
+def compare_results(
+    results: pd.DataFrame,
+    subject: str = "test",
+    *,
+    metric: str = "auroc",
+    baselines: Baselines | None = None,
+    resampled: Resampled | None = None,
+) -> Comparison:
+    """Compare runs on one subject: means over seeds, and paired differences to the softmax run by the same method.
 
+    Args:
+        results: frame in the wide form, with columns ``run, seed, method, set, n`` and metrics, unscaled.
+        subject: a test set, such as ``test`` or ``ood/NAME``, or ``shift`` for the mean over corruptions.
+        metric: metric of detection, for OOD sets, whose columns are the detectors.
+        baselines: None takes the run with ``softmax`` in its name that begins most alike.
+        resampled: row → metric → values on resampled test examples, for intervals with one seed.
 
-def title(subject: str) -> str:
-    """Return the title of a comparison on a subject."""
-    if subject == TEST:
-        return "Test data"
-    if subject.startswith(DOMAIN):
-        return f"Test data, {subject.removeprefix(DOMAIN)}"
-    if subject == SHIFT:
-        return "Corrupted test images, mean over corruptions and severities"
-    name, _, key = subject.removeprefix("ood-").rpartition("-")
-    return f"Detection of {name}, {OOD_DISPLAY[key].title}"
-
-
-def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
-    """Draw the figures of comparisons; return them by name."""
-    subjects = [key for key in found if key in (TEST, SHIFT) or key.startswith(DOMAIN) or key.endswith("-auroc")]
-    main = {*rows.plain, *(row for heading, group in rows.groups.items() if heading == ENSEMBLES for row in group)}
-    drawn = {
-        f"{key}{kind}{part}": figure
-        for key in subjects
-        for kind, draw in (("", comparison_plots.figures), ("-differences", difference_plots.figures))
-        for part, figure in draw(found[key], main=main).items()
-    }
-    shifted = {label: _mean_over_seeds(rows.scores[label]) for label in rows.plain}
-    for metric in SHIFT_METRICS:
-        drawn[f"shift-{metric}"] = shift_plots.boxes(shifted, metric=metric)
-        drawn[f"severity-{metric}"] = shift_plots.by_severity(shifted, metric=metric)
-    return {key: figure for key, figure in drawn.items() if figure is not None}
-
-
-def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Path]:
-    """Write each comparison as Markdown, LaTeX and CSV, the values of each seed, and the figures; return the paths.
-
-    Files of a former comparison in this folder are removed.
+    Raises:
+        ValueError: no results on the subject, or results on different numbers of examples.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    generated_files.remove_outdated(folder, rows.sources)
-    paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
-    paths.append(folder / "seeds.csv")
-    write_bytes(paths[-1], seeds_csv(rows).encode())
-    for key, figure in figures(rows, found).items():
-        paths.append(folder / f"{key}.svg")
-        save_figure(paths[-1], figure)
-    generated_files.record(folder, paths, rows.sources)
-    return paths
+    frame = mean_shift(results) if subject == "shift" else results[results["set"] == subject]
+    sizes = sorted(frame["n"].unique())
+    if len(sizes) != 1:
+        where = f"on {' and '.join(f'{size:g}' for size in sizes)} examples" if sizes else "nowhere"
+        raise ValueError(f"runs were scored on {subject} {where}: compare runs that were scored on the same test data")
+    baselines = _softmax(frame["run"].unique()) if baselines is None else baselines
+    scores, keys = {}, {}
+    for key, group in frame.drop(columns=["set", "n"]).groupby(["run", "method"], sort=False):
+        values = group.drop(columns=["run", "method"]).dropna(axis=1, how="all").set_index("seed")
+        keys[row_label(*key)], scores[row_label(*key)] = key, values.to_dict("index")
+    pairs = {row: _baseline(*key, baselines, scores) for row, key in keys.items() if not key[1].startswith(ENSEMBLE)}
+    single = f" {SINGLE_SEED}" if resampled and frame["seed"].nunique() == 1 else ""
+    return compare(
+        scores,
+        baselines={row: other for row, other in pairs.items() if other in scores and other != row},
+        groups=_groups(scores),
+        metrics=_columns(subject, frame.dropna(axis=1, how="all").columns, metric),
+        resampled=resampled,
+        note=f"n = {sizes[0]:,g}.{single}",
+    )
 
 
-def seeds_csv(rows: Rows) -> str:
-    """Return the unscaled metrics of each run as CSV, for other tests than the intervals of the tables.
+def comparisons(
+    results: pd.DataFrame,
+    *,
+    baselines: Baselines | None = None,
+    resampled: Mapping[str, Resampled] | None = None,
+) -> dict[str, Comparison]:
+    """Return the comparisons on all subjects by title.
 
-    A line has row, seed, subject (a test set; ``shift`` is the mean over corruptions and severities), the OOD detector
-    if there is one, metric and value. Ensembles, which have no seed, and missing values are left out.
+    Args:
+        results, baselines: as for :func:`compare_results`.
+        resampled: test set → values on its resampled examples.
     """
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["row", "seed", "subject", "detector", "metric", "value"])
-    for row in itertools.chain.from_iterable(group for name, group in rows.groups.items() if name != ENSEMBLES):
-        for seed, scores in rows.scores[row].items():
-            for subject, detector, values in _subjects(scores):
-                texts = map(table_formats.csv_text, (subject, detector))
-                start = [table_formats.csv_text(row), seed, *texts]
-                writer.writerows([*start, key, repr(float(value))] for key, value in values.items() if value == value)
-    return file.getvalue()
-
-
-def _subjects(scores: Scores) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """Yield subject, OOD detector ("" for other subjects) and metrics."""
-    yield TEST, "", scores.test
-    for name, values in scores.domain.items():
-        yield f"{DOMAIN}{name}", "", values
-    yield SHIFT, "", scores.mean_shift
-    for name, detectors in scores.ood.items():
-        for detector, values in detectors.items():
-            yield f"ood-{name}", detector, values
-
-
-def _compare(
-    scores: MetricsBySeed, rows: Rows, *, metrics: Mapping[str, MetricDisplay] | None = None, note: str = ""
-) -> Comparison | None:
-    if not scores:
-        return None
-    baselines = {row: other for row, other in rows.baselines.items() if row in scores and other in scores}
-    groups = {name: [row for row in group if row in scores] for name, group in rows.groups.items()}
-    groups = {name: group for name, group in groups.items() if group}
-    compared = compare(scores, baselines=baselines, groups=groups, metrics=metrics)
-    return replace(compared, note=join_notes(note, rows.note))
-
-
-def _select(rows: Rows, select: Callable[[Scores], Mapping[str, float]]) -> MetricsBySeed:
-    """Return row → seed → the selected part of its scores; rows without it are left out."""
-    selected = {
-        label: {seed: values for seed, scores in seeds.items() if (values := select(scores))}
-        for label, seeds in rows.scores.items()
-    }
-    return {label: seeds for label, seeds in selected.items() if seeds}
-
-
-def _names(rows: Rows, select: Callable[[Scores], Mapping[str, object]]) -> list[str]:
-    """Return the names of the test sets of a kind that any run has scores on."""
-    return list(dict.fromkeys(name for seeds in rows.scores.values() for run in seeds.values() for name in select(run)))
-
-
-def _detection(scores: Scores, *, name: str, key: str) -> dict[str, float]:
-    """Return one metric of detecting an OOD set, by detector."""
-    return {detector: values[key] for detector, values in scores.ood.get(name, {}).items()}
-
-
-def _mean_over_seeds(seeds: Mapping[int, Scores]) -> dict[str, dict[int, dict[str, float]]]:
-    """Return corruption → severity → the mean of each metric over the seeds that were evaluated under shift."""
-    runs = [scores.shift for scores in seeds.values() if scores.shift]
-    if not runs:
-        return {}
+    values = resampled or {}
     return {
-        corruption: {
-            severity: {key: sum(run[corruption][severity][key] for run in runs) / len(runs) for key in SHIFT_METRICS}
-            for severity in severities
-            if all(severity in run.get(corruption, {}) for run in runs)
-        }
-        for corruption, severities in runs[0].items()
-        if all(corruption in run for run in runs)
+        title: compare_results(results, subject, baselines=baselines, resampled=values.get(subject))
+        for title, subject in _subjects(results["set"])
     }
+
+
+def from_statistics(lines: pd.DataFrame) -> dict[str, Comparison]:
+    """Return the comparisons on all subjects by title, of statistics over seeds that were stored without the seeds.
+
+    Args:
+        lines: columns ``run, method, set, metric, mean, std, n, baseline, baseline_method, difference, low, high``.
+    """
+    compared = {}
+    names = lines["set"].replace("^shift/.*", "shift", regex=True)
+    for title, subject in _subjects(lines["set"]):
+        columns = _columns(subject, set(lines[names == subject]["metric"]))
+        cells: dict[str, dict[str, Cell]] = {}
+        baselines = {}
+        for line in lines[(names == subject) & lines["metric"].isin(columns)].to_dict("records"):
+            row = row_label(line["run"], line["method"])
+            numbers = {key: None if pd.isna(line[key]) else line[key] for key in ("std", "difference", "low", "high")}
+            cell = Cell((line["mean"],) * int(line["n"]), line["mean"], **numbers)
+            cells.setdefault(row, dict.fromkeys(columns, Cell((), math.nan)))[line["metric"]] = cell
+            if not pd.isna(line["baseline"]):
+                baselines[row] = row_label(line["baseline"], line["baseline_method"])
+        groups = _groups(cells) if cells else {}
+        compared[title] = Comparison(columns, groups, baselines, cells, best_rows(cells, groups, columns))
+    return compared
+
+
+def read(paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, Comparison]]:
+    """Return the results of evaluated runs in the wide form, and their comparisons by title.
+
+    Args:
+        paths: folders of runs, folders that hold them at any depth, or CSV files. Files of results or of statistics
+            over seeds are compared; others, and those of several studies, have no comparison.
+
+    Raises:
+        SettingsError: no run, or runs that cannot be compared.
+    """
+    tables = [path for path in paths if path.suffix == ".csv"]
+    if not tables:
+        runs = collect.read_runs(paths)
+        results = collect.to_rows(runs)
+        options = {"baselines": collect.baselines(runs), "resampled": collect.resampled(runs)}
+        return results, comparisons(results, **options)
+    if len(tables) < len(paths):
+        raise SettingsError("compare either folders of runs or tables of results, not both")
+    results = pd.concat(map(pd.read_csv, tables), ignore_index=True)
+    if {"metric", "mean", "std"} <= set(results):
+        return results, from_statistics(results)
+    return results, comparisons(results) if set(KEYS) <= set(results) and "study" not in results else {}
+
+
+def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[str, Table]:
+    """Return the tables of comparisons by title; without a comparison, that of the results as they are."""
+    rows = results.itertuples(index=False, name=None)
+    shown = {title: comparison_table(comparison) for title, comparison in compared.items()}
+    return shown or {"Results": plain_table(results.columns, rows)}
+
+
+def to_latex(comparison: Comparison) -> str:
+    r"""Return the LaTeX ``tabular`` of a comparison, which needs ``\usepackage{booktabs}``."""
+    return latex(comparison_table(comparison))
+
+
+def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison]) -> None:
+    """Write ``results.csv``, all tables as ``comparison.md`` and ``comparison.tex``, and ``differences.svg``."""
+    shown = tables(results, compared).items()
+    texts = {
+        "results.csv": results.to_csv(index=False, lineterminator="\n"),
+        "comparison.md": "\n".join(f"# {title}\n\n{markdown(table)}" for title, table in shown),
+        "comparison.tex": "\n".join(f"% {title}\n{latex(table)}" for title, table in shown),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_bytes(folder / name, text.encode(errors="backslashreplace"))
+    (folder / "differences.svg").unlink(missing_ok=True)
+    figures = (differences(comparison) for comparison in compared.values())
+    if figure := next(figures, None):
+        save_figure(folder / "differences.svg", figure)
+
+
+def _subjects(sets: pd.Series) -> Iterator[tuple[str, str]]:
+    """Yield title and subject of each comparison on some test sets; classes have none."""
+    for name in dict.fromkeys("shift" if name.startswith("shift/") else name for name in sets):
+        kind, _, rest = name.partition("/")
+        titles = {"valid": "Validation data", "test": "Test data", "domain": f"Test data, {rest}"}
+        titles |= {"shift": "Corrupted test images, mean", "ood": f"Detection of {rest}, AUROC"}
+        if kind in titles:
+            yield titles[kind], name
+
+
+def _columns(subject: str, known: Collection[str], metric: str = "auroc") -> dict[str, MetricDisplay]:
+    """Return the columns of a table: metrics that are known, of an OOD set those of the detectors."""
+    columns = displays(known)
+    if subject.startswith("ood/"):
+        columns = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=name) for key, name in DETECTORS.items()}
+    return {key: display for key, display in columns.items() if key in known}
+
+
+def _groups(rows: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return single models and ensembles as groups; one group without ensembles."""
+    ensembles = tuple(row for row in rows if f", {ENSEMBLE}" in row)
+    single = tuple(row for row in rows if row not in ensembles)
+    return {"single models": single, "ensembles": ensembles} if ensembles else {"": single}
+
+
+def _softmax(runs: Iterable[str]) -> dict[str, str]:
+    """Return the softmax run of each run: itself, or the one whose name begins most alike."""
+    softmax = [run for run in runs if "softmax" in run.partition(" (")[0]]
+
+    def closest(run: str) -> str:
+        return max(softmax, key=lambda other: (other == run, len(os.path.commonprefix([run, other]))))
+
+    return {run: closest(run) for run in runs if softmax}
+
+
+def _baseline(run: str, method: str, baselines: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
+    """Return the row that one is compared with: its twin by the same method, or by the last part of it, or alone.
+
+    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods
+    of a run that is its own twin are compared with it alone.
+    """
+    twin = baselines.get(run, "")
+    if twin in ("", run):
+        return twin
+    parts, seeds = method.split("+"), scores[row_label(run, method)].keys() & scores.get(twin, {}).keys()
+    candidates = [row_label(twin, "+".join(parts[start:])) for start in range(len(parts))]
+    return next((row for row in candidates if seeds and seeds <= scores.get(row, {}).keys()), twin)

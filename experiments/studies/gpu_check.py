@@ -1,9 +1,7 @@
 """Checks of a GPU: every layer against a CPU in float64, a short training run in each mode, and a prediction."""
 
-import copy
-import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +11,13 @@ from probattn import guides as guide_for
 from probattn.attention.base import LayerFactory
 from probattn.draws import at_mean
 from probattn.inference import ELBOLoss, TrainOptions, fit, predict
-from probattn.inference.non_finite import first_line
 from probattn.models import Classifier, ViT
 
+KEP = KEPSVGPAttention.partial(rank=4)
 LAYERS: dict[str, LayerFactory] = {
     "softmax": SoftmaxAttention,
     "kernel": KernelAttention,
-    "KEP-SVGP": KEPSVGPAttention.partial(rank=4),
+    "KEP-SVGP": KEP,
     "KEP-SVGP, concat": KEPSVGPAttention.partial(rank=4, merge="concat", tokens=16),
     "KEP-SVGP, svd": KEPSVGPAttention.partial(rank=4, projection="svd"),
     "KEP-SVGP, residual": KEPSVGPAttention.partial(rank=4, residual=1.0),
@@ -30,85 +28,56 @@ LAYERS: dict[str, LayerFactory] = {
     "sparse CGP": SparseCGPAttention.partial(inducing=8),
     "sparse CGP, collapsed": SparseCGPAttention.partial(inducing=8, collapsed=True),
 }
-MODES = {
-    "float32": {},
-    "bf16": {"precision": "bf16-mixed"},
-    "compiled": {"compile": True},
-    "bf16, compiled": {"precision": "bf16-mixed", "compile": True},
-}
+BF16 = {"precision": "bf16-mixed"}
+MODES = {"float32": {}, "bf16": BF16, "compiled": {"compile": True}, "bf16, compiled": BF16 | {"compile": True}}
 """Options of the short training runs."""
 TOLERANCE = 1e-2
-"""Largest relative difference of a loss or a gradient in float32."""
+"""Largest relative difference of loss, gradient and probabilities in float32."""
 
 
-class Check(NamedTuple):
-    """Name of a check, its result in words, and True if it passed."""
-
-    name: str
-    result: str
-    passed: bool
-
-
-def checks(device: str = "cuda") -> Iterator[Check]:
-    """Yield the result of each check; an error is one, too.
+def checks(device: str = "cuda") -> Iterator[tuple[str, str, bool]]:
+    """Yield the name of each check, its result, and True if it passed; an error is a result, too.
 
     Args:
         device: what is checked; ``"cpu"`` tries the checks themselves.
     """
-    for name, layer in LAYERS.items():
-        yield _checked(f"{name}: loss and gradient", lambda layer=layer: _compare(layer, device))
-    for name, options in MODES.items():
-        yield _checked(f"training, {name}", lambda options=options: _train(options, device))
-    yield _checked("prediction", lambda: _predict(device))
-
-
-def _checked(name: str, check: Callable[[], tuple[str, bool]]) -> Check:
-    try:
-        return Check(name, *check())
-    except Exception as error:
-        return Check(name, f"{type(error).__name__}: {first_line(error)}", False)
+    todo = {name: partial(_compare, layer) for name, layer in LAYERS.items()}
+    todo |= {f"training, {name}": partial(_train, options) for name, options in MODES.items()}
+    for name, check in todo.items():
+        try:
+            yield name, *check(device)
+        except Exception as error:
+            yield name, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", False
 
 
 def _compare(layer: LayerFactory, device: str) -> tuple[str, bool]:
-    """Compare loss and gradient in float32 with those on the CPU in float64, with all sites at their means."""
+    """Compare float32 with the CPU in float64."""
+    pairs = zip(_values(layer, device, torch.float32), _values(layer, "cpu", torch.float64), strict=True)
+    errors = [((ours - exact).norm() / exact.norm()).item() for ours, exact in pairs]
+    text = "relative difference {:.0e} of the loss, {:.0e} of the gradient, {:.0e} of probabilities"
+    return text.format(*errors), max(errors) < TOLERANCE
+
+
+def _values(layer: LayerFactory, device: str, dtype: torch.dtype) -> list[Tensor]:
+    """Return loss, gradient and probabilities with all sites at their means, on the CPU in float64."""
     model, guide, (x, y) = _build(layer)
-    exact = copy.deepcopy((model, guide))
-    expected = _loss_and_gradient(exact[0].double(), exact[1].double(), x.double(), y)
-    found = _loss_and_gradient(model.to(device), guide.to(device), x.to(device), y.to(device))
-    loss, gradient = (
-        ((one.cpu() - other).norm() / other.norm()).item() for one, other in zip(found, expected, strict=True)
-    )
-    passed = loss < TOLERANCE and gradient < TOLERANCE
-    return f"relative difference {loss:.0e} of the loss, {gradient:.0e} of the gradient", passed
-
-
-def _loss_and_gradient(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    module = ELBOLoss(model.eval(), guide.eval())
+    module = ELBOLoss(model, guide).to(device, dtype).eval()
     with at_mean():
-        loss = module(x, y)
+        loss = module(x.to(device, dtype), y.to(device))
+        probs = predict(model, guide, x.to(device, dtype), num_samples=1).probs
     loss.backward()
-    gradients = [each.grad.flatten() for each in module.parameters() if each.grad is not None]
-    return loss.detach().double(), torch.cat(gradients).double()
+    gradients = [parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None]
+    return [value.detach().cpu().double() for value in (loss, torch.cat(gradients), probs)]
 
 
 def _train(options: dict, device: str) -> tuple[str, bool]:
     """Train on random images, and compare the loss of the last epoch with that of the first."""
-    model, guide, batch = _build(LAYERS["KEP-SVGP"])
+    model, guide, batch = _build(KEP)
     torch.compiler.reset()
-    started = time.perf_counter()
     training = TrainOptions(epochs=20, lr=3e-3, num_samples=2, accelerator=device, **options)
-    losses = [each["train_loss"] for each in fit(model, guide, [batch], options=training, progress=False).epochs]
-    return f"loss {losses[0]:.2f} → {losses[-1]:.2f}, {time.perf_counter() - started:.0f} s", losses[-1] < losses[0]
-
-
-def _predict(device: str) -> tuple[str, bool]:
-    """Predict with the posterior at its mean, and compare with the CPU."""
-    model, guide, (x, _) = _build(LAYERS["KEP-SVGP"])
-    with at_mean():
-        expected = predict(model, guide, x, num_samples=1).probs
-        found = predict(model.to(device), guide.to(device), x.to(device), num_samples=1).probs
-    worst = (found.cpu() - expected.cpu()).abs().max().item()
-    return f"probabilities differ by {worst:.0e}", worst < TOLERANCE
+    epochs = fit(model, guide, [batch], options=training, progress=False).epochs
+    first, last = epochs[0]["train_loss"], epochs[-1]["train_loss"]
+    return f"loss {first:.2f} → {last:.2f}, {sum(epoch['seconds'] for epoch in epochs):.0f} s", last < first
 
 
 def _build(layer: LayerFactory) -> tuple[Classifier, nn.Module, tuple[Tensor, Tensor]]:

@@ -1,255 +1,171 @@
 """Comparison of the layers' closed forms with GPyTorch's Gaussian processes in float64: ``probattn check-gp``.
 
-Each component is compared at random inputs, heads and parameters. For KEP-SVGP, SGPA and SV-DKL GPyTorch has the same
-variational GP. For CGP it has the two exact GPs that determine the attention output one after the other, and for sparse
-CGP those with a low-rank kernel; their covariances are combined by the law of total covariance.
+Each component is compared at random inputs and parameters of several heads. For KEP-SVGP, SGPA and SV-DKL GPyTorch has
+the same variational GP. For CGP it has the two exact GPs that determine the attention output one after the other, for
+sparse CGP those with a low-rank kernel; their covariances are combined by the law of total covariance.
 """
 
-import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator
+from functools import partial
 
+import gpytorch
 import pyro.distributions as dist
 import torch
-from gpytorch.variational import GridInterpolationVariationalStrategy
+from gpytorch import kernels, settings, variational
+from gpytorch.distributions import MultivariateNormal
 from pyro.distributions.kl import kl_divergence
 from torch import Tensor
 
 from probattn import priors
 from probattn.attention.kernels import ARD
-from probattn.experiments.studies import gpytorch_references as gpytorch
-from probattn.experiments.studies.gpytorch_references import Law
 from probattn.functional import kep_svgp, sgpa
 from probattn.functional.cgp import CGP
-from probattn.functional.correlated import Correlated
-from probattn.functional.gaussian import Dense, LowRank
 from probattn.functional.sparse_cgp import SparseCGP
 from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 
 TOLERANCE = 1e-9
 """Largest relative difference that passes."""
 HEADS, TOKENS, WIDTH, COLUMNS, INDUCING = 3, 7, 4, 2, 5
-Pairs = Iterator[tuple[str, Tensor, Tensor]]
-"""Quantities of one head or output, by name, computed by this library and by GPyTorch."""
+Pairs = Iterator[tuple[Tensor, Tensor]]
+"""Quantities of a component, by this library and by GPyTorch."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Largest difference to GPyTorch over heads and outputs; relative to GPyTorch's largest absolute value."""
+class ExactGP(gpytorch.models.ExactGP):
+    """GP of targets ``(..., n)`` at x ``(..., n, d)``; inducing inputs make its kernel 𝒦_xz 𝒦_zz⁻¹ 𝒦_zx (DTC)."""
 
-    component: str
-    quantity: str
-    absolute: float
-    relative: float
+    def __init__(self, x: Tensor, y: Tensor, noise: Tensor, kernel: kernels.Kernel, inducing: Tensor | None = None):
+        likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise.expand_as(y))
+        super().__init__(x.expand(*y.shape, -1), y, likelihood)
+        self.kernel = kernel if inducing is None else kernels.InducingPointKernel(kernel, inducing, likelihood)
 
-    @property
-    def passes(self) -> bool:
-        """True if the difference is at most :data:`TOLERANCE`; NaN is not."""
-        return self.relative <= TOLERANCE
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        """Return the prior at some inputs."""
+        return MultivariateNormal(x.new_zeros(x.shape[:-1]), self.kernel(x))
 
 
-def gp_check(*, seed: int = 0) -> list[Difference]:
-    """Return the differences of all quantities of all components.
+class VariationalGP(gpytorch.models.ApproximateGP):
+    """GP with q(w) = N(m, T Tᵀ) ``(..., l)`` of the whitened values at inducing inputs ``(..., l, d)``."""
+
+    def __init__(self, inducing: Tensor, loc: Tensor, tril: Tensor, kernel: kernels.Kernel):
+        q = variational.CholeskyVariationalDistribution(loc.shape[-1], loc.shape[:-1])
+        points = inducing.unsqueeze(-3).expand(*loc.shape, -1)
+        super().__init__(variational.VariationalStrategy(self, points, q, False, jitter_val=0.0))
+        q.variational_mean.data, q.chol_variational_covar.data = loc, tril
+        self.variational_strategy.variational_params_initialized.fill_(1)
+        self.kernel = kernel
+        self.eval()
+
+    forward = ExactGP.forward
+
+
+def gp_check(*, seed: int = 0) -> dict[str, float]:
+    """Return component → largest difference of a quantity from GPyTorch's, relative to its largest value.
 
     Args:
         seed: seed of the random inputs and parameters; PyTorch's generator is restored.
     """
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    components = {"KEP-SVGP": kep_svgp_pairs, "SGPA": sgpa_pairs, "CGP": cgp_pairs}
+    components |= {"sparse CGP": partial(cgp_pairs, is_sparse=True), "SV-DKL": sv_dkl_pairs}
+    by_cholesky, dtc = settings.fast_computations(False, False, False), settings.sgpr_diagonal_correction(False)
+    errors = {}
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), by_cholesky, dtc, settings.debug(False):
         torch.manual_seed(seed)
-        return [difference for name, pairs in COMPONENTS.items() for difference in _largest(name, pairs())]
+        for name, pairs in components.items():
+            ratios = [(ours - theirs).abs().max() / theirs.abs().max() for ours, theirs in pairs()]
+            errors[name] = torch.stack(ratios).max().item()  # NaN if any is
+    return errors
 
 
 def kep_svgp_pairs() -> Pairs:
     """Compare q(F) = N(E Λ⁻¹ m, E Λ⁻¹ S Λ⁻¹ Eᵀ) and its KL with a sparse GP with a linear kernel and Z = Λ."""
     e, lam, loc = _randn(HEADS, TOKENS, WIDTH), _randn(HEADS, WIDTH).exp(), _randn(HEADS, WIDTH, WIDTH)
-    scale_tril = _tril(HEADS, WIDTH, WIDTH)
-    moments, kl = kep_svgp.marginals(e, lam, loc, scale_tril), kep_svgp.kl_divergence(loc, scale_tril, lam)
-    for h in range(HEADS):
-        whitened = loc[h] / lam[h], scale_tril[h] / lam[h].unsqueeze(-1)
-        outputs = [
-            gpytorch.variational(m, tril, e[h], kernel=gpytorch.linear(), inducing=lam[h].diag())
-            for m, tril in zip(*whitened, strict=True)
-        ]
-        for d, output in enumerate(outputs):
-            yield "mean of F", moments.mean[h, d], output.mean
-            yield "covariance of F", moments.covariance[h, d], output.covariance
-        yield "KL of u", kl[h], sum(output.kl for output in outputs)
-
-
-def kep_svgp_optimum_pairs() -> Pairs:
-    """Compare the optimal q(u) under a Gaussian likelihood with an exact GP (linear kernel on E) and its evidence."""
-    e, lam, y, noise = _randn(1, TOKENS, WIDTH), _randn(1, WIDTH).exp(), _randn(TOKENS), 0.3
-    whitened = e[0] / lam[0]
-    covariance = torch.linalg.inv(torch.diag(lam[0] ** -2) + whitened.T @ whitened / noise)
-    loc = (covariance @ whitened.T @ y / noise).view(1, 1, -1)
-    scale_tril = torch.linalg.cholesky(covariance).view(1, 1, WIDTH, WIDTH)
-    moments = kep_svgp.marginals(e, lam, loc, scale_tril)
-    theirs = gpytorch.exact(e[0], y, e[0], kernel=gpytorch.linear(), noise=noise)
-    yield "mean of F", moments.mean[0, 0], theirs.mean
-    yield "covariance of F", moments.covariance[0, 0], theirs.covariance
-    log_likelihood = torch.distributions.Normal(moments.mean[0, 0], noise**0.5).log_prob(y).sum()
-    elbo = log_likelihood - 0.5 * moments.covariance[0, 0].trace() / noise
-    elbo = elbo - kep_svgp.kl_divergence(loc, scale_tril, lam)[0]
-    yield "ELBO", elbo, gpytorch.log_evidence(e[0], y, kernel=gpytorch.linear(), noise=noise)
+    tril, linear = _tril(HEADS, WIDTH, WIDTH), kernels.LinearKernel().double().initialize(variance=1.0)
+    gp = VariationalGP(lam.diag_embed(), loc / lam[:, None], tril / lam[:, None, :, None], linear)
+    yield from _moments(*kep_svgp.marginals(e, lam, loc, tril), gp(e.unsqueeze(1)))
+    yield kep_svgp.kl_divergence(loc, tril, lam), gp.variational_strategy.kl_divergence().sum(1)
 
 
 def sgpa_pairs() -> Pairs:
-    """Compare the decoupled form with v_γ = 0: q(f), and the KL of u, which is whitened like GPyTorch's."""
-    kernel = _ard()
-    tokens, inducing = 0.7 * _randn(HEADS, TOKENS, WIDTH), 0.7 * _randn(HEADS, INDUCING, WIDTH)
-    tril = torch.linalg.cholesky(kernel(inducing, inducing))
-    a, k_qq = sgpa.features(kernel(tokens, inducing), tril), kernel(tokens, tokens)
-    remainder = sgpa.conditional_covariance(k_qq, a)
-    loc, t = _randn(HEADS, COLUMNS, INDUCING), _tril(HEADS, COLUMNS, INDUCING)
-    posterior = dist.MultivariateNormal(loc, scale_tril=t).to_event(2)
-    kl = kl_divergence(posterior, priors.normal(torch.ones_like(loc)))
-    totals = 0.0
-    for h, d in product(range(HEADS), range(COLUMNS)):
-        theirs = gpytorch.variational(loc[h, d], t[h, d], tokens[h], kernel=_head(kernel, h), inducing=inducing[h])
-        yield "mean of f", a[h] @ loc[h, d], theirs.mean
-        yield "covariance of f", a[h] @ t[h, d] @ t[h, d].T @ a[h].T + remainder[h], theirs.covariance
-        totals = totals + theirs.kl
-    yield "KL of u", kl, totals
+    """Compare the decoupled form with v_γ = 0: q(f), and the KL of u, which is whitened like GPyTorch's.
+
+    Then the standard form: inducing inputs at the tokens, q(f) = N(𝒦 v, L T² Lᵀ) with a diagonal T.
+    """
+    kernel = ARD(HEADS, WIDTH).double()
+    kernel.load_state_dict({name: 0.3 * _randn(*value.shape) for name, value in kernel.state_dict().items()})
+    tokens, inducing = (0.7 * _randn(HEADS, n, WIDTH) for n in (TOKENS, INDUCING))
+    theirs = _rbf(kernel.variance.unsqueeze(1), kernel.log_lengthscale.exp()[:, None, None])
+    loc, t, k_qq = _randn(HEADS, COLUMNS, INDUCING), _tril(HEADS, COLUMNS, INDUCING), kernel(tokens, tokens)
+    a = sgpa.features(kernel(tokens, inducing), torch.linalg.cholesky(kernel(inducing, inducing)))
+    gp, root = VariationalGP(inducing, loc, t, theirs), a.unsqueeze(1) @ t
+    covariance = root @ root.mT + sgpa.conditional_covariance(k_qq, a).unsqueeze(1)
+    yield from _moments(loc @ a.mT, covariance, gp(tokens.unsqueeze(1)))
+    kl = kl_divergence(dist.MultivariateNormal(loc, scale_tril=t).to_event(2), priors.normal(torch.ones_like(loc)))
+    yield kl, gp.variational_strategy.kl_divergence().sum()
+    value, spread = _randn(HEADS, TOKENS, COLUMNS), _randn(HEADS, TOKENS).exp()
+    tril = spread.diag_embed().unsqueeze(1).expand(-1, COLUMNS, -1, -1)
+    gp = VariationalGP(tokens, value.mT @ torch.linalg.cholesky(k_qq), tril, theirs)
+    yield (k_qq @ value).mT, gp(tokens.unsqueeze(1)).mean
+    yield sgpa.amortised_kl(value, k_qq @ value, spread), gp.variational_strategy.kl_divergence().sum()
 
 
-def sgpa_standard_pairs() -> Pairs:
-    """Compare the standard form: inducing inputs at the tokens, q(f) = N(𝒦 v, L T² Lᵀ) with a diagonal T."""
-    kernel, tokens = _ard(), 0.7 * _randn(HEADS, TOKENS, WIDTH)
-    k_qq, value, spread = kernel(tokens, tokens), _randn(HEADS, TOKENS, COLUMNS), _randn(HEADS, TOKENS).exp()
-    tril, mean = torch.linalg.cholesky(k_qq), k_qq @ value
-    totals = 0.0
-    for h, d in product(range(HEADS), range(COLUMNS)):
-        whitened, kernel_h = tril[h].T @ value[h, :, d], _head(kernel, h)
-        theirs = gpytorch.variational(whitened, spread[h].diag(), tokens[h], kernel=kernel_h, inducing=tokens[h])
-        yield "mean of f", mean[h, :, d], theirs.mean
-        totals = totals + theirs.kl
-    yield "KL of g", sgpa.amortised_kl(value, mean, spread), totals
+def cgp_pairs(*, is_sparse: bool = False) -> Pairs:
+    """Compare z_q with two GPs: one at K predicts z_o at X_o, one with that mean at X_o predicts at Q and K (19-24).
 
+    They are exact, or for sparse CGP regressions through the inducing inputs of keys and of queries (33, 55, 65-67). A
+    GP at a scale of 1 sees z_k / σ_k with noise σ² / σ_k², and z_q is σ_q times what it predicts. The second GP's mean
+    is linear in z_o; its matrix A_q comes from unit vectors.
+    """
+    query, key, latent = (0.7 * _randn(HEADS, TOKENS, WIDTH) for _ in range(3))
+    fields = {"query": query, "key": key, "latent": latent, "value": _randn(HEADS, TOKENS, COLUMNS), "real": None}
+    fields |= {"scales": (0.4 * _randn(2, HEADS)).exp(), "noise": 0.3 * _randn(HEADS).exp(), "count": TOKENS}
+    of_query, of_key = 0.7 * _randn(2, HEADS, INDUCING, WIDTH) if is_sparse else (None, None)
+    law = SparseCGP(**fields, inducing_query=of_query, inducing_key=of_key) if is_sparse else CGP(**fields)
+    (sq, sk), noise, eye = law.scales[..., None, None], law.noise[:, None, None], torch.eye(TOKENS, dtype=query.dtype)
 
-def cgp_pairs() -> Pairs:
-    """Compare with two exact GPs: one at K predicts at X_o, one with that mean at X_o predicts at Q and K (19-24)."""
-    law = CGP(**_inputs())
-    kernel = gpytorch.rbf()
+    def predict(x: Tensor, y: Tensor, to: Tensor, sigma2: Tensor, points: Tensor | None) -> tuple[Tensor, Tensor]:
+        x, to, points = (a if a is None else a.unsqueeze(1).expand(-1, y.shape[1], -1, -1) for a in (x, to, points))
+        f = ExactGP(x, y, sigma2, _rbf(torch.ones_like(sk[..., 0])), points).eval()(to)
+        return f.mean, f.covariance_matrix[:, 0]
 
-    def step(h: int, x: Tensor, y: Tensor, at: Tensor, noise: float, of: str) -> Law:
-        return gpytorch.exact(x, y, at, kernel=kernel, noise=noise)
-
-    yield from _two_steps(law, step)
-    for h in range(HEADS):
-        scale, noise = law.scales[1, h].item(), law.noise[h].item()
-        options = {"kernel": gpytorch.rbf(variance=scale**2), "noise": noise}
-        theirs = [gpytorch.log_evidence(law.key[h], column, **options) for column in law.observed_key[h].T]
-        predictive = law.predictive.log_peak(COLUMNS)[h]
-        yield "log p(z_k)", law.log_marginal()[h] - predictive, sum(theirs)
-
-
-def sparse_cgp_pairs() -> Pairs:
-    """Compare with two sparse regressions: z_k → z_o through Z_ℓ, z_o → z_q through Z_m (33, 55, 65-67)."""
-    inducing = {name: 0.7 * _randn(HEADS, INDUCING, WIDTH) for name in ("inducing_query", "inducing_key")}
-    law = SparseCGP(**_inputs(), **inducing)
-
-    def step(h: int, x: Tensor, y: Tensor, at: Tensor, noise: float, of: str) -> Law:
-        points = law.inducing_query[h] if of == "query" else law.inducing_key[h]
-        return gpytorch.low_rank(x, y, at, kernel=gpytorch.rbf(), noise=noise, inducing=points)
-
-    yield from _two_steps(law, step)
+    z, given_key = predict(key, law.observed_key.mT / sk, latent, noise / sk**2, of_key)
+    mean, query_covariance = predict(latent, z, query, noise, of_query)
+    units, _ = predict(latent, eye.expand(HEADS, -1, -1), query, noise, of_query)
+    query_covariance = sq**2 * query_covariance + noise * eye
+    key_covariance = sk**2 * predict(latent, z, key, noise, of_key)[1] + noise * eye
+    predictive = query_covariance + sq**2 * units.mT @ (given_key + noise * eye) @ units
+    yield law.mean.mT, sq * mean
+    laws = {law.query_covariance: query_covariance, law.key_covariance: key_covariance, law.predictive: predictive}
+    zero, x = torch.zeros_like(query[..., 0]), _randn(HEADS, TOKENS)
+    for ours, theirs in laws.items():
+        yield ours.log_density(x.unsqueeze(-1)), MultivariateNormal(zero, theirs).log_prob(x)
+    if not is_sparse:
+        gp = ExactGP(key.unsqueeze(1), law.observed_key.mT, noise, _rbf(law.scales[1].unsqueeze(1) ** 2))
+        evidence = gp.likelihood(gp(*gp.train_inputs)).log_prob(gp.train_targets).sum(-1)
+        yield law.log_marginal() - law.predictive.log_peak(COLUMNS), evidence
 
 
 def sv_dkl_pairs() -> Pairs:
     """Compare the marginals at features with GPyTorch's own interpolation from the grid and its lazy covariance."""
-    ours = FeatureGPs(3, grid_size=12).double().eval()
-    for parameter in ours.parameters():
+    gps, z = FeatureGPs(3, grid_size=12).double().eval(), 1.9 * torch.rand(TOKENS, 3).double() - 0.95
+    for parameter in gps.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))
-    theirs = copy.deepcopy(ours)
-    strategy = theirs.variational_strategy
-    strategy.forward = GridInterpolationVariationalStrategy.forward.__get__(strategy)
-    z = 1.9 * torch.rand(TOKENS, 3, dtype=torch.float64) - 0.95
-    found, expected = ours.marginals(z), theirs.marginals(z)
-    yield "mean", found.mean, expected.mean
-    yield "variance", found.variance, expected.variance
+    ours = gps.marginals(z)
+    gps.variational_strategy.__class__ = variational.GridInterpolationVariationalStrategy
+    theirs = gps.marginals(z)
+    yield from ((ours.mean, theirs.mean), (ours.variance, theirs.variance))
 
 
-COMPONENTS: dict[str, Callable[[], Pairs]] = {
-    "KEP-SVGP": kep_svgp_pairs,
-    "KEP-SVGP, optimal q(u)": kep_svgp_optimum_pairs,
-    "SGPA, decoupled": sgpa_pairs,
-    "SGPA, standard": sgpa_standard_pairs,
-    "CGP": cgp_pairs,
-    "sparse CGP": sparse_cgp_pairs,
-    "SV-DKL": sv_dkl_pairs,
-}
+def _moments(mean: Tensor, covariance: Tensor, theirs: MultivariateNormal) -> Pairs:
+    yield mean, theirs.mean
+    yield covariance, theirs.covariance_matrix
 
 
-def _two_steps(law: Correlated, step: Callable[..., Law]) -> Pairs:
-    """Compare mean and covariances of z_q, from a posterior of z_o given z_k, then of z_q (and z_k) given z_o.
-
-    Cross-covariances carry σ_q, σ_k once: a GP at a scale of 1 sees z_k / σ_k with noise σ² / σ_k², and z_q is σ_q
-    times what it predicts. The second GP's mean is linear in z_o; its matrix A_q comes from unit vectors.
-    """
-    covariances = {name: _dense(getattr(law, name)) for name in ("query_covariance", "key_covariance", "predictive")}
-    eye = torch.eye(TOKENS, dtype=torch.float64)
-    for h in range(HEADS):
-        (sq, sk), noise = law.scales[:, h].tolist(), law.noise[h].item()
-        query, key, latent = law.query[h], law.key[h], law.latent[h]
-        of_latent = [step(h, key, z / sk, latent, noise / sk**2, "key") for z in law.observed_key[h].T]
-        of_query = [step(h, latent, z, query, noise, "query") for z in eye]
-        a_q = sq * torch.stack([each.mean for each in of_query], dim=-1)
-        of_key = step(h, latent, eye[0], key, noise, "key")
-        for column, posterior in enumerate(of_latent):
-            twice = step(h, latent, posterior.mean, query, noise, "query")
-            yield "mean of z_q", law.mean[h, :, column], sq * twice.mean
-        sigma_q = sq**2 * of_query[0].covariance + noise * eye
-        yield "covariance of z_q given z_o", covariances["query_covariance"][h], sigma_q
-        yield "covariance of z_k given z_o", covariances["key_covariance"][h], sk**2 * of_key.covariance + noise * eye
-        of_noisy = of_latent[0].covariance + noise * eye
-        yield "covariance of z_q given z_k", covariances["predictive"][h], sigma_q + a_q @ of_noisy @ a_q.T
-
-
-def _largest(component: str, pairs: Pairs) -> list[Difference]:
-    """Return the largest difference of each quantity, in order of first occurrence."""
-    found: dict[str, Difference] = {}
-    for quantity, ours, theirs in pairs:
-        absolute = (ours - theirs).abs().max().item()
-        relative = absolute / theirs.abs().max().item()
-        known = found.get(quantity)
-        if known is None or not relative <= known.relative:
-            found[quantity] = Difference(component, quantity, absolute, relative)
-    return list(found.values())
-
-
-def _inputs() -> dict[str, Tensor | int | None]:
-    """Return the fields that dense and sparse CGP share, with a scale and a noise per head."""
-    query, key, latent = (0.7 * _randn(HEADS, TOKENS, WIDTH) for _ in range(3))
-    scales, noise = 0.4 * _randn(2, HEADS), 0.5 * _randn(HEADS)
-    return {
-        "query": query,
-        "key": key,
-        "latent": latent,
-        "value": _randn(HEADS, TOKENS, COLUMNS),
-        "scales": scales.exp(),
-        "noise": 0.3 * noise.exp(),
-        "real": None,
-        "count": TOKENS,
-    }
-
-
-def _dense(covariance: Dense | LowRank) -> Tensor:
-    if isinstance(covariance, Dense):
-        return covariance.tril @ covariance.tril.mT
-    return covariance.factor @ covariance.factor.mT + torch.diag_embed(covariance.noise.expand(covariance.shape))
-
-
-def _ard() -> ARD:
-    """Return an ARD kernel with random parameters per head."""
-    kernel = ARD(HEADS, WIDTH).double()
-    kernel.log_lengthscale.copy_(0.3 * _randn(HEADS, WIDTH))
-    kernel.log_variance.copy_(0.3 * _randn(HEADS))
+def _rbf(variance: Tensor, lengthscale: Tensor | float = 1.0) -> kernels.Kernel:
+    """Return the kernel σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²) of a batch of heads."""
+    base = kernels.RBFKernel(ard_num_dims=WIDTH, batch_shape=variance.shape)
+    kernel = kernels.ScaleKernel(base, batch_shape=variance.shape).double()
+    base.lengthscale, kernel.outputscale = lengthscale, variance
     return kernel
-
-
-def _head(kernel: ARD, h: int) -> gpytorch.Kernel:
-    return gpytorch.rbf(lengthscale=kernel.log_lengthscale[h].exp(), variance=kernel.variance[h])
 
 
 def _randn(*shape: int) -> Tensor:

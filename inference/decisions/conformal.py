@@ -129,6 +129,30 @@ class LAC(ConformalPredictor):
         return 1 - probs.double() <= self.quantile.to(probs.device)
 
 
+class ByClass(LAC):
+    """LAC with a quantile for each class, so that each class is covered with probability ≥ 1 − α (Vovk, 2012).
+
+    A class with fewer than 1/α − 1 calibration examples is in every set. Arguments are those of
+    :class:`ConformalPredictor`; the predictor is one of one class per example.
+    """
+
+    def fit_prediction(self, prediction: Prediction) -> Self:
+        """Calibrate on a prediction with its labels, which nothing was fitted to.
+
+        Raises:
+            ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
+
+        Warns:
+            FewExamplesWarning: see :func:`conformal_quantile`, for each class.
+        """
+        probs, labels = validate(*predictors.labelled_classes(prediction))
+        padded = torch.full((probs.shape[1],), math.inf, dtype=probs.dtype)
+        for label in labels.unique().tolist():
+            padded[label] = conformal_quantile(1 - probs[labels == label, label, None], self.alpha).item()
+        self.quantile, self.fitted = padded.double(), True
+        return self
+
+
 class ConformalIntervals(ConformalPredictor):
     """Base class of conformal prediction intervals: the ends of a band, moved outwards by q̂ units.
 

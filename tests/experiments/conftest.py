@@ -87,7 +87,7 @@ def no_network(monkeypatch):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Skip the seconds that drawing takes, where a test is about numbers."""
-    monkeypatch.setattr(report, "PANELS", ())
+    monkeypatch.setattr(report, "figures", lambda result: {})
     monkeypatch.setattr(report, "save_figures", lambda *arguments: [])
     monkeypatch.setattr(report, "write", lambda *arguments, **options: None)
 
@@ -160,7 +160,11 @@ def make_probabilistic(name="kep-svgp", n=60, **changes):
         )
     ]
     base = make_result(name, seed=1, n=n)
-    variants = {"drawn from q": base.metrics, "drawn from the prior": dict.fromkeys(DISPLAY, 0.4321)}
+    variants = {
+        "at its mean": base.metrics,
+        "drawn from q": base.metrics,
+        "drawn from the prior": dict.fromkeys(DISPLAY, 0.4321),
+    }
     similarity = {"network.blocks.0.attention": 0.25, "network.blocks.1.attention": 0.75}
     given = {"spectra": spectra, "posterior": posterior, "variants": variants, "similarity": similarity}
     return replace(base, **(given | changes))

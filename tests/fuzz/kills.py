@@ -12,9 +12,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,26 +37,15 @@ KILLS = 3
 """Kills of one try, at most."""
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """A command and what it needs.
-
-    Args:
-        prepare: creates the inputs of the command in an empty folder.
-        command: arguments of the command, run in that folder; the same ones are run again after a kill.
-    """
+class Scenario(NamedTuple):
+    """A function that creates the inputs of a command in an empty folder, and the command, which is run in it."""
 
     prepare: Callable[[Path], None]
     command: tuple[str, ...]
 
 
-def fuzz_kills(chosen: random.Random, folder: Path, *, names: Sequence[str] = ()) -> str:
+def fuzz_kills(chosen: random.Random, folder: Path) -> str:
     """Kill one command up to :data:`KILLS` times, run it once more, and compare its results with those without a kill.
-
-    Args:
-        chosen: source of the scenario and of the moments.
-        folder: empty folder.
-        names: scenarios to choose from; empty for all.
 
     Returns:
         The scenario's name and the number of kills, such as ``train, 2 kills``.
@@ -65,15 +53,15 @@ def fuzz_kills(chosen: random.Random, folder: Path, *, names: Sequence[str] = ()
     Raises:
         AssertionError: the results differ, or the last run failed.
     """
-    name = chosen.choice(sorted(names or SCENARIOS))
+    name = chosen.choice(sorted(SCENARIOS))
     reference, seconds = _reference(name)
     SCENARIOS[name].prepare(folder)
     kills = 0
     for _ in range(chosen.randint(1, KILLS)):
         kills += _kill_after(chosen.uniform(0, seconds), start(SCENARIOS[name].command, cwd=folder))
     finish(SCENARIOS[name].command, cwd=folder)
-    found = results(folder)
-    differing = [path for path in sorted(reference | found) if reference.get(path) != found.get(path)]
+    content = results(folder)
+    differing = [path for path in sorted(reference | content) if reference.get(path) != content.get(path)]
     assert not differing, f"{name} after {kills} kills differs in {', '.join(differing)}"
     return f"{name}, {kills} kills"
 
@@ -130,8 +118,8 @@ def finish(arguments: Sequence[str], *, cwd: Path) -> None:
 def results(folder: Path) -> dict[str, str]:
     """Return the content of each file below a folder in a form that can be compared, without times and drafts."""
     paths = (path for path in folder.rglob("*") if path.is_file())
-    names = {path.relative_to(folder).as_posix(): path for path in paths}
-    return {name: _content(path) for name, path in names.items() if not _is_ignored(Path(name))}
+    shown = (path for path in paths if not path.name.startswith(".") and path.suffix != ".log")
+    return {path.relative_to(folder).as_posix(): _content(path) for path in shown}
 
 
 @functools.cache
@@ -143,7 +131,7 @@ def import_commands() -> None:
         "probattn.experiments.cli.main",
         "probattn.experiments.evaluation.evaluate",
         "probattn.experiments.reporting.report",
-        "probattn.experiments.runs.export",
+        "probattn.experiments.sharing.programs",
         "probattn.experiments.studies.compare",
         "probattn.experiments.studies.study",
         "sklearn.datasets",
@@ -151,43 +139,33 @@ def import_commands() -> None:
         importlib.import_module(late)
 
 
+@functools.cache
+def _prepared() -> tempfile.TemporaryDirectory:
+    """Return a folder with two evaluated runs."""
+    folder = tempfile.TemporaryDirectory(prefix="probattn-fuzz-")
+    for preset in (KEP, SOFTMAX):
+        finish(("train", preset, "--out", preset, *CHANGES), cwd=Path(folder.name))
+        finish(("evaluate", preset, "--num-samples", "2"), cwd=Path(folder.name))
+    return folder
+
+
+def _evaluated_runs(folder: Path) -> None:
+    shutil.copytree(_prepared().name, folder, dirs_exist_ok=True)
+
+
 def _nothing(folder: Path) -> None:
     """Prepare nothing."""
 
 
-def _train(folder: Path, *, preset: str = KEP) -> None:
-    finish(("train", preset, "--out", preset, *CHANGES), cwd=folder)
-
-
-def _two_evaluated_runs(folder: Path) -> None:
-    for preset in (KEP, SOFTMAX):
-        _train(folder, preset=preset)
-        finish(("evaluate", preset, "--num-samples", "2"), cwd=folder)
-
-
-def _copied(prepare: Callable[[Path], None]) -> Callable[[Path], None]:
-    """Return a function that runs ``prepare`` once in this process, and copies its results."""
-
-    @functools.cache
-    def prepared() -> tempfile.TemporaryDirectory:
-        folder = tempfile.TemporaryDirectory(prefix="probattn-fuzz-")
-        prepare(Path(folder.name))
-        return folder
-
-    return lambda folder: shutil.copytree(prepared().name, folder, dirs_exist_ok=True)
-
-
-_TRAINED = _copied(_train)
-prepare_evaluated_runs = _copied(_two_evaluated_runs)
 _STUDY = ("--seeds", "1", "--workers", "2", "--method", "temperature")
 SCENARIOS = {
     "train": Scenario(_nothing, ("train", KEP, "--out", "run", "--resume", *CHANGES)),
     "seeds": Scenario(_nothing, ("train", SOFTMAX, "--out", "run", "--resume", "--seeds", "2", *CHANGES)),
-    "evaluate": Scenario(_TRAINED, ("evaluate", KEP, *EVALUATION)),
-    "compare": Scenario(prepare_evaluated_runs, ("compare", KEP, SOFTMAX, "--out", "comparison")),
+    "evaluate": Scenario(_evaluated_runs, ("evaluate", KEP, *EVALUATION)),
+    "compare": Scenario(_evaluated_runs, ("compare", KEP, SOFTMAX, "--out", "comparison")),
     "study": Scenario(_nothing, ("study", KEP, SOFTMAX, "--out", "study", *_STUDY, *CHANGES)),
-    "export program": Scenario(_TRAINED, ("export", KEP, "--out", "program.pt2")),
-    "export weights": Scenario(_TRAINED, ("export", KEP, "--out", "weights.safetensors")),
+    "export program": Scenario(_evaluated_runs, ("export", KEP, "--out", "program.pt2")),
+    "export folder": Scenario(_evaluated_runs, ("export", KEP, "--out", "shared")),
 }
 
 
@@ -215,11 +193,6 @@ def _kill_after(seconds: float, pid: int) -> bool:
         except ProcessLookupError:
             return killed
         time.sleep(0.01)
-
-
-def _is_ignored(name: Path) -> bool:
-    """Return True for drafts and locks, and the output of the commands."""
-    return name.name.startswith(".") or name.suffix == ".log"
 
 
 def _content(path: Path) -> str:

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +10,7 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.experiments.config.presets import PRESETS
-from probattn.experiments.config.settings import SettingsError, SoftmaxSettings, from_json
-
-RESULTS = Path(__file__).parents[2] / "experiments" / "results"
+from probattn.experiments.config.settings import Settings, SettingsError
 
 
 def randn(*shape, seed=0):
@@ -157,18 +154,10 @@ def test_a_dropout_rate_out_of_bounds_is_refused(rate):
 
 
 def test_dropout_is_a_setting_that_reaches_the_layer():
-    assert SoftmaxSettings().factory(16)(8, 2).dropout == SoftmaxAttention(8, 2).dropout == 0
-    settings = PRESETS["digits/softmax"].with_changes(["layer.dropout=0.2"])
+    settings = PRESETS["digits/softmax"]
+    assert settings.layer.factory(16)(8, 2).dropout == SoftmaxAttention(8, 2).dropout == 0
+    settings = settings.with_changes(["layer.dropout=0.2"])
     assert settings.layer.factory(16)(8, 2).dropout == 0.2
-    assert from_json(json.dumps(asdict(settings))) == settings
+    assert Settings.from_dict(json.loads(json.dumps(asdict(settings)))) == settings
     with pytest.raises(SettingsError, match="layer.dropout: input should be a valid number.*, got 'much'"):
         settings.with_changes(["layer.dropout=much"])
-
-
-def test_settings_from_before_there_was_dropout_are_read():
-    contents = [json.loads(path.read_text(encoding="utf-8"))["settings"] for path in RESULTS.rglob("settings.json")]
-    softmax = [content for content in contents if content["layer"]["name"] == "softmax"]
-    assert len(softmax) >= 4
-    for content in softmax:
-        content["layer"].pop("dropout", None)
-        assert from_json(json.dumps(content)).layer == SoftmaxSettings(dropout=0.0)

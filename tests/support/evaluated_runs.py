@@ -1,54 +1,52 @@
 """Folders of evaluated runs, without training or predicting anything."""
 
+import json
+
+import torch
+
 from probattn.experiments.config import presets
-from probattn.experiments.data.sealed_files import write_json
-from probattn.experiments.evaluation import prediction_store
-from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
-from probattn.experiments.evaluation.provenance import state_of
+from probattn.experiments.evaluation import predictions
+from probattn.experiments.evaluation.evaluated_run import file_digests
+from probattn.experiments.evaluation.scores import to_frame
 from probattn.experiments.runs.folder import claim
 
 
-def run(folder, name, *changes, seed=0, **evaluation):
-    """Create the folder of a run of a preset, with the metrics.json of an evaluation if there is one."""
-    settings = presets.preset(name).with_changes([f"train.seed={seed}", *changes])
+def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, unfinished="", draws=(10, 0)):
+    """Create the folder of a run of a preset, evaluated if there are ``methods``.
+
+    ``methods`` are accuracies, metrics or scores by test set, by method; ``data`` digests of the test sets.
+    """
+    settings = (settings or presets.preset(name)).with_changes([f"train.seed={seed}", *changes])
     with claim(folder, settings, name=name, device="cpu", data={}, resume=False):
-        if evaluation:
-            write_metrics(folder, **evaluation)
+        (folder / "best.pt").write_bytes(f"{name} {seed}".encode())
+    if methods is None:
+        return folder
+    by_set = {method: {"test": {"n": 360, "accuracy": value}} if isinstance(value, float) else value
+              for method, value in methods.items()}  # fmt: skip
+    to_frame(by_set, run=name, seed=seed).to_csv(folder / "scores.csv", index=False)
+    content = {
+        "options": dict(zip(("num_samples", "seed"), draws, strict=True)),
+        "files": file_digests(folder),
+        "data": {"valid": "digest", "test": "digest"} | dict(data or {}),
+        "unfinished": unfinished,
+    }
+    (folder / "evaluation.json").write_text(json.dumps(content))
     return folder
 
 
-def write_metrics(folder, *, methods, data=(), versions=(), best_epoch=1, epochs_done=None, **options):
-    """Write the metrics.json of an evaluation, by default with 10 samples of seed 0 by a library of version 1.
-
-    ``methods`` are scores by method, ``data`` digests of test sets, ``options`` options of the evaluation.
-    """
-    chosen = {"by": list(methods)[1:], "shift": False, "corruptions": [], "severities": [], "ood": [], "root": None}
-    chosen |= {"num_samples": 10, "seed": 0, **options}
-    origin = {
-        **({"weights": ""} | state_of(folder)),
-        "data": dict.fromkeys(("train", "valid", "test"), "digest") | dict(data),
-        "versions": {"probattn": "1"} | dict(versions),
-        "num_samples": chosen["num_samples"],
-        "seed": chosen["seed"],
-    }
-    content = {
-        "options": chosen,
-        "shift_source": "",
-        "provenance": {method: {"method": method, **origin} for method in methods},
-        "methods": methods,
-        "best_epoch": best_epoch,
-        "epochs_done": epochs_done,
-        "sizes": {"test": 360},
-    }
-    write_json(folder / "metrics.json", content)
+def store(folder, by_set, method="posterior"):
+    """Store predictions of an evaluated run by test set."""
+    content = json.loads((folder / "evaluation.json").read_text())
+    for name, part in by_set.items():
+        key = {"files": content["files"], **content["options"], "digest": content["data"][name]}
+        predictions.save(folder, method, name, part, key=key)
 
 
-def store(folder, name, prediction):
-    """Store a prediction of the posterior predictive of an evaluated run."""
-    provenance = read_evaluated_run(folder).provenance["posterior"]
-    prediction_store.load_or_predict(folder, [name], provenance, lambda _: prediction)
+def random_prediction(number=40, classes=3, *, seed=0, labels=None):
+    """Return a prediction of random probabilities."""
+    from probattn.inference import Prediction
 
-
-def scored(accuracy):
-    """Return the scores of a method that was evaluated on the test part alone."""
-    return {"test": {"accuracy": accuracy}}
+    generator = torch.Generator().manual_seed(seed)
+    probs = (2 * torch.randn(number, classes, generator=generator)).softmax(-1)
+    labels = torch.arange(number) % classes if labels is None else labels
+    return Prediction(probs=probs, expected_entropy=torch.zeros(number), labels=labels)

@@ -1,29 +1,23 @@
 """Image files: formats that are read, decoding, and conversion to arrays of one size."""
 
-import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image
+import torch
+from PIL import Image, ImageOps
 
 from probattn.experiments.data.errors import DatasetError
 
-FORMATS = {
-    "JPEG": (".jpg", ".jpeg"),
-    "PNG": (".png",),
-    "WEBP": (".webp",),
-    "BMP": (".bmp",),
-    "GIF": (".gif",),
-    "TIFF": (".tif", ".tiff"),
-    "PPM": (".pgm", ".ppm"),
-}
-"""Pillow's formats that are read, with the suffixes of their files; of others, Pillow runs PostScript."""
-SUFFIXES = tuple(suffix for suffixes in FORMATS.values() for suffix in suffixes)
-
-_CLUTTER = {"thumbs.db", "desktop.ini"}
-"""Files that Windows puts into folders of images."""
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
+# Pillow's formats that are read; of others, Pillow runs PostScript.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_CLUTTER = ("thumbs.db", "desktop.ini")  # files that Windows puts into folders of images
+_MIN_CONTRAST = 16
 
 
 def is_hidden(name: str) -> bool:
@@ -31,69 +25,97 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in _CLUTTER
 
 
+def is_image(name: str) -> bool:
+    """Return True for the name of an image file that is not hidden."""
+    return name.lower().endswith(SUFFIXES) and not is_hidden(name)
+
+
 def find_files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder in order, without hidden ones; linked folders are read, too.
 
     Raises:
-        DatasetError: links that lead in a circle.
+        DatasetError: a link leads to a folder that it is in.
     """
-    for name, folders, files in os.walk(folder, followlinks=True):
-        place = Path(name)
-        above = {each.resolve() for each in (place, *place.parents)}
-        folders[:] = sorted(each for each in folders if not is_hidden(each))
-        for each in folders:
-            if (place / each).resolve() in above:
-                raise DatasetError(f"{place / each} is a link to a folder that it is in; remove it")
-        yield from (place / each for each in sorted(files) if not is_hidden(each))
+    for place, folders, files in os.walk(folder, followlinks=True):
+        if any(parent.samefile(place) for parent in Path(place).absolute().parents):
+            raise DatasetError(f"{place} is a link to a folder that it is in; remove it")
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        yield from (Path(place, name) for name in sorted(files) if not is_hidden(name))
 
 
-def is_image(name: str) -> bool:
-    """Return True for the name of an image file that is not hidden."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+def path_text(path: Path) -> str:
+    """Return a path as text that can be printed and stored, also where its name is not UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-@contextlib.contextmanager
-def open_image(path: Path) -> Iterator[Image.Image]:
-    """Open an image file of one of :data:`FORMATS` with any suffix; it is decoded inside the context.
+def read_pixels(
+    source: Path | BytesIO, shape: tuple[int, int, int], *, place: str | None = None, **options: Any
+) -> np.ndarray:
+    """Return the pixels of an image of one of :data:`FORMATS`, of a file with any suffix.
+
+    Args:
+        source: a file, or the content of one.
+        shape, options: as for :func:`pixels`.
+        place: name of the source for messages; default: the path.
 
     Raises:
-        DatasetError: the file cannot be decoded, or is not a regular file: reading from a pipe would never end.
+        DatasetError: it cannot be decoded, or is not a regular file: reading from a pipe would never end.
     """
-    if not path.is_file():
-        kind = "not a regular file" if path.exists() else "a link to nothing"
-        raise DatasetError(f"{path.absolute()} is {kind}; put an image there or remove it")
     try:
-        with Image.open(path, formats=tuple(FORMATS)) as image:
-            yield image
+        if isinstance(source, Path) and not source.is_file():
+            raise OSError("it is not a regular file" if source.exists() else "it is a link to nothing")
+        with Image.open(source, formats=FORMATS) as image:
+            return pixels(image, shape, **options)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
-        raise DatasetError(
-            f"cannot decode {path.absolute()}: {error}; put an intact copy there or remove it"
-        ) from error
+        place = place or path_text(source.absolute())
+        raise DatasetError(f"cannot read {place}: {error}; mend the file or remove it") from error
 
 
-def to_channels(image: Image.Image, channels: int) -> Image.Image:
-    """Convert an image to RGB (3 channels) or grey (1 channel).
+def decode_all(decode: Callable[[Any], np.ndarray], sources: Iterable[Any]) -> torch.Tensor:
+    """Return uint8 images (n, C, H, W) of the sources; threads hide the latency of opening many small files."""
+    with ThreadPoolExecutor(4) as pool:
+        return torch.from_numpy(np.stack(list(pool.map(decode, sources))))
+
+
+def pixels(
+    image: Image.Image, shape: tuple[int, int, int], *, background: str = "white", crop: bool = True
+) -> np.ndarray:
+    """Return an image as uint8 (C, H, W), H = W, upright as its EXIF orientation says.
+
+    Args:
+        image: opened and not decoded yet.
+        shape: C, 1 for grey or 3 for RGB; H and W.
+        background: colour that transparent images stand on, such as ``white`` or ``#808080``.
+        crop: scale the shorter side to the size and crop the middle; otherwise scale both sides.
 
     Raises:
-        ValueError: more than 8 bits per channel, of which Pillow would keep the lowest 256 levels only.
-    """
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
-    if image.mode == "P":
-        image = image.convert("RGBA")  # Pillow warns if a palette with transparency is converted directly
-    return image.convert("RGB" if channels == 3 else "L")
-
-
-def pixels(image: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return an image as uint8 (C, H, W), H = W: its shorter side is scaled to the size, its middle cropped.
-
-    Raises:
-        ValueError: more than 8 bits per channel.
+        ValueError: more than 8 bits per channel; or an image that cannot be seen on the background.
     """
     channels, size, _ = shape
-    scale = size / min(image.size)
-    width, height = (max(size, round(scale * length)) for length in image.size)
-    resized = to_channels(image, channels).resize((width, height), Image.Resampling.BILINEAR)
+    opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
+    scale = size / min(opaque.size)
+    width, height = (max(size, round(scale * length)) if crop else size for length in opaque.size)
     left, top = (width - size) // 2, (height - size) // 2
-    cropped = np.asarray(resized.crop((left, top, left + size, top + size)))
-    return cropped.reshape(size, size, channels).transpose(2, 0, 1).copy()
+    resized = opaque.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    return np.asarray(resized).reshape(size, size, channels).transpose(2, 0, 1).copy()
+
+
+def _compose(image: Image.Image, background: str) -> Image.Image:
+    """Return the upright image without transparency, which may be that of a channel, a palette or a single colour."""
+    if image.mode.startswith(("I", "F")):  # Pillow would keep the lowest 256 levels only
+        raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
+    key, tiles = image.info.get("transparency"), getattr(image, "tile", None)
+    layout = tiles[0].args if tiles and key is not None else None
+    if layout in ("L;2", "L;4"):  # Pillow scales the pixels of these PNG files, but not the transparent colour
+        image.info["transparency"] = key * {"L;2": 85, "L;4": 17}[layout]
+    elif layout == "RGB;16B":
+        image.info["transparency"] = tuple(level >> 8 for level in key)
+    upright = ImageOps.exif_transpose(image)
+    if not upright.has_transparency_data:
+        return upright
+    layers = upright.convert("RGBA")
+    composed = Image.alpha_composite(Image.new("RGBA", layers.size, background), layers).convert("RGB")
+    (lowest, highest), contrast = layers.getchannel("A").getextrema(), max(b - a for a, b in composed.getextrema())
+    if lowest < highest and contrast < _MIN_CONTRAST:
+        raise ValueError(f"it is transparent and cannot be seen on {background}: set another data.background=COLOUR")
+    return composed

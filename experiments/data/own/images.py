@@ -1,111 +1,81 @@
 """Images in folders, one for each class."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
-import torch
+import pandas as pd
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import SUFFIXES, find_files, is_hidden, is_image, open_image, pixels
-from probattn.experiments.data.images.labelled_images import Images, channel_statistics
-from probattn.experiments.data.own.examples import (
-    Examples,
-    Shares,
-    class_indices,
-    class_names,
-    divide,
-    find_parts,
-)
+from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, is_image, path_text, read_pixels
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.own.examples import Parts, find_parts, labelled, normal_name, shorten
 
 
-class ImageParts(NamedTuple):
-    """Classes, and images of the three parts."""
-
-    classes: tuple[str, ...]
-    train: Images
-    valid: Images
-    test: Images
-
-
-def read(path: Path, *, image_size: int, shares: Shares, seed: int, limit: int | None) -> ImageParts:
+def read(path: Path, **options: Any) -> Parts:
     """Read ``PATH/train/CLASS/*.jpg``, with ``valid`` and ``test`` if they are there, or ``PATH/CLASS/*.jpg``.
 
-    All folders below that of a class belong to it, as for torchvision's ``ImageFolder``; hidden files are left out.
+    Parts have any of the names of :data:`~probattn.experiments.data.own.examples.PARTS`. All folders below that of a
+    class belong to it, as for torchvision's ``ImageFolder``; hidden files are left out.
 
     Args:
         path: the folder.
-        image_size: height and width (see :func:`~probattn.experiments.data.images.files.pixels`).
-        shares, seed, limit: as for :func:`~probattn.experiments.data.own.examples.divide`.
+        options: of :func:`labelled_images`.
 
     Raises:
-        DatasetError: a class without images, a file that is no image, cannot be decoded, or lies outside of the
-            classes' folders; names the file.
+        DatasetError: a class without images; a file that is no image, cannot be decoded, or lies outside of the
+            classes' folders; folders that may be parts or classes.
     """
     if not path.is_dir():
         raise DatasetError(f"{path} is no folder; name your folder of images with --data FOLDER")
-    folders = {each.name.lower(): each for each in sorted(path.iterdir()) if each.is_dir()}
+    given = {part: list_images(folder) for part, folder in _part_folders(path).items()}
+    return labelled_images(given, read=read_pixels, **options)
+
+
+def labelled_images(
+    given: Mapping[str, pd.DataFrame], *, read: Callable, image_size: int, background: str = "white", **division: Any
+) -> Parts:
+    """Return the parts of examples, whose inputs are decoded by threads.
+
+    Args:
+        given: examples by part.
+        read: returns the pixels of an input, with the options of
+            :func:`~probattn.experiments.data.images.files.read_pixels`.
+        image_size, background: size and colour (see :func:`~probattn.experiments.data.images.files.pixels`).
+        division: as for :func:`~probattn.experiments.data.own.examples.divide`.
+    """
+    decode = partial(read, shape=(3, image_size, image_size), background=background)
+    return labelled(given, lambda inputs, labels: Images(decode_all(decode, inputs), labels), **division)
+
+
+def list_images(folder: Path) -> pd.DataFrame:
+    """Return the images of each class's folder as examples, whose inputs are paths."""
+    files = list(find_files(folder))
+    for file in files:
+        if file.parent == folder or not is_image(file.name):
+            problem = "is in no class's folder" if file.parent == folder else "has no suffix of an image"
+            raise DatasetError(f"{path_text(file)} {problem}: move it elsewhere")
+    names = [file.relative_to(folder).parts[0] for file in files]
+    empty = _folders(folder).keys() - set(names)
+    if empty or not names:
+        problem = f"of the classes {shorten(sorted(empty))} are empty" if empty else "of classes are missing"
+        raise DatasetError(f"in {folder} the folders {problem}: add images of each class, or remove its folder")
+    return pd.DataFrame({"input": files, "label": list(map(normal_name, names))}, index=list(map(path_text, files)))
+
+
+def _part_folders(path: Path) -> dict[str, Path]:
+    """Return the folders of the parts; without any, the folder itself is the training part."""
+    folders = _folders(path)
     parts = find_parts(folders)
-    parts = parts if "train" in parts else {"train": path}
-    given = {part: _list(folder) for part, folder in parts.items()}
-    return from_examples(given, decode=lambda file: _decode(file, image_size), shares=shares, seed=seed, limit=limit)
+    names = [folder.name for folder in parts.values()]
+    others = [name for name in folders if name not in names]
+    if parts and (others or "train" not in parts):
+        problem = f"beside them {shorten(others)}" if others else "no training part"
+        names = f"{path} has the folders {shorten(names)}, which are named like parts, and {problem}"
+        raise DatasetError(f"{names}: move the classes for training into a folder train, and other folders elsewhere")
+    return parts or {"train": path}
 
 
-def from_examples(
-    given: dict[str, Examples],
-    *,
-    decode: Callable[[object], np.ndarray],
-    shares: Shares,
-    seed: int,
-    limit: int | None,
-) -> ImageParts:
-    """Return the parts of examples, whose inputs are decoded by threads; arguments and errors as for :func:`read`."""
-    parts = divide(given, shares=shares, seed=seed, limit=limit, by_class=True)
-    classes = class_names(parts["train"])
-    labels = {name: class_indices(each, classes) for name, each in parts.items()}
-    with ThreadPoolExecutor(4) as pool:
-        images = {
-            name: Images(torch.from_numpy(np.stack(list(pool.map(decode, each.inputs)))), labels[name])
-            for name, each in parts.items()
-        }
-    _, std = channel_statistics(images["train"].images)
-    if min(std) == 0:
-        raise DatasetError(
-            "in one colour channel all training images have the same value everywhere: take other images"
-        )
-    return ImageParts(classes, **images)
-
-
-def _list(folder: Path) -> Examples:
-    """Return the images of each class's folder, whose inputs are paths."""
-    entries = [each for each in sorted(folder.iterdir()) if not is_hidden(each.name)]
-    outside = next((each for each in entries if not each.is_dir()), None)
-    if outside is not None:
-        raise DatasetError(f"{outside} lies outside of the classes' folders: move it into one, or elsewhere")
-    if not entries:
-        raise DatasetError(f"{folder} has no folders; it needs one for each class, with the images of that class")
-    files, labels = [], []
-    for each in entries:
-        own = _files(each)
-        if not own:
-            raise DatasetError(f"the class {each.name!r} has no images: {each} is empty; add some or remove the folder")
-        files += own
-        labels += [each.name] * len(own)
-    return Examples(files, labels, [str(file) for file in files])
-
-
-def _files(folder: Path) -> Sequence[Path]:
-    found = list(find_files(folder))
-    other = next((each for each in found if not is_image(each.name)), None)
-    if other is not None:
-        raise DatasetError(
-            f"{other} has none of the suffixes of images ({', '.join(SUFFIXES)}); convert it, or move it elsewhere"
-        )
-    return found
-
-
-def _decode(path: Path, size: int) -> np.ndarray:
-    with open_image(path) as image:
-        return pixels(image, (3, size, size))
+def _folders(path: Path) -> dict[str, Path]:
+    return {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_dir() and not is_hidden(entry.name)}

@@ -1,23 +1,21 @@
 """Labelled texts, and decoding of their files."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.digest import digest
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.errors import DatasetError
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
-    """Labelled texts: ``texts`` n strings, ``labels`` int64 (n,), not negative.
+class Texts(Part):
+    """Labelled texts: ``texts`` n strings that are not empty, ``labels`` int64 (n,), not negative.
 
     Raises:
-        ValueError: if the labels have another shape or dtype or are negative, or a text has nothing but white space;
-            its position is named.
+        ValueError: the labels have another shape or dtype, or a text has nothing but white space.
     """
 
     texts: tuple[str, ...]
@@ -25,39 +23,25 @@ class Texts:
 
     def __post_init__(self) -> None:
         if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.texts),):
-            found = f"{self.labels.dtype} {tuple(self.labels.shape)}"
-            raise ValueError(f"labels must be int64 ({len(self.texts)},), one per text, got {found}")
-        negative = (self.labels < 0).nonzero()
-        if len(negative):
-            position = negative[0].item()
-            raise ValueError(f"labels must not be negative, got {self.labels[position]} at position {position}")
-        for position, text in enumerate(self.texts):
-            if not text or text.isspace():
-                raise ValueError(f"the text at position {position} is empty: {text!r}; remove it with its label")
+            shape = f"{self.labels.dtype} {tuple(self.labels.shape)}"
+            raise ValueError(f"labels must be int64 ({len(self.texts)},), one per text, got {shape}")
+        if not all(map(str.strip, self.texts)):
+            raise ValueError("a text is empty; remove it with its label")
 
-    def __len__(self) -> int:
-        return len(self.texts)
 
-    @cached_property
-    def digest(self) -> str:
-        """Digest of the texts and labels, computed once."""
-        return digest((self.texts, self.labels))
-
-    def select(self, indices: Tensor) -> Self:
-        """Return the texts at ``indices``, int64 (m,), in that order."""
-        return type(self)(tuple(self.texts[index] for index in indices.tolist()), self.labels[indices])
+def well_formed(texts: Iterable[str]) -> list[str]:
+    """Return texts in which ``\\ufffd`` replaces each half of a surrogate pair, which no tokenizer takes."""
+    return [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
 
 
 def decode(content: bytes, *, where: str) -> str:
-    """Decode UTF-8 bytes.
+    """Decode UTF-8 bytes; halves of surrogate pairs are decoded too.
 
     Raises:
-        DatasetError: they are not UTF-8; names their origin ``where`` and the first wrong byte.
+        DatasetError: they are not UTF-8; names their origin ``where`` and the line.
     """
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{where} is not UTF-8: byte 0x{content[error.start]:02x} at position {error.start}; "
-            "put an intact copy there"
-        ) from error
+        line, byte = content.count(b"\n", 0, error.start) + 1, content[error.start]
+        raise DatasetError(f"{where}, line {line} is not UTF-8: byte 0x{byte:02x}; save it as UTF-8") from error

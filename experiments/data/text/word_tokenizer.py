@@ -1,34 +1,30 @@
 """Tokenizer of words, and of the characters that spell them, on Hugging Face `tokenizers`."""
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import chain
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Self
+from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from probattn.experiments.data.sealed_files import read_json, write_json
+from probattn.experiments.data.preprocessing import read_json, write_json
+from probattn.experiments.data.text.labelled_texts import well_formed
 from probattn.inference.imports import extra
+from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from tokenizers.normalizers import Normalizer
-    from tokenizers.pre_tokenizers import PreTokenizer
-
-FORMAT = "probattn-tokenizer-2"
+# The words of ids 0 and 1, which no token of a text equals, since brackets are tokens of their own; and the marks of a
+# word's begin and end among its characters, longer than one, so that no character equals them.
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
-"""The words of ids 0 and 1; no token of a text equals them, since brackets are tokens of their own."""
 BEGIN, END = "<w>", "</w>"
-"""The marks of a word's begin and end among its characters; longer than one, so that no character equals them."""
-
-_PATTERN = r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]"
+# Regular expressions of the two kinds of tokens: a word or another mark, or any character.
+PATTERNS = {"word": r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]", "character": r"[^\s\x1c-\x1f]"}
 _UNKNOWN_ID, _NUM_SPECIAL = 1, 2
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,27 +41,16 @@ class WordTokenizer:
         characters: the same for characters, the two marks first; ``()`` without spelling.
         max_length: maximal number of tokens of a text; longer texts are truncated.
         spelling: number of characters of a word, with its marks (K); 0: none.
-
-    Raises:
-        ValueError: ``max_length`` below 1; ``spelling`` other than 0 and less than 3, for both marks and a character;
-            words or characters that are not distinct strings; or characters that contradict ``spelling``.
+        unit: kind of a token, of :data:`PATTERNS`.
+        file: its file in a run's folder.
     """
 
+    file: ClassVar[str] = "tokenizer.json"
     words: tuple[str, ...]
     characters: tuple[str, ...]
     max_length: int
     spelling: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.max_length, int) or self.max_length < 1:
-            raise ValueError(f"max_length must be an integer of at least 1, got {self.max_length!r}")
-        if not isinstance(self.spelling, int) or (self.spelling != 0 and self.spelling < 3):
-            raise ValueError(f"spelling must be 0, or at least 3 for both marks and a character, got {self.spelling!r}")
-        for name, entries in (("words", self.words), ("characters", self.characters)):
-            if not all(isinstance(entry, str) and entry for entry in entries) or len(set(entries)) < len(entries):
-                raise ValueError(f"{name} must be distinct strings, none of them empty")
-        if self.characters[:2] != ((BEGIN, END) if self.spelling else ()):
-            raise ValueError(f"characters must begin with {BEGIN} and {END} with spelling, and be empty without")
+    unit: str = "word"
 
     @classmethod
     def fit(
@@ -79,143 +64,112 @@ class WordTokenizer:
     ) -> Self:
         """Build the vocabulary from the words and characters of training texts, after truncation.
 
+        Where most words are rare, as in scripts without spaces and in DNA, each character is a token.
+
         Args:
             texts: the training part only; their order does not matter.
             max_length: see the class.
             min_count: rarer words and characters are unknown. Values from 2 on leave unknown ones in the training
                 texts, so that their embedding is trained.
             max_words: maximal number of words; the most frequent ones are kept.
-            spelling: see the class.
+            spelling: see the class; 0, or at least 3 for both marks and a character.
 
         Raises:
-            ValueError: ``min_count`` below 1, ``max_words`` below 0, or no word in all the texts.
+            ValueError: there is no word in all the texts, or no room to spell one.
         """
-        marks = (BEGIN, END) if spelling else ()
-        cls((), marks, max_length, spelling)  # checks them
-        if min_count < 1:
-            raise ValueError(f"min_count must be at least 1, got {min_count}")
-        if max_words is not None and max_words < 0:
-            raise ValueError(f"max_words must not be negative, got {max_words}")
-        tokens = Counter(chain.from_iterable(_split(text)[:max_length] for text in texts))
-        if not tokens:
+        if spelling in (1, 2):
+            raise ValueError(f"spelling must be 0, or at least 3 for both marks and a character, got {spelling}")
+        texts = well_formed(texts)
+        for unit in PATTERNS:
+            words, characters = _count(texts, unit, max_length=max_length, size=max(0, spelling - 1))
+            counts = [count for word, count in words.items() if word[0].isalnum()]
+            if unit == "character" or 2 * sum(count for count in counts if count >= min_count) >= sum(counts):
+                break
+            _log.warning("most words of the texts are rare: each character is a token (network.min_count=1: each word)")
+        if not words:
             raise ValueError("there is no word in the texts; give the training part")
-        words, characters = Counter(), Counter()
-        for (word, written), count in tokens.items():
-            words[word] += count
-            for character in written[: max(0, spelling - 1)]:
-                characters[character] += count
-        return cls(_ranked(words, min_count)[:max_words], marks + _ranked(characters, min_count), max_length, spelling)
-
-    @property
-    def num_words(self) -> int:
-        """Number of word ids, with padding and the unknown word: the size of an embedding table."""
-        return len(self.words) + _NUM_SPECIAL
-
-    @property
-    def num_characters(self) -> int:
-        """Number of character ids, with padding and the unknown character: the size of an embedding table."""
-        return len(self.characters) + _NUM_SPECIAL
+        spelled = (BEGIN, END, *_ranked(characters, min_count)) if spelling else ()
+        return cls(_ranked(words, min_count)[:max_words], spelled, max_length, spelling, unit)
 
     @cached_property
-    def pipeline(self) -> "Tokenizer":
+    def pipeline(self) -> Any:
         """Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation."""
-        vocabulary = {word: index for index, word in enumerate((PADDING, UNKNOWN, *self.words))}
-        library = _tokenizers()
-        pipeline = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=UNKNOWN))
-        pipeline.normalizer, pipeline.pre_tokenizer = _normalizer(), _pre_tokenizer()
+        pipeline = _pipeline(self.unit, self.words)
         pipeline.enable_truncation(self.max_length)
         return pipeline
 
     def encode(self, text: str) -> Tensor:
-        """Return the ids of a text's words, int64 (n,); with spelling (n, 1 + K), word id first, then characters.
-
-        Raises:
-            ValueError: there is nothing but white space.
-        """
+        """Return the ids of a text's words, int64 (n,); with spelling (n, 1 + K), word id first, then characters."""
         encoding = self.pipeline.encode(text)
-        if not encoding.ids:
-            raise ValueError(f"the text is empty: {text!r}; remove it with its label")
         if not self.spelling:
             return torch.tensor(encoding.ids)
         written = (text[start:end] for start, end in encoding.offsets)
         return torch.tensor([[word, *self._spell(token)] for word, token in zip(encoding.ids, written, strict=True)])
 
+    def encode_batch(self, texts: Sequence[str]) -> list[Tensor]:
+        """Return the ids of each text."""
+        return list(map(self.encode, texts))
+
     def _spell(self, token: str) -> list[int]:
-        ids = [self._character_ids.get(part, _UNKNOWN_ID) for part in (BEGIN, *token[: self.spelling - 1], END)]
-        return (ids + [0] * self.spelling)[: self.spelling]
+        marked = (BEGIN, *token[: self.spelling - 1], END, *[PADDING] * self.spelling)[: self.spelling]
+        return [self._character_ids.get(character, _UNKNOWN_ID) for character in marked]
 
     @cached_property
     def _character_ids(self) -> dict[str, int]:
-        return {character: index for index, character in enumerate(self.characters, start=_NUM_SPECIAL)}
+        return _ids(self.characters)
+
+    def embedding(self, dim: int) -> nn.Module:
+        """Return the embedding of words, and of their spelling if the tokenizer has it."""
+        words, characters = len(self.words) + _NUM_SPECIAL, len(self.characters) + _NUM_SPECIAL
+        return SpelledEmbedding(words, characters, dim) if self.spelling else WordEmbedding(words, dim)
 
     def save(self, path: Path) -> None:
         """Write the tokenizer as JSON, atomically.
 
-        The object has the keys ``digest``, ``format``, ``words`` (the JSON of :attr:`pipeline`, which
-        ``tokenizers.Tokenizer.from_str`` reads), ``spelling`` and ``characters``.
+        The object has the keys ``words`` (the JSON of :attr:`pipeline`, which ``tokenizers.Tokenizer.from_str`` reads),
+        ``unit``, ``spelling`` and ``characters``.
         """
-        saved = {"format": FORMAT, "words": json.loads(self.pipeline.to_str())}
-        saved |= {"spelling": self.spelling, "characters": self.characters}
-        write_json(path, saved)
+        words = json.loads(self.pipeline.to_str())
+        write_json(path, {"words": words, "unit": self.unit, "spelling": self.spelling, "characters": self.characters})
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a tokenizer that :meth:`save` wrote.
-
-        Raises:
-            FileNotFoundError: the file is missing.
-            DamagedFileError: it is damaged.
-            ValueError: it is no such tokenizer.
-        """
-        saved, library = read_json(path), _tokenizers()
-        try:
-            if saved.pop("format") != FORMAT:
-                raise ValueError(f"it is not of format {FORMAT}")
-            pipeline = library.Tokenizer.from_str(json.dumps(saved.pop("words")))
-            vocabulary = pipeline.get_vocab()
-            words = tuple(sorted(vocabulary, key=vocabulary.get)[_NUM_SPECIAL:])
-            characters = tuple(saved.pop("characters"))
-            loaded = cls(words, characters, pipeline.truncation["max_length"], **saved)
-            if loaded.pipeline.to_str() != pipeline.to_str():
-                raise ValueError("its words are not those of a WordTokenizer")
-        except Exception as error:  # tokenizers raises Exception itself
-            raise ValueError(
-                f"{path} is no valid tokenizer ({error}); restore that of the run, or fit a new one"
-            ) from error
-        return loaded
+    def read(cls, path: Path) -> Self:
+        """Read a tokenizer that :meth:`save` wrote; raise DatasetError if it is missing or damaged."""
+        saved = read_json(path)
+        vocabulary, max_length = saved["words"]["model"]["vocab"], saved["words"]["truncation"]["max_length"]
+        words = tuple(sorted(vocabulary, key=vocabulary.get)[_NUM_SPECIAL:])
+        return cls(words, tuple(saved["characters"]), max_length, saved["spelling"], saved["unit"])
 
 
-def _tokenizers() -> ModuleType:
-    """Import the library `tokenizers`.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+def _pipeline(unit: str, words: Sequence[str] = ()) -> Any:
+    """Return a Hugging Face tokenizer; a character becomes one character, so that positions are those of the text."""
     with extra("text", needed_by="the tokenizer of words"):
-        import tokenizers
-    return tokenizers
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    pipeline = Tokenizer(models.WordLevel(_ids(words), unk_token=UNKNOWN))
+    # Lower "İ" would be two characters.
+    steps = [normalizers.Replace("’", "'"), normalizers.Replace("İ", "i"), normalizers.Lowercase()]
+    pipeline.normalizer = normalizers.Sequence(steps)
+    pipeline.pre_tokenizer = pre_tokenizers.Split(Regex(PATTERNS[unit]), behavior="removed", invert=True)
+    return pipeline
 
 
-@cache
-def _normalizer() -> "Normalizer":
-    """Replace character for character, so that positions are those of the text: "İ" alone has two in lower case."""
-    parts = _tokenizers().normalizers
-    return parts.Sequence([parts.Replace("’", "'"), parts.Replace("İ", "i"), parts.Lowercase()])
+def _count(texts: Iterable[str], unit: str, *, max_length: int, size: int) -> tuple[Counter[str], Counter[str]]:
+    """Return how often words occur in truncated texts, and their first ``size`` characters as they are written."""
+    pipeline, tokens, words, characters = _pipeline(unit), Counter(), Counter(), Counter()
+    for text in texts:
+        pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[:max_length]
+        tokens.update((word, text[start:end]) for word, (start, end) in pieces)
+    for (word, written), count in tokens.items():
+        words[word] += count
+        for character in written[:size]:
+            characters[character] += count
+    return words, characters
 
 
-@cache
-def _pre_tokenizer() -> "PreTokenizer":
-    """Remove all but the matches of the pattern."""
-    library = _tokenizers()
-    return library.pre_tokenizers.Split(library.Regex(_PATTERN), behavior="removed", invert=True)
-
-
-def _split(text: str) -> list[tuple[str, str]]:
-    """Return each token of a text, normalised and as written."""
-    pieces = _pre_tokenizer().pre_tokenize_str(_normalizer().normalize_str(text))
-    return [(word, text[start:end]) for word, (start, end) in pieces]
+def _ids(words: Sequence[str]) -> dict[str, int]:
+    return {word: index for index, word in enumerate((PADDING, UNKNOWN, *words))}
 
 
 def _ranked(counts: Counter[str], min_count: int) -> tuple[str, ...]:
-    kept = (entry for entry in counts.items() if entry[1] >= min_count)
-    return tuple(key for key, _ in sorted(kept, key=lambda entry: (-entry[1], entry[0])))
+    frequent = [key for key in counts if counts[key] >= min_count]
+    return tuple(sorted(frequent, key=lambda key: (-counts[key], key)))

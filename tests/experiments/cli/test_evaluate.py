@@ -5,6 +5,7 @@ import shutil
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -12,15 +13,26 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from probattn import draws
 from probattn.experiments.config import presets
-from probattn.experiments.data.images.datasets import load
+from probattn.experiments.data.images.image_datasets import load
 from probattn.experiments.evaluation import evaluate
-from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.runs.build import build, loaders
 from probattn.experiments.runs.folder import read_record
 from probattn.functional.errors import NumericalError
 from probattn.inference.prediction import predictor
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+
+
+def row(folder, method="posterior", name="test"):
+    """Return the scores of a method on a test set."""
+    frame = pd.read_csv(folder / "scores.csv")
+    return frame[(frame["method"] == method) & (frame["set"] == name)].iloc[0]
+
+
+def content(folder):
+    return json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+
+
 SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1,5")
 
 
@@ -47,16 +59,17 @@ def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes,
     )
     code, text, err = command("evaluate", out)
     assert (code, err) == (0, "")
-    values = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    assert f"{100 * values['metrics']['accuracy']:.2f}" in text
-    assert all(np.isfinite(value) for value in values["metrics"].values())
+    values, scores = content(out), row(out).dropna()
+    assert f"{100 * scores['accuracy']:.2f}" in text
+    assert len(scores) >= 5 + 8
     assert len(values["posterior"]) == sites
     assert len(values["variants"]) == variants
     if variants:
-        assert values["variants"]["at its mean"] != values["variants"]["drawn from q"] == values["metrics"]
-    assert list(values["similarity"]) == [f"network.blocks.{n}.attention" for n in range(2)]
-    repeated = evaluate.evaluate(out).result
-    assert repeated.metrics == values["metrics"]
+        assert values["variants"]["at its mean"] != values["variants"]["drawn from q"]
+        assert values["variants"]["drawn from q"]["nll"] == scores["nll"]
+    result = evaluate.evaluate(out).result
+    assert list(result.similarity) == [f"network.blocks.{n}.attention" for n in range(2)]
+    assert result.metrics["nll"] == scores["nll"]
 
 
 def test_an_error_of_the_numerics_in_evaluation_is_one_message(command, kep, monkeypatch, is_one_message):
@@ -69,28 +82,24 @@ def test_an_error_of_the_numerics_in_evaluation_is_one_message(command, kep, mon
     assert is_one_message(err, "network.blocks.0.attention", "not positive definite")
 
 
-def test_evaluate_writes_table_metrics_figures_and_report(command, kep):
-    code, text, err = command("evaluate", kep)
+def test_evaluate_writes_table_scores_figures_and_report_of_each_run_in_a_folder(command, kep):
+    code, text, err = command("evaluate", kep.parent)
     assert (code, err) == (0, "")
-    values = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
-    for shown in (f"{100 * values['metrics']['accuracy']:.2f}", f"{10 * values['metrics']['nll']:.2f}", KEP, "FPR95"):
+    values = row(kep)
+    for shown in (f"{100 * values['accuracy']:.2f}", f"{10 * values['nll']:.2f}", KEP, "FPR95", "by-class sets"):
         assert shown in text
-    assert text.endswith(f"report: {kep / 'report.html'}; all tables: {kep / 'tables'}\n")
-    assert {path.suffix for path in (kep / "figures").iterdir()} == {".svg"}
-    assert {"training", "reliability", "risk_coverage", "confidence", "spectrum", "posterior"} <= {
-        path.stem for path in (kep / "figures").iterdir()
-    }
     for path in (kep / "figures").iterdir():
         ElementTree.parse(path)
-    page = (kep / "report.html").read_text(encoding="utf-8")
-    assert f"probattn train {KEP} --set " in page
-    assert values["best_epoch"] == torch.load(kep / "best.pt")["extra"]["epoch"]
-    assert (values["run"], values["options"]["num_samples"], values["options"]["seed"]) == (KEP, 10, 0)
+    assert f"probattn train {KEP} --set " in (kep / "report.html").read_text(encoding="utf-8")
+    stored = content(kep)
+    assert stored["best_epoch"] == torch.load(kep / "best.pt")["extra"]["epoch"]
+    assert (stored["run"], stored["options"]["num_samples"], stored["options"]["seed"]) == (KEP, 10, 0)
+    assert json.loads((kep / "calibration.json").read_text())["weights"] == stored["files"]["best.pt"]
 
 
 def test_metrics_equal_those_computed_from_the_probabilities_by_hand(kep):
     result = evaluate.evaluate(kep).result
-    found = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))["metrics"]
+    found = row(kep)
     expected = by_hand(result.probs.double().numpy(), result.labels.numpy())
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
     assert len(result.labels) == 359  # data.limit leaves the test part whole
@@ -102,8 +111,7 @@ def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path
     """Weights read from the file, images normalised here, u at its posterior mean."""
     folder = shutil.copytree(trained[name], tmp_path / "run")
     assert command("evaluate", folder)[0] == 0
-    found = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    found = found["variants"]["at its mean"] if name == KEP else found["metrics"]
+    found = content(folder)["variants"]["at its mean"] if name == KEP else row(folder)
 
     data = load("digits", limit=200)
     pixels = data.train.images.double() / 255
@@ -145,21 +153,21 @@ def by_hand(probs, labels):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_evaluate_is_repeatable_and_the_seed_matters(command, kep):
-    def metrics(*options):
-        assert command("evaluate", kep, *options)[0] == 0
-        return json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
+def test_evaluate_is_repeatable_and_the_seed_and_the_level_matter(command, kep):
+    def scores(*options):
+        assert command("evaluate", kep, "--no-convergence", *options)[0] == 0
+        return row(kep)["nll"], content(kep)
 
-    first = metrics()
+    nll, first = scores()
     torch.rand(7)  # whatever else has drawn
-    assert metrics() == first
-    other = metrics("--seed", 1)
-    assert other["options"]["seed"] == 1
-    assert other["metrics"]["nll"] != first["metrics"]["nll"]
-    assert other["variants"]["at its mean"] == first["variants"]["at its mean"]
-    few = metrics("--num-samples", 3)
-    assert few["options"]["num_samples"] == 3
-    assert few["metrics"]["nll"] != first["metrics"]["nll"]
+    assert scores() == (nll, first)
+    other, second = scores("--seed", 1)
+    assert other != nll
+    assert second["variants"]["at its mean"] == first["variants"]["at its mean"]
+    few, third = scores("--num-samples", 3, "--level", 0.5)
+    assert third["options"]["num_samples"] == 3
+    assert few != nll
+    assert third["decisions"]["plain sets"]["coverage"] < first["decisions"]["plain sets"]["coverage"]
 
 
 def test_ten_draws_are_averaged_as_probabilities(kep):
@@ -190,39 +198,19 @@ def test_evaluate_needs_no_log(command, kep):
     (kep / "log.jsonl").unlink()
     result = evaluate.evaluate(kep).result
     assert result.steps == result.epochs == []
-    assert (kep / "metrics.json").exists()
+    assert (kep / "evaluation.json").exists()
 
 
 def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures):
     code, text, err = command("evaluate", kep, *SHIFT, "--ood", "letters", "--method", "temperature,laplace")
     assert (code, err) == (0, "")
-    for words in ("temperature scaling", "KFLLLA", "gaussian_noise", "severity 5", "letters, Entropy", "risk ≤ 5 %"):
+    for words in ("temperature", "KFLLLA", "Corrupted test images", "Detection of letters", "plain sets"):
         assert words in text
-    content = json.loads((kep / "metrics.json").read_text())
-    assert set(content["methods"]) == {"posterior", "temperature", "laplace"}
-    fog = content["methods"]["posterior"]["shift"]["fog"]["5"]["accuracy"]
-    assert f"{100 * fog:.2f}" in text
-    names = {path.name for path in (kep / "tables").iterdir()}
-    assert {"test.md", "shift.tex", "shift-nll-laplace.csv", "ood-temperature.md"} <= names
-    rows = (kep / "tables" / "shift-accuracy-posterior.csv").read_text().splitlines()
-    assert rows[2].startswith("fog,")
-    assert float(rows[2].split(",")[2]) == fog
-    assert (kep / "figures" / "shift-accuracy.svg").stat().st_size > 1000
-    assert content["decisions"]["abstention"]["target"] == 0.05
-
-
-def test_evaluate_next_to_a_baseline(command, kep, softmax, evaluated, no_figures, monkeypatch, is_one_message):
-    code, _, err = command("evaluate", kep, *SHIFT, "--baseline", softmax)
-    assert code == 1
-    assert is_one_message(err, softmax, "was not evaluated", "probattn evaluate")
-    assert not (kep / "predictions").exists()
-    kep = shutil.copytree(evaluated[KEP], kep.with_name("evaluated"))
-    drawn, boxes = [], shift_plots.boxes
-    monkeypatch.setattr(shift_plots, "boxes", lambda runs, **options: drawn.append(runs) or boxes(runs, **options))
-    code, _, err = command("evaluate", kep, *SHIFT, "--baseline", evaluated[SOFTMAX])
-    assert (code, err) == (0, "")
-    assert all(list(runs) == [SOFTMAX, KEP] for runs in drawn)
-    assert drawn[0][SOFTMAX] != drawn[0][KEP]
+    frame = pd.read_csv(kep / "scores.csv")
+    assert set(frame["method"]) == {"posterior", "temperature", "laplace"}
+    fog = [row(kep, name=f"shift/{name}/{level}")["accuracy"] for name in ("gaussian_noise", "fog") for level in (1, 5)]
+    assert f"{100 * np.mean(fog):.2f}" in text
+    assert f"{100 * row(kep, 'laplace', 'ood/letters')['entropy_auroc']:.2f}" in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hostile arguments: each is refused by one short message that says what is wrong."""
+"""Hostile arguments: each is refused by one short message that names what is wrong, and nothing is left behind."""
 
 import os
 import random
@@ -7,139 +7,93 @@ import pytest
 
 from tests.fuzz.arguments import ACCEPTED, KEP, check, furnish, fuzz_arguments, run, without_work
 
-BIG, ESC, BYTE, BIDI = "9" * 30, "\x1b[31mred", "\udcff", "\u202edcba"
+BIG, ESC, BYTE = "9" * 30, "\x1b[31mred", "\udcff"
+SHOWN = r"\x1b[31mred"
 TRAIN = ["train", KEP, "--out", "{tmp}/new"]
+EVALUATE, EXPORT = ["evaluate", "{run}"], ["export", "{run}", "--out"]
+
+
+def each(command, *values):
+    """The command with each of the values as its last argument."""
+    return [[*command, value] for value in values]
 
 
 def changes(key, *values):
-    return [[*TRAIN, "--set", f"{key}={value}"] for value in values]
+    return each([*TRAIN, "--set"], *(f"{key}={value}" for value in values))
 
 
-def rows(words, commands):
-    return [(command, words) for command in commands]
-
-
-ROWS = [
+ROWS = {
     # names
-    *rows(["unknown preset", "probattn presets"], [["train", name] for name in ("", " ", "..", "x" * 5000)]),
-    (["train", ESC], [r"unknown preset '\x1b[31mred'"]),
-    (["train", BYTE], [r"unknown preset '\udcff'"]),
-    (["train", BIDI], [r"unknown preset '\u202edcba'"]),
-    (["study", ESC], [r"unknown preset '\x1b[31mred'"]),
-    (["reproduce", ESC, "--out", "{tmp}/new"], [r"unknown table or figure '\x1b[31mred'"]),
-    *rows(["unknown table or figure", "--list"], [["reproduce", each] for each in ("", " ", "..", "x" * 5000)]),
-    (["bench", "train", "--preset", ESC], [r"unknown preset '\x1b[31mred'"]),
-    (["bench", "train", "--preset", "kep-svgp/cola"], ["kep-svgp/cola is not a preset of images"]),
-    (["demo", "--layers", f"softmax,{ESC}"], [r"unknown layers '\x1b[31mred'"]),
-    (["study", "--layers", ",", "--out", "{tmp}/new"], ["unknown layers ''"]),
-    (["evaluate", "{run}", "--method", f"laplace+{ESC}"], [r"unknown method '\x1b[31mred'"]),
-    (["evaluate", "{run}", "--method", "laplace,,temperature"], ["unknown method ''"]),
-    (["evaluate", "{run}", "--shift", "--corruptions", ESC], [r"unknown corruption '\x1b[31mred'"]),
-    (["evaluate", "{run}", "--ood", "svhnn"], ["unknown OOD set 'svhnn'", "did you mean svhn"]),
-    (["evaluate", "{run}", "--ood", ESC], [r"unknown OOD set '\x1b[31mred'"]),
-    (["evaluate", "{run}", "--ood", "letters,"], ["unknown OOD set ''"]),
-    # command lines
-    (["nothing"], ["No such command 'nothing'", "probattn --help"]),
-    ([ESC], [r"No such command", "x1b[31mred"]),
-    (["train", f"--{ESC}"], [r"No such option: --\x1b[31mred"]),
-    (["train", KEP, ESC], [r"\x1b[31mred", "probattn train --help"]),
-    (["train"], ["no preset", "--config FILE"]),
-    (["train", KEP, "--seeds"], ["--seeds", "requires an argument"]),
+    "unknown preset": each(["train"], "", " ", "..", "x" * 5000),
+    SHOWN: [["train", ESC], ["reproduce", ESC], ["demo", "--layers", ESC], ["train", f"--{ESC}"]],
+    r"\udcff": each(["train"], BYTE),
+    r"\u202e": each(["train"], "\u202edcba"),
+    "--list": each(["reproduce"], "", "..", "x" * 5000),
+    "red": [[*EVALUATE, "--method", f"laplace+{ESC}"], [*EVALUATE, "--ood", ESC], ["train", KEP, "--layer", ESC]],
+    "method": each([*EVALUATE, "--method"], "laplace,,temperature", "laplac"),
+    "svhn": each([*EVALUATE, "--ood"], "svhnn"),
+    "probattn --help": [["nothing"], ["--nothing"]],
+    "--config": [["train"], ["train", "--config", "{tmp}/nowhere.yaml"]],
     # numbers
-    *rows(["--seeds"], [["train", KEP, "--seeds", each] for each in ("", "nan", "0", "-1", "1.5", BIG, ESC)]),
-    *rows(["--workers"], [["study", "--workers", each] for each in ("", "0", BIG)]),
-    *rows(["--seeds"], [["study", "--seeds", each] for each in ("0", BIG)]),
-    *rows(["--epochs"], [["study", "--epochs", each] for each in ("2", BIG, "nan")]),
-    *rows(["--epochs"], [["demo", "--epochs", each] for each in ("-1", BIG, "1e3")]),
-    *rows(["--num-samples"], [["evaluate", "{run}", "--num-samples", each] for each in ("0", BIG, "nan")]),
-    *rows(["--seed"], [["evaluate", "{run}", "--seed", each] for each in ("-1", BIG, str(2**63), "x")]),
-    *rows(["--seed"], [["export", "{run}", "--out", "{tmp}/x.pt2", "--seed", each] for each in ("-1", BIG)]),
-    *rows(["--seed"], [[*command, "--seed", BIG] for command in (["check-posterior"], ["check-gp"])]),
-    *rows(["--seed"], [["bench", name, "--seed", BIG] for name in ("layers", "train", "predict", "scaling")]),
-    *rows(["--rounds"], [["bench", "layers", "--rounds", each] for each in ("0", BIG)]),
-    *rows(["--images"], [["bench", "train", "--images", each] for each in ("-1", BIG)]),
-    *rows(["--sizes"], [["bench", "scaling", "--sizes", each] for each in ("", "1,,2", "²", "0", "1.5", BIG, ESC)]),
-    *rows(["--limit"], [["bench", "scaling", "--limit", each] for each in ("nan", "-1", "0", "x")]),
-    (["bench", "layers", "--device", ESC], [r"--device is cpu or cuda, got '\x1b[31mred'"]),
-    *rows(["severities"], [["evaluate", "{run}", "--shift", "--severities", each] for each in ("", "x", "1,,2")]),
-    *rows(["severity"], [["evaluate", "{run}", "--shift", "--severities", each] for each in ("0", "6", BIG)]),
+    "--seeds": [["train", KEP, "--seeds"], *each(["train", KEP, "--seeds"], "", "nan", "0", "-1", "1.5", BIG)],
+    "--workers": each(["study", "--workers"], "", "0", BIG),
+    "--epochs": [*each(["study", "--epochs"], BIG, "nan"), *each(["demo", "--epochs"], "-1", BIG, "1e3")],
+    "--num-samples": each([*EVALUATE, "--num-samples"], "0", BIG, "nan"),
+    "--seed": [*each([*EVALUATE, "--seed"], "-1", BIG, str(2**63), "x")],
+    "--rounds": each(["bench", "layers", "--rounds"], "0", BIG),
+    "--device": each(["bench", "layers", "--device"], ESC, "tpu"),
+    "severit": each([*EVALUATE, "--shift", "--severities"], "", "x", "1,,2", "0", "6", BIG),
     # settings
-    *rows(["--set takes key=value"], [[*TRAIN, "--set", each] for each in ("", ESC, "train.epochs")]),
-    *rows(
-        ["unknown key"], [[*TRAIN, "--set", each] for each in ("=", "=1", "train.=1", f"{ESC}=1", "train.epochs.x=1")]
-    ),
-    *rows(["train.epochs"], changes("train.epochs", "", "nan", "none", "1.5", "1" * 5000, ESC)),
-    *rows(["epochs=", "out of bounds"], changes("train.epochs", "0", "-1", BIG)),
-    *rows(["train.lr"], changes("train.lr", "nan", "inf", "1e400", "")),
-    *rows(["seed="], changes("train.seed", "-1", BIG, str(2**63))),
-    *rows(["data.seed"], changes("data.seed", "-1", BIG, "1.5")),
-    *rows(
-        ["devices"], changes("train.devices", "", "0", "-1", "nan", "cuda", "1,", "0,", "7,8", "1.5", "[0]", BIG, ESC)
-    ),
-    (changes("train.devices", "2")[0], ["devices=2 are 2 devices", "torchrun"]),
-    *rows(["accelerator"], changes("train.accelerator", "", ESC, "warp")),
-    *rows(["num_samples="], changes("train.num_samples", "0", BIG)),
-    *rows(["num_particles="], changes("train.num_particles", "0", BIG)),
-    *rows(["network.dropout"], changes("network.dropout", "nan", "inf", "-0.1", "1", "2")),
-    *rows(["network.dim"], changes("network.dim", "0", "-1", "nan", BIG, "10000000", "none")),
-    *rows(["network.depth"], changes("network.depth", "0", BIG, "10000000")),
-    *rows(["GiB of memory"], changes("network.mlp_dim", "1000000000")),
-    *rows(["network.mlp_dim"], changes("network.mlp_dim", BIG)),
-    *rows(["heads"], changes("network.heads", "3", "10000000", BIG)),
-    *rows(["patch_size"], changes("network.patch_size", "3", "10000000", BIG)),
-    *rows(["data.batch_size"], changes("data.batch_size", "0", BIG)),
-    *rows(["data.limit"], changes("data.limit", "0", BIG)),
-    *rows(["rank"], changes("layer.rank", "0", "10000000", BIG)),
-    *rows(["last"], changes("layer.last", "0", "10000000", BIG)),
-    *rows(["scale"], changes("layer.scale", "0", "-1", "nan")),
-    *rows(["data set"], changes("data.name", "", ESC)),
-    *rows(["not valid UTF-8"], changes("data.name", BYTE)),
+    "--set takes key=value": each([*TRAIN, "--set"], "", ESC, "train.epochs"),
+    "unknown": each([*TRAIN, "--set"], "=", "=1", f"{ESC}=1", "train.epochs.x=1"),
+    "epochs": changes("train.epochs", "", "nan", "none", "1.5", ESC, "0", "-1", BIG),
+    "lr": changes("train.lr", "nan", "inf", "1e400", ""),
+    "seed": [*changes("train.seed", "-1", BIG, str(2**63)), *changes("data.seed", "-1", BIG, "1.5")],
+    "devices": changes("train.devices", "", "0", "-1", "nan", "cuda", "1,", "7,8", "1.5", "[0]", BIG, ESC, "2"),
+    "accelerator": changes("train.accelerator", "", ESC, "warp"),
+    "num_samples": changes("train.num_samples", "0", BIG),
+    "dropout": changes("network.dropout", "nan", "inf", "-0.1", "1", "2"),
+    "dim": [
+        *changes("network.dim", "0", "-1", "nan", BIG, "10000000", "none"),
+        *changes("network.mlp_dim", BIG, "1000000000"),
+    ],
+    "depth": changes("network.depth", "0", BIG, "10000000"),
+    "heads": changes("network.heads", "3", "10000000", BIG),
+    "patch_size": changes("network.patch_size", "0", "3", "10000000", BIG),
+    "data.": [*changes("data.batch_size", "0", BIG), *changes("data.limit", "0", BIG)],
+    "rank": changes("layer.rank", "0", "100", "10000000", BIG),
+    "last": changes("layer.last", "9", "10000000", BIG),
+    "scale": changes("layer.scale", "0", "-1", "nan"),
+    "data": changes("data.name", "", "mnist", ESC, BYTE),
     # paths
-    *rows(
-        ["--out"],
-        [["train", KEP, "--out", each] for each in ("{tmp}/file", "{tmp}/file/x", "{tmp}/fifo", "{tmp}/loop")],
-    ),
-    *rows(["--out"], [["train", KEP, "--out", each] for each in ("/dev/null", "/proc/x", "{tmp}/" + "x" * 300)]),
-    *rows(
-        ["not valid utf-8", "--out"],
-        [[*each, "--out", "{tmp}/" + BYTE] for each in (["train", KEP], ["demo"], ["study"])],
-    ),
-    *rows(["--out"], [["demo", "--out", each] for each in ("{tmp}/file", "{tmp}/fifo/x", "/dev/null")]),
-    *rows(["--out"], [["study", "--out", each] for each in ("{tmp}/file", "{tmp}/loop/x", "/proc/x")]),
-    *rows(["--out"], [["reproduce", "cgp/table-1", "--out", each] for each in ("{tmp}/file", "{tmp}/" + BYTE)]),
-    *rows(["--seeds"], [["reproduce", "cgp/table-1", "--seeds", each] for each in ("0", BIG)]),
-    *rows(["--scale"], [["reproduce", "cgp/table-1", "--scale", each] for each in ("", "gpu", ESC)]),
-    *rows(["--out"], [["compare", "{run}", "--out", each] for each in ("{tmp}/file", "{tmp}/fifo", "{tmp}/" + BYTE)]),
-    *rows(["--out"], [["check-posterior", "--out", each] for each in ("{tmp}/file", "{tmp}/loop", "{tmp}/" + BYTE)]),
-    *rows(["suffix"], [["export", "{run}", "--out", each] for each in ("{tmp}/x.pt", "{tmp}/x.PT2")]),
-    *rows(["--out"], [["export", "{run}", "--out", each] for each in ("{tmp}/file/x.pt2", "/dev/null")]),
-    *rows(["--out"], [["export", "{run}", "--out", each] for each in ("{tmp}/fifo", "{tmp}/" + BYTE + ".pt2")]),
-    *rows(
-        ["--json"],
-        [["bench", "layers", "--json", each] for each in ("{tmp}/empty", "/dev/null", "/proc/x", "{tmp}/" + BYTE)],
-    ),
-    *rows(
-        ["--data"],
-        [[*TRAIN, "--data", each] for each in ("{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC)],
-    ),
-    *rows(["--data"], [["evaluate", "{run}", "--data", each] for each in ("{tmp}/fifo", "{tmp}/new/x")]),
-    *rows(
-        ["holds no run"],
-        [["evaluate", each] for each in ("{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE)],
-    ),
-    *rows(["holds no run"], [["compare", each] for each in ("{tmp}/fifo", "{tmp}/new")]),
-    *rows(["holds no run"], [["export", each, "--out", "{tmp}/x.pt2"] for each in ("{tmp}/file", "{tmp}/fifo")]),
-    *rows(["loop"], [[verb, "{tmp}/loop"] for verb in ("evaluate", "compare")]),
-    *rows(["holds no run"], [["evaluate", "{run}", "--baseline", each] for each in ("{tmp}/fifo", ESC, "")]),
-    *rows(["a.png is not a regular file"], [["evaluate", "{run}", "--ood", "{tmp}/pipes"]]),
-    *rows(
-        ["a folder of images"],
-        [["evaluate", "{run}", "--ood", each] for each in ("./nowhere", "{tmp}/fifo", f"./{ESC}")],
-    ),
-    *rows(["holds no image"], [["evaluate", "{run}", "--ood", "{tmp}/empty"]]),
-    (["evaluate", "{run}", "--ood", "digits"], ["trained on digits"]),
-    (["compare", "{run}", "{run}"], ["seed 0 already"]),
-]
+    "--out": [
+        *each(
+            ["train", KEP, "--out"], "{tmp}/file", "{tmp}/file/x", "{tmp}/fifo", "{tmp}/loop", "/dev/null", "/proc/x"
+        ),
+        *each(["demo", "--out"], "{tmp}/file", "{tmp}/fifo/x", "{tmp}/" + BYTE),
+        *each(["study", "--out"], "{tmp}/file", "{tmp}/loop/x", "/proc/x", "{tmp}/" + BYTE),
+        *each(["reproduce", "cgp/table-1", "--out"], "{tmp}/file", "{tmp}/" + BYTE),
+        *each(["compare", "{run}", "--out"], "{tmp}/file", "{tmp}/fifo", "{tmp}/" + BYTE),
+        *each(EXPORT, "{tmp}/file/x.pt2", "{tmp}/fifo", "/dev/null", "{tmp}/" + BYTE + "/x.pt2"),
+        *each(["bench", "layers", "--out"], "{tmp}/empty", "/dev/null", "/proc/x/x", "{tmp}/" + BYTE + "/x"),
+    ],
+    "suffix": each(EXPORT, "{tmp}/x.pt", "{tmp}/x.PT2"),
+    "--data": [
+        *each([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
+        *each([*EVALUATE, "--data"], "{tmp}/fifo", "{tmp}/new/x"),
+        ["study", "kep-svgp/cifar10-softmax", "--data", "{tmp}/new"],
+    ],
+    "holds no run": [
+        *each(["evaluate"], "{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE),
+        *each(["compare"], "{tmp}/fifo", "{tmp}/new"),
+        *(["export", place, "--out", "{tmp}/x.pt2"] for place in ("{tmp}/file", "{tmp}/fifo")),
+    ],
+    "loop": [["evaluate", "{tmp}/loop"], ["compare", "{tmp}/loop"]],
+    "a.png": each([*EVALUATE, "--ood"], "{tmp}/pipes"),
+    "folder of images": each([*EVALUATE, "--ood"], "./nowhere", "{tmp}/fifo", f"./{ESC}"),
+    "no image": each([*EVALUATE, "--ood"], "{tmp}/empty"),
+    "digits": each([*EVALUATE, "--ood"], "digits"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -149,18 +103,17 @@ def place(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"), ROWS, ids=[f"{n}-{row[0][0]}"[:12] if row[0] else f"{n}" for n, row in enumerate(ROWS)]
-)
-def test_a_hostile_argument_is_refused_by_a_short_message(place, evaluated, monkeypatch, arguments, words):
+@pytest.mark.parametrize("words", ROWS, ids=lambda words: words[:14])
+def test_a_hostile_argument_is_refused_by_a_short_message(place, evaluated, monkeypatch, words):
     monkeypatch.chdir(place)
-    filled = [each.replace("{tmp}", str(place)).replace("{run}", str(evaluated[KEP])) for each in arguments]
-    with without_work():
-        outcome = run(filled)
-    check(filled, outcome)
-    assert outcome.status in (1, 2), outcome
-    assert [word for word in words if word not in outcome.err] == [], outcome.err
-    assert not (place / "new").exists(), "a command that is refused leaves nothing behind"
+    for arguments in ROWS[words]:
+        filled = [part.replace("{tmp}", str(place)).replace("{run}", str(evaluated[KEP])) for part in arguments]
+        with without_work():
+            outcome = run(filled)
+        check(filled, outcome)
+        assert outcome.status in (1, 2), (filled, outcome)
+        assert words in outcome.err, (filled, outcome.err)
+        assert not (place / "new").exists(), "a command that is refused leaves nothing behind"
 
 
 def test_good_arguments_are_accepted(place, evaluated):
@@ -168,20 +121,14 @@ def test_good_arguments_are_accepted(place, evaluated):
         for arguments in (
             ["train", KEP, "--out", f"{place}/{ESC}"],
             ["evaluate", str(evaluated[KEP]), "--seed", str(2**63 - 1), "--num-samples", "3"],
-            ["bench", "scaling", "--sizes", "16, 8", "--limit", "inf", "--json", f"{place}/results.json"],
-            ["check-posterior", "--out", f"{place}/check"],
+            ["bench", "scaling", "--out", f"{place}/results.csv"],
         ):
             assert run(arguments).status == ACCEPTED, arguments
 
 
-def test_random_command_lines_are_accepted_or_refused_by_a_short_message(tmp_path):
-    for seed in range(60):
-        fuzz_arguments(random.Random(seed), tmp_path)
-
-
-@pytest.mark.slow
-def test_many_random_command_lines_are_accepted_or_refused_by_a_short_message(tmp_path):
-    for seed in range(1000):
+@pytest.mark.parametrize("number", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_command_lines_are_accepted_or_refused_by_a_short_message(tmp_path, number):
+    for seed in range(number):
         fuzz_arguments(random.Random(seed), tmp_path)
 
 
@@ -190,4 +137,4 @@ def test_a_folder_without_permission(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     outcome = run(["train", KEP, "--out", str(tmp_path / "closed" / "run")])
     assert outcome.status == 1
-    assert "closed: Permission denied" in outcome.err
+    assert "Permission denied" in outcome.err

@@ -1,93 +1,145 @@
-"""`probattn train`: what it writes, prints and resumes."""
+"""`probattn train`: what it writes, resumes and refuses; files on disk stay as they are after an error."""
 
+import itertools
 import json
 
 import pytest
 import torch
 
-from probattn.experiments.config import presets
-from probattn.experiments.config.settings import from_json
-from probattn.experiments.runs import train
-from probattn.inference import History
+from probattn.inference.training import trainer
+from probattn.inference.training.run_log import read_log
 
-KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+KEP, SOFTMAX, CGP = "digits/kep-svgp", "digits/softmax", "digits/cgp"
+WARM = ["warm_start.epochs=2", "train.num_samples=2", "data.limit=64", "data.batch_size=16"]
 
 
-def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, assignments, tiny):
+def records(folder):
+    return [{key: record[key] for key in record if key != "seconds"} for record in read_log(folder / "log.jsonl")]
+
+
+def weights(folder):
+    return torch.load(folder / "best.pt")["model"]
+
+
+def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, trained, assignments, tiny):
     out = tmp_path / "new" / "run"
     code, text, err = command("train", KEP, "--out", out, *assignments(tiny))
     assert code == 0
-    names = {".lock", "settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl"}
-    assert {path.name for path in out.iterdir()} == names
-    log = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    epochs = [record for record in log if record["kind"] == "epoch"]
+    epochs = [record for record in read_log(out / "log.jsonl") if record["kind"] == "epoch"]
     best = min(epochs, key=lambda record: record["valid/nll"])
-    assert text == (
-        f"best epoch {best['epoch']} of 2, valid nll {best['valid/nll']:.4f}; next: probattn evaluate {out}\n"
-    )
-    assert [f"epoch {number}/2" in err for number in (1, 2)] == [True, True]
-    assert len(epochs) == 2
-    assert all(f"valid/{name}" in epochs[0] for name in ("nll", "ece", "auroc", "log_prob"))
-    steps = [record for record in log if record["kind"] == "step"]
+    assert text.startswith(f"best epoch {best['epoch']} of 2, valid nll {best['valid/nll']:.4f}")
+    assert f"probattn evaluate {out}" in text
+    assert "epoch 2/2" in err
+    steps = [record for record in read_log(out / "log.jsonl") if record["kind"] == "step"]
     assert [record["step"] for record in steps] == list(range(1, 9))  # 200 images, 64 a batch, 2 epochs
     for record in steps:
         terms = {key: value for key, value in record.items() if key == "nll" or key.startswith(("kl/", "penalty/"))}
         assert set(terms) == {"nll", "kl/network.blocks.1.attention.u", "penalty/network.blocks.1.attention.ksvd"}
         assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-4)
     saved = json.loads((out / "settings.json").read_text(encoding="utf-8"))
-    assert saved["name"] == KEP
-    assert from_json(json.dumps(saved["settings"])) == presets.preset(KEP).with_changes(tiny)
-
-
-def test_the_same_seed_gives_the_same_run(command, tmp_path, trained, assignments, tiny):
-    assert command("train", KEP, "--out", tmp_path / "again", *assignments(tiny))[0] == 0
-    first, second = (torch.load(out / "best.pt") for out in (trained[KEP], tmp_path / "again"))
-    assert all(torch.equal(first["model"][name], second["model"][name]) for name in first["model"])
-    changes = assignments([*tiny, "train.seed=1"])
-    assert command("train", KEP, "--out", tmp_path / "other", *changes)[0] == 0
-    other = torch.load(tmp_path / "other" / "best.pt")
-    assert not torch.equal(first["model"]["network.head.weight"], other["model"]["network.head.weight"])
-
-
-def test_a_run_goes_to_runs_by_default(command, tmp_path, monkeypatch, assignments, tiny):
-    monkeypatch.chdir(tmp_path)
-    changes = [*tiny, "train.epochs=1", "data.limit=40"]
-    code, text, _ = command("train", SOFTMAX, *assignments(changes))
-    assert code == 0
-    assert text.endswith("next: probattn evaluate runs/digits/softmax\n")
-    assert (tmp_path / "runs/digits/softmax/best.pt").exists()
+    assert saved["settings"]["network"]["dim"] == 16
+    same = weights(trained[KEP])
+    assert all(torch.equal(value, same[name]) for name, value in weights(out).items())
 
 
 def test_resuming_a_finished_run_does_nothing_and_says_so(command, kep, assignments, tiny, contents):
     before = contents(kep)
     code, text, err = command("train", KEP, "--out", kep, "--resume", *assignments(tiny))
-    assert code == 0
-    assert err == ""
-    assert text.startswith(f"{kep} was finished already, after 2 epochs; nothing to do\nbest epoch ")
+    assert (code, err) == (0, "")
+    assert "finished already, after 2 epochs" in text
     assert contents(kep) == before
+    code, text, _ = command("train", "--out", kep, "--resume", "--epochs", 3)
+    assert code == 0
+    assert " of 3, valid nll" in text
 
 
-def test_resume_of_nothing_starts(command, tmp_path, assignments, tiny):
-    changes = assignments([*tiny, "train.epochs=1"])
-    code, text, _ = command("train", KEP, "--out", tmp_path / "run", "--resume", *changes)
+def test_resume_of_nothing_starts_and_drafts_of_a_killed_process_do_no_harm(command, tmp_path, assignments, tiny):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".settings.json.123").write_text("{", encoding="utf-8")
+    code, text, _ = command(
+        "train", KEP, "--out", tmp_path / "run", "--resume", *assignments([*tiny, "train.epochs=1"])
+    )
     assert code == 0
     assert text.startswith("best epoch 1 of 1")
 
 
-def test_drafts_that_a_killed_process_left_do_no_harm(command, tmp_path, trained, assignments, tiny):
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / ".settings.json.123").write_text("{", encoding="utf-8")
-    assert command("train", KEP, "--out", out, *assignments([*tiny, "train.epochs=1"]))[0] == 0
-    (out / ".last.pt.123").write_bytes(b"half")
-    (out / ".log.jsonl.123").write_bytes(b"half")
-    resumed = command("train", KEP, "--out", out, "--resume", *assignments([*tiny, "train.epochs=1"]))
-    assert resumed[0] == 0
-    assert "finished already" in resumed[1]
+@pytest.mark.parametrize("step", [2, 9, 14])
+def test_a_run_killed_in_either_phase_goes_on_as_if_it_had_not_been(
+    command, monkeypatch, tmp_path, step, assignments, tiny
+):
+    """Steps 1 to 8 are the warm start's, and 9 to 12 the first epoch of the run proper."""
+    steps, train_step = itertools.count(1), trainer.train_step
+    arguments = ("train", CGP, *assignments([*tiny, *WARM]), "--out")
+    code, text, _ = command(*arguments, tmp_path / "whole")
+    assert code == 0
+    assert text.startswith("warm start: kernel attention, 2 epochs\n")
+
+    def killed(*arguments, **options):
+        if next(steps) == step:
+            raise KeyboardInterrupt
+        return train_step(*arguments, **options)
+
+    monkeypatch.setattr(trainer, "train_step", killed)
+    code, _, err = command(*arguments, tmp_path / "run")
+    assert code == 130
+    assert "--resume continues" in err
+    assert command(*arguments, tmp_path / "run", "--resume")[0] == 0
+    for phase in ("", "warm-start"):
+        one, other = (tmp_path / name / phase for name in ("whole", "run"))
+        assert all(torch.equal(value, weights(other)[name]) for name, value in weights(one).items())
+        assert records(one) == records(other)
 
 
-def test_a_metric_that_was_never_a_number_is_named(command, monkeypatch, tmp_path, is_one_message):
-    monkeypatch.setattr(train, "train", lambda *arguments, **options: History([], [], 0, None))
-    code, _, err = command("train", KEP, "--out", tmp_path, "--set", "train.monitor=auroc")
+@pytest.mark.parametrize(
+    ("preset", "changes", "words"),
+    [
+        ("digits/kepsvgp", [], ["unknown preset 'digits/kepsvgp'", "digits/kep-svgp"]),
+        (KEP, ["train.epoch=3"], ["train.epoch", "did you mean train.epochs"]),
+        (KEP, ["train.epochs=many"], ["train.epochs", "'many'"]),
+        (KEP, ["layer.merge=sum"], ["'add', 'concat' or 'concat_lowrank'"]),
+        (KEP, ["train.monitor=foo"], ["monitor", "foo"]),
+        (KEP, ["network.patch_size=3"], ["patch_size 3", "image_size 8"]),
+        (KEP, ["layer.rank=17", "network.dim=128", "network.patch_size=4"], ["rank of at most the 4 tokens", "got 17"]),
+        (KEP, ["warm_start.epochs=1", "layer.rank=4"], ["KEPSVGPAttention"]),
+        ("vit/folder", [], ["--data PATH"]),
+    ],
+)
+def test_wrong_settings(command, tmp_path, preset, changes, words, assignments, is_one_message):
+    code, text, err = command("train", preset, "--out", tmp_path / "run", *assignments(changes))
+    assert (code, text) == (1, "")
+    assert is_one_message(err, *words)
+    assert not (tmp_path / "run").exists(), "a run that cannot start must not claim its folder"
+
+
+@pytest.mark.usefixtures("no_network")
+def test_missing_data(command, tmp_path, is_one_message):
+    code, _, err = command("train", "kep-svgp/cifar10", "--data", tmp_path, "--out", tmp_path / "run")
     assert code == 1
-    assert is_one_message(err, "auroc", "train.monitor")
+    assert is_one_message(err, tmp_path, "--data")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("preset", "more", "changes", "words"),
+    [
+        (KEP, [], [], ["holds a run", "--resume", "--out"]),
+        (KEP, ["--resume"], ["train.epochs=3", "layer.rank=3"], ["layer.rank: 8 → 3"]),
+        (SOFTMAX, ["--resume"], [], ["layer.name: 'kep-svgp' → 'softmax'"]),
+    ],
+)
+def test_a_folder_that_holds_a_run(
+    command, kep, preset, more, changes, words, assignments, tiny, contents, is_one_message
+):
+    before = contents(kep)
+    code, text, err = command("train", preset, "--out", kep, *more, *assignments([*tiny, *changes]))
+    assert (code, text) == (1, "")
+    assert is_one_message(err, kep, *words)
+    assert contents(kep) == before
+
+
+def test_a_folder_that_holds_other_files(command, tmp_path, assignments, tiny, contents, is_one_message):
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    code, _, err = command("train", KEP, "--out", tmp_path, *assignments(tiny))
+    assert code == 1
+    assert is_one_message(err, tmp_path, "not an empty folder", "--out")
+    assert contents(tmp_path) == {"notes.txt": b"mine"}

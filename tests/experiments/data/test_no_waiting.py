@@ -4,19 +4,16 @@ import pytest
 import torch
 from synchronisations import BlockingCopies
 
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.images.loader import ImageLoader
-from probattn.experiments.data.tables.loader import TableLoader
-from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.batch_loader import BatchLoader, ImageLoader, TextLoader
 
 NUMBER = 11
 SENTENCES = [torch.full((1 + index % 5,), index) for index in range(NUMBER)]
 LABELS = torch.arange(NUMBER)
-IMAGES = Images(torch.zeros(NUMBER, 3, 5, 5, dtype=torch.uint8), LABELS)
+IMAGES = torch.zeros(NUMBER, 3, 5, 5, dtype=torch.uint8)
 NORMALISATION = {"mean": (0.5,) * 3, "std": (0.2,) * 3}
 LOADERS = {
-    "images": lambda **options: ImageLoader(IMAGES, augment=True, **NORMALISATION, **options),
-    "tables": lambda **options: TableLoader(torch.zeros(NUMBER, 2), LABELS, **options),
+    "images": lambda **options: ImageLoader(IMAGES, LABELS, augment=True, **NORMALISATION, **options),
+    "tables": lambda **options: BatchLoader(torch.zeros(NUMBER, 2), LABELS, **options),
     "texts": lambda **options: TextLoader(SENTENCES, LABELS, **options),
 }
 

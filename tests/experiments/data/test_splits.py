@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 from probattn.experiments.data.images.labelled_images import Images
@@ -46,9 +45,3 @@ def test_labels_follow_their_images():
     data = Images(torch.arange(108, dtype=torch.uint8).view(-1, 1, 1, 1), LABELS)
     (part,) = split(data, sizes=(40,), generator=seeded())
     assert torch.equal(part.labels, LABELS[part.images.flatten().long()])
-
-
-def test_too_many():
-    data = Images(torch.zeros(5, 1, 1, 1, dtype=torch.uint8), torch.zeros(5, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"cannot draw 4 \+ 2 of 5 examples"):
-        split(data, sizes=(4, 2), generator=seeded())

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 
+import pandas as pd
 import pytest
 import torch
 from fitted_methods import features_of, laplace, mc_dropout
@@ -13,13 +14,13 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.evaluation import eval_sets, evaluate, methods, provenance
+from probattn.experiments.evaluation import evaluate, methods
+from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.evaluation.metric_display import DETECTORS
-from probattn.experiments.reporting.evaluation_tables import evaluation_tables
-from probattn.experiments.runs import build, train
+from probattn.experiments.runs import train
 from probattn.experiments.runs.load import open_run
-from probattn.experiments.studies import collect
 from probattn.inference import CheckpointError, metrics, predict
 from probattn.inference.imports import MissingExtraError
 from probattn.inference.io.checkpoint import read
@@ -28,24 +29,16 @@ from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.metrics import ood
 
 KEP = "digits/kep-svgp"
-TINY = [
-    "train.epochs=2",
-    "train.warmup_epochs=0",
-    "data.limit=200",
-    "network.dim=16",
-    "network.depth=2",
-    "network.heads=2",
-    "network.mlp_dim=16",
-]
 SHIFT = {"shift": True, "corruptions": ("gaussian_noise", "contrast"), "severities": (1, 5)}
 BY = ("temperature", "mc-dropout", "laplace", "laplace+temperature")
+SETS = ("valid", "test", "shift/contrast/5", "ood/letters")
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory):
+def evaluated(tmp_path_factory, tiny):
     """Folder and evaluation of a run, by several methods, under shift and on letters."""
     folder = tmp_path_factory.mktemp("evaluated") / "kep"
-    train.train(presets.preset(KEP).with_changes(TINY), folder, name=KEP, progress=False)
+    train.train(presets.preset(KEP).with_changes(tiny), folder, name=KEP, progress=False)
     return folder, evaluate.evaluate(folder, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
 
 
@@ -55,26 +48,18 @@ def copy(evaluated, tmp_path):
     return shutil.copytree(evaluated[0], tmp_path / "copy")
 
 
-def load_predictions(folder, method="posterior"):
-    run = read_evaluated_run(folder)
-    return run.predictions(run.test_sets, method)
+def predictions(folder, method="posterior", names=SETS):
+    return read_evaluated_run(folder).predictions(names, method)
 
 
-def by_hand(run, images, make, seed=3):
-    """Predict by a method as a user would, from the seed."""
-    torch.manual_seed(3)
-    predictor = make(run)
-    torch.manual_seed(seed)
-    return predictor(run.batches(images))
+def scores(frame, method, name):
+    row = frame[(frame["method"] == method) & (frame["set"] == name)].iloc[0]
+    return {key: value for key, value in row[5:].dropna().items() if not key.startswith("coverage")}
 
 
 def laplace_by_hand(run):
     predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4)
-
-    def predicted(batches):
-        return predictor.predict_features(features_of(run.model, run.guide, batches, num_samples=4))
-
-    return predicted
+    return lambda batches: predictor.predict_features(features_of(run.model, run.guide, batches, num_samples=4))
 
 
 def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
@@ -88,72 +73,62 @@ def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
         "laplace": laplace_by_hand,
     }
     for method, make in made.items():
-        for images, scores in (
-            (test, done.scores[method].test),
-            (shifted, done.scores[method].shift["contrast"][5]),
-        ):
-            prediction = by_hand(run, images, make, seed=4 if method == "mc-dropout" else 3)
-            expected = metrics.evaluate(prediction.probs, images.labels)
-            assert scores == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True)
-    assert done.scores["posterior"].test != done.scores["mc-dropout"].test != done.scores["laplace"].test
+        for images, name in ((test, "test"), (shifted, "shift/contrast/5")):
+            torch.manual_seed(3)
+            predictor = make(run)
+            torch.manual_seed(4 if method == "mc-dropout" else 3)
+            expected = metrics.evaluate(predictor(run.batches(images)).probs, images.labels)
+            finite = {key: value for key, value in expected.items() if value == value}
+            assert scores(done.scores, method, name) == pytest.approx(finite, rel=1e-5, abs=1e-6)
 
 
 def test_temperature_is_fitted_on_the_validation_part_of_what_it_stands_on(evaluated):
-    folder, _ = evaluated
     for under, method in (("posterior", "temperature"), ("laplace", "laplace+temperature")):
-        plain, scaled = (
-            load_predictions(folder, under),
-            load_predictions(folder, method),
-        )
+        plain, scaled = predictions(evaluated[0], under), predictions(evaluated[0], method)
         temperature = fit_temperature(plain["valid"])
-        for name in ("test", "shift/contrast/5", "ood/letters"):
+        for name in SETS[1:]:
             torch.testing.assert_close(scaled[name].probs, scale(plain[name], temperature).probs)
 
 
 def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_validation(evaluated):
     folder, done = evaluated
-    predictions = load_predictions(folder)
-    expected = ood.evaluate(predictions["test"], predictions["ood/letters"], fitted_on=predictions["valid"])
-    assert done.scores["posterior"].ood["letters"] == expected
+    stored = predictions(folder)
+    expected = ood.evaluate(stored["test"], stored["ood/letters"], fitted_on=stored["valid"])
+    flat = {f"{key}_{metric}": value for key, row in expected.items() for metric, value in row.items()}
+    assert scores(done.scores, "posterior", "ood/letters") == flat
     assert set(expected) == set(DETECTORS)
-    assert set(done.scores["temperature"].ood["letters"]) == {"kl_matching", "max_softmax", "entropy"}
 
 
-def test_the_report_gets_what_the_posterior_predictive_did(evaluated):
+def test_scores_csv_is_the_wide_form_and_the_report_gets_the_posterior_predictive(evaluated):
     folder, done = evaluated
-    predictions = load_predictions(folder)
-    assert torch.equal(done.result.probs, predictions["test"].probs)
-    assert done.result.metrics == done.scores["posterior"].test
-    assert done.result.shift == done.scores["posterior"].shift
-    assert done.result.shift_source == read_evaluated_run(folder).shift_source
-    assert done.result.shift_source.startswith("generated from")
-    tables = evaluation_tables(done)
-    source = f"Corrupted images: {done.result.shift_source}."
-    assert {key for key, table in tables.items() if source in table.note} == {
-        key for key in tables if key.startswith("shift")
-    }
-    assert torch.equal(done.result.ood["letters"].probs, predictions["ood/letters"].probs)
+    frame, stored = pd.read_csv(folder / "scores.csv"), predictions(folder)
+    assert list(frame.columns[:6]) == ["run", "seed", "method", "set", "n", "accuracy"]
+    assert set(frame["method"]) == {"posterior", *BY}
+    assert frame.groupby("set")["n"].first()["test"] == len(stored["test"])
+    pd.testing.assert_frame_equal(frame, done.scores, check_dtype=False)
+    assert torch.equal(done.result.probs, stored["test"].probs)
+    assert scores(frame, "posterior", "shift/contrast/5")["nll"] == done.result.shift["contrast"][5]["nll"]
+    assert done.result.mean_shift["nll"] == pytest.approx(
+        frame[frame["set"].str.startswith("shift/") & (frame["method"] == "posterior")]["nll"].mean()
+    )
+    assert torch.equal(done.result.ood["letters"].probs, stored["ood/letters"].probs)
 
 
-def test_a_run_that_was_stopped_early_is_said_so(copy):
-    lines = (copy / "log.jsonl").read_text().splitlines()
-    last = max(at for at, line in enumerate(lines) if '"epoch": 1' in line and '"kind": "epoch"' in line)
-    (copy / "log.jsonl").write_text("\n".join([*lines[: last + 1], ""]))
-    result = evaluate.evaluate(copy, num_samples=4, seed=3).result
-    assert result.label == f"{KEP} (1 of 2 epochs)"
-    assert json.loads((copy / "metrics.json").read_text())["epochs_done"] == 1
-    assert [*collect.rows([copy]).scores] == [result.label]
-
-
-def test_metrics_json_holds_all_scores_and_can_be_compared(evaluated):
+def test_each_class_has_count_accuracy_and_coverage(evaluated):
     folder, done = evaluated
-    content = json.loads((folder / "metrics.json").read_text())
-    found = collect.rows([folder])
-    assert [*found.scores] == ["digits/kep-svgp" + (f" + {methods.title(m)}" if m != "posterior" else "") for m in
-                               ("posterior", *BY)]  # fmt: skip
-    for method, title in zip(("posterior", *BY), found.scores, strict=True):
-        assert content["methods"][method]["ood"] == found.scores[title][0].ood
-        assert found.scores[title][0] == done.scores[method]
+    weights = json.loads((folder / "evaluation.json").read_text())["files"]["best.pt"]
+    calibration, test = Calibration.load(folder, weights=weights), predictions(folder)["test"]
+    assert (calibration.num_samples, calibration.seed, calibration.level) == (4, 3, 0.9)
+    probs = calibration.apply(test).probs
+    for row in done.result.by_class:
+        chosen = test.labels == int(row["class"])
+        assert row["n"] == chosen.sum()
+        assert row["accuracy"] == pytest.approx((test.predicted[chosen] == int(row["class"])).double().mean().item())
+        inside = 1 - probs[chosen, int(row["class"])].double() <= calibration.quantile
+        assert row["coverage"] == pytest.approx(inside.double().mean().item())
+    frame = done.scores[done.scores["set"].str.startswith("class/")]
+    assert frame["n"].sum() == len(test)
+    assert list(frame["coverage_by_class"]) == [row["coverage_by_class"] for row in done.result.by_class]
 
 
 def test_all_sets_share_their_draws(copy, monkeypatch):
@@ -167,8 +142,7 @@ def test_all_sets_share_their_draws(copy, monkeypatch):
 
     monkeypatch.setattr(latents, "global_part", record)
     run = open_run(copy)
-    sets = eval_sets.own_sets(run.dataset)
-    evaluate.predict_sets(run, sets, provenance.by_method(run, sets, ["posterior"], num_samples=4, seed=11))
+    evaluate.predict_sets(run, eval_sets(run.dataset), ["posterior"], key={"num_samples": 4, "seed": 11})
     values = [trace.nodes["network.blocks.1.attention.u"]["value"] for trace in drawn]
     assert len(values) == 2
     assert torch.equal(*values)
@@ -176,6 +150,7 @@ def test_all_sets_share_their_draws(copy, monkeypatch):
 
 def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
     before = {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")}
+    assert len(before) == (1 + len(BY)) * (3 + 4)  # validation, test, letters, and two corruptions at two severities
     monkeypatch.setattr(methods, "fit", lambda *arguments, **options: pytest.fail("predicted"))
     evaluate.evaluate(copy, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
     assert {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")} == before
@@ -183,27 +158,28 @@ def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
 
 @pytest.mark.parametrize("change", [{"num_samples": 3, "seed": 3}, {"num_samples": 4, "seed": 4}])
 def test_other_draws_are_predicted_anew(copy, change):
-    before = load_predictions(copy)
+    before = predictions(copy)
     evaluate.evaluate(copy, **change)
-    after = load_predictions(copy)
-    assert not torch.equal(before["test"].probs, after["test"].probs)
-    assert "ood/letters" not in after  # not asked for
-    assert (copy / "predictions" / "posterior" / "ood-letters.pt").exists()
+    assert not torch.equal(before["test"].probs, predictions(copy)["test"].probs)
+    assert "ood/letters" not in predictions(copy)  # not asked for
 
 
-def test_other_weights_are_predicted_anew(copy):
-    before = load_predictions(copy)
-    content = read(copy / "best.pt")
-    content["model"]["network.head.bias"] += torch.arange(10.0)
-    write_archive(copy / "best.pt", content)
+@pytest.mark.parametrize("damage", ["weights", "file", "digest"])
+def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
+    before, path = predictions(copy)["test"].probs, copy / "predictions" / "posterior" / "test.pt"
+    if damage == "weights":
+        content = read(copy / "best.pt")
+        content["model"]["network.head.bias"] += torch.arange(10.0)
+        write_archive(copy / "best.pt", content)
+    elif damage == "file":
+        path.write_bytes(path.read_bytes()[:1000])
+    else:
+        content = torch.load(path)
+        content["key"]["digest"] = "of other images"
+        content["fields"]["probs"] = before.flip(1)
+        torch.save(content, path)
     evaluate.evaluate(copy, num_samples=4, seed=3)
-    assert not torch.equal(before["test"].probs, load_predictions(copy)["test"].probs)
-
-
-def test_the_default_ood_images_of_digits():
-    names = eval_sets.ood_sets(build.load_data(presets.preset(KEP), None), ["default"], root=None)
-    assert len(names) > 1
-    assert all(each.startswith("ood/") for each in names)
+    assert torch.equal(before, predictions(copy)["test"].probs) == (damage != "weights")
 
 
 @pytest.mark.parametrize(
@@ -226,20 +202,11 @@ def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, o
 
 def test_a_library_that_is_not_installed_is_named_before_anything_is_predicted(copy, monkeypatch):
     monkeypatch.setitem(sys.modules, "laplace", None)
-    monkeypatch.setattr(evaluate, "predict_sets", lambda *arguments, **settings: pytest.fail("predicted"))
     with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[laplace\]'"):
         evaluate.evaluate(copy, by=("laplace+temperature",))
 
 
-def test_a_run_without_a_checkpoint_is_refused_before_its_data_are_read(copy, monkeypatch):
+def test_a_run_without_a_checkpoint_is_refused(copy):
     (copy / "best.pt").unlink()
-    monkeypatch.setattr(train, "load_data", lambda *arguments: pytest.fail("read"))
     with pytest.raises(CheckpointError, match=r"no best\.pt"):
         evaluate.evaluate(copy, **SHIFT)
-
-
-@pytest.mark.parametrize("shape", [(5, 1, 9, 9), (5, 3, 8, 8)])
-def test_images_of_another_shape_are_refused(evaluated, shape):
-    images = Images(torch.zeros(shape, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64))
-    with pytest.raises(DatasetError, match=r"trained on images \(1, 8, 8\)"):
-        open_run(evaluated[0]).batches(images)

@@ -9,7 +9,6 @@ import torch
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import evaluate, guide_convergence, methods
 from probattn.experiments.evaluation.guide_convergence import refitted, run_convergence
-from probattn.experiments.evaluation.options import EvaluationOptions
 from probattn.experiments.runs.load import open_run
 from probattn.inference import posterior_summary, predict
 
@@ -33,21 +32,16 @@ def test_of_many_batches_the_first_of_each_epoch_refit_the_guide(kep, monkeypatc
 
 def test_evaluate_stores_it_unless_told_not_to(kep):
     result = evaluate.evaluate(kep).result
-    content = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
-    (site,) = content["convergence"]["sites"]
-    assert site["state"] == result.convergence[0].state
-    assert content["spread"]["mutual_information"] >= 0
-    assert evaluate.evaluate(kep, convergence=False).result.convergence is None
-    content = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
-    assert content["convergence"] is None
-    assert "--no-convergence" in EvaluationOptions.from_json(content["options"]).command(kep)
+    content = json.loads((kep / "evaluation.json").read_text(encoding="utf-8"))
+    assert content["posterior"][0]["state"] == result.posterior[0].state
+    assert evaluate.evaluate(kep, convergence=False).result.posterior[0].gain is None
 
 
 def test_the_method_refit_predicts_with_a_guide_of_higher_elbo_and_leaves_the_run_as_it_was(kep):
     run = open_run(kep)
     before = {name: value.clone() for name, value in run.guide.state_dict().items()}
     method = methods.fit(run, "refit", num_samples=3, seed=5)
-    prediction = methods.predict(method, methods.CachedForward(run, run.dataset.test, num_samples=3, seed=5))
+    prediction = methods.predict(method, methods.Forward(run, run.dataset.test, num_samples=3, seed=5))
     for name, value in run.guide.state_dict().items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
     torch.manual_seed(5)

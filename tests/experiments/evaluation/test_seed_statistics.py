@@ -10,8 +10,8 @@ from scipy import stats
 
 from probattn.experiments.evaluation.metric_display import COLUMNS, DISPLAY, MetricDisplay, best_of, format_value
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.reporting.table import to_table
 from probattn.experiments.reporting.table_formats import markdown
+from probattn.experiments.reporting.tables import comparison_table
 
 ACC, NLL = DISPLAY["accuracy"], DISPLAY["nll"]
 
@@ -68,6 +68,20 @@ def test_one_seed_has_no_spread_and_one_shared_seed_no_interval():
     assert cells["a"].difference == pytest.approx(0.1)
     assert cells["a"].low is cells["a"].high is None
     assert not cells["a"].significant
+
+
+def test_one_shared_seed_has_the_percentiles_of_resampled_examples():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.9, 0.01, 1000), rng.normal(0.8, 0.01, 1000)
+    resampled = {"a": {"accuracy": a}, "b": {"accuracy": b}}
+    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
+    cell = one(scores, baselines={"a": "b"}, resampled=resampled)["a"]
+    assert (cell.low, cell.high) == pytest.approx(tuple(np.percentile(a - b, [2.5, 97.5])))
+    assert cell.significant
+    two = {"a": seeds("accuracy", 0.9, 0.8), "b": seeds("accuracy", 0.8, 0.6)}
+    assert one(two, baselines={"a": "b"}, resampled=resampled)["a"].low < 0  # of the seeds, Student's t
+    same = one(scores, baselines={"a": "b"}, resampled={"a": {"accuracy": a}, "b": {"accuracy": a}})["a"]
+    assert same.low is None
 
 
 def test_no_shared_seed_has_no_difference():
@@ -156,7 +170,7 @@ def test_rows_of_before_there_was_an_mcc_have_no_cell_for_it():
     cells = {row: table.cells[row]["mcc"] for row in table.rows}
     assert {row: cell.n for row, cell in cells.items()} == {"old": 0, "new": 1, "both": 1}
     assert (cells["new"].mean, cells["both"].mean, cells["new"].difference) == (0.7, 0.7, None)
-    (line, *_) = markdown(to_table(table)).splitlines()[2:]
+    (line, *_) = markdown(comparison_table(table)).splitlines()[2:]
     assert line == "| old | **90.00** | – | **1.00** |"
 
 
@@ -173,10 +187,6 @@ def test_rows_of_before_there_was_an_mcc_have_no_cell_for_it():
 )
 def test_printed_numbers(value, scale, text):
     assert format_value(value, scale) == text
-
-
-def test_decimals():
-    assert format_value(0.456789, 100, 1) == "45.7"
 
 
 @pytest.mark.parametrize(
@@ -198,5 +208,5 @@ def test_what_does_not_fit_is_named(options, message):
 
 @pytest.mark.parametrize("scores", [{}, {"a": {}}])
 def test_nothing_to_compare(scores):
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="metrics="):
         compare(scores)

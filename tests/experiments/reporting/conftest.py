@@ -4,13 +4,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from probattn.experiments.reporting import html, report
+from probattn.experiments.reporting import report
 
 VOID = {"meta", "img", "br", "wbr", "hr"}
 
 
 class Reader(HTMLParser):
-    """Parser that checks nesting and collects the tables, images, tags and text of a page."""
+    """Parser that checks nesting and collects the tables (texts by row), images, tags and text of a page."""
 
     def __init__(self):
         super().__init__()
@@ -20,14 +20,12 @@ class Reader(HTMLParser):
         self.tags.append((tag, dict(attrs)))
         if tag == "img":
             self.images.append(dict(attrs))
-        if tag == "table":
+        elif tag == "table":
             self.tables.append([])
-        if tag == "tr":
+        elif tag == "tr":
             self.tables[-1].append([])
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append({"text": "", "best": False, **dict(attrs)})
-        if tag == "strong":
-            self.tables[-1][-1][-1]["best"] = True
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
         if tag not in VOID:
             self.open.append(tag)
 
@@ -35,27 +33,24 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if "style" in self.open:
-            return
-        self.text += data
-        if "table" in self.open and self.open[-1] in ("td", "th", "strong", "small", "em"):
-            self.tables[-1][-1][-1]["text"] += data
-
-
-def read_report(path, results, title="a title", *, draw=False):
-    """Write a report and parse it, without drawing its figures, which takes most of the time, unless ``draw``."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not draw:
-            patch.setattr(html, "to_svg", lambda _: b"<svg/>")
-        report.write(path, [*map(report.section, results)], title=title)
-    reader = Reader()
-    reader.feed(path.read_text(encoding="utf-8"))
-    reader.close()
-    assert reader.open == []
-    return reader
+        if "style" not in self.open:
+            self.text += data
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data.replace("\u00a0", " ")
 
 
 @pytest.fixture
-def read():
-    """Function that writes a report and parses it."""
+def read(tmp_path, monkeypatch):
+    """Function that writes a report and parses it, whose figures, which take seconds, are drawn on request."""
+
+    def read_report(results, title="a title", *, draw=False):
+        if not draw:
+            monkeypatch.setattr(report, "figures", lambda result: {})
+        report.write(tmp_path / "new" / "report.html", [*map(report.section, results)], title=title)
+        reader = Reader()
+        reader.feed((tmp_path / "new" / "report.html").read_text(encoding="utf-8"))
+        reader.close()
+        assert reader.open == []
+        return reader
+
     return read_report

@@ -1,150 +1,166 @@
-"""HTML reports as pages: whole, self-contained, accessible, escaped, atomic."""
+"""HTML reports as pages: whole, self-contained, escaped, small, for any kind of data."""
 
 import base64
 import re
 from dataclasses import replace
-from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
-from matplotlib.figure import Figure
-from matplotlib.patches import Circle
+from pyro.distributions import Normal
 
-from probattn.experiments.plots import model_diagnostics, svg
+from probattn.experiments.displayable import displayable
+from probattn.experiments.plots import model_diagnostics
 from probattn.experiments.reporting import report
+from probattn.inference import Prediction, metrics
+
+HOSTILE = ("\x01\x1b[31m", "\u202edcba\udcff", "a\nb\x00\ufffe", "<script>alert('x')</script>\"&amp; $\\frac$ _^{}%#~")
+RAW = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe]")
 
 
-def test_page_is_whole_self_contained_and_described(result, probabilistic, read, tmp_path):
-    runs = [result(n=6), probabilistic(n=4)]
-    reader = read(tmp_path / "r.html", runs, title="two runs", draw=True)
-    for run in runs:
-        assert run.name in reader.text
-        assert run.command in reader.text
-    assert "optimiser.lr" in reader.text
-    assert ("h1", {}) in reader.tags
-    assert "two runs" in reader.text
-    assert len(reader.images) == 2 + 6 + 10
-    assert all(len(image["alt"]) > 30 for image in reader.images)
-    assert sum("probabilities" not in i["alt"] and "softmax" in i["alt"] for i in reader.images) == 8
-    assert len([tag for tag, _ in reader.tags if tag == "figcaption"]) == len(reader.images)
+def numbers(result, n=40):
+    """Result of a regression whose errors are 0 and whose intervals are far too wide."""
+    truth = torch.linspace(0, 1, n)[:, None]
+    law = Normal(truth.expand(2, n, 1), torch.ones(2, n, 1)).to_event(1)
+    prediction = Prediction(mean=truth, variance=torch.ones(n, 1), labels=truth, components=(law,))
+    scores = metrics.evaluate(prediction)
+    table = {"images": torch.empty(0), "classes": ()}
+    return replace(result(n=n), probs=None, labels=truth, numbers=prediction, metrics=scores, **table)
+
+
+def test_page_of_one_run_is_whole_self_contained_and_small(probabilistic, read, tmp_path):
+    run = probabilistic(n=60)
+    run = replace(run, shift={"fog": {3: run.metrics}}, ood={"letters": Prediction(probs=run.probs)})
+    reader = read([run], title="one run", draw=True)
+    ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
+    links = [attrs["href"] for tag, attrs in reader.tags if tag == "a"]
+    assert links == [f"#{name}" for name in ids]
+    assert ids == ["results", "classes", "confidence", "examples", "posterior", "other-data", "settings"]
+    assert len(reader.images) == 8 + 2 * 6  # figures, and pictures of examples
+    assert all(image["alt"] for image in reader.images)
+    assert all(text in reader.text for text in (run.command, "optimiser.lr", "one run"))
     for tag, attrs in reader.tags:
         assert tag not in ("script", "link", "iframe")
-        assert not any(name.startswith("on") for name in attrs)
         assert attrs.get("src", "data:").startswith("data:")
-        assert attrs.get("href", "#").startswith("#")
-    ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
-    assert ids == ["run-1", "run-2"]
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "http" not in text
-    assert "url(" not in text
+    page = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+    assert len(page) < 1e6
+    assert "http" not in page
     for image in reader.images:  # nor may the drawings load anything
-        svg = base64.b64decode(image["src"].split(",", 1)[1]).decode()
-        assert "<svg" in svg
-        assert all(link.startswith(("#", "data:")) for link in re.findall(r'href="([^"]*)"', svg))
+        content = base64.b64decode(image["src"].split(",", 1)[1])
+        if content.startswith(b"<?xml"):
+            assert all(link.startswith(b"#") for link in re.findall(rb'href="([^"]*)"', content))
 
 
-def test_user_text_is_escaped(probabilistic, read, tmp_path):
-    evil = "<script>alert('x')</script>\"&amp;"
-    run = probabilistic(
-        n=4,
-        name=evil,
-        command=evil,
-        settings={evil: evil},
-        classes=("<b>", "$\\frac$", "c", evil),
-        variants={evil: {}},
-        posterior=[replace(probabilistic().posterior[0], site=evil)],
-    )
-    reader = read(tmp_path / "r.html", [run, run], title=evil, draw=True)
+def test_any_text_is_visible_and_escaped(probabilistic, read, tmp_path):
+    name = "".join(HOSTILE)
+    run = probabilistic(n=8, name=name, command=name, settings={name: name}, classes=HOSTILE, domains={name: {}})
+    texts = tuple(f"{HOSTILE[place % 4]} {place}" for place in range(8))
+    run = replace(run, texts=texts, images=torch.empty(0), posterior=[replace(run.posterior[0], site=name)])
+    reader = read([run, run], title=name, draw=True)
     assert "script" not in [tag for tag, _ in reader.tags]
-    assert reader.text.count(evil) >= 2 * 6 + 3
-    assert evil in reader.images[1]["alt"]
+    page = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+    assert not RAW.search(page)
+    heading = ElementTree.fromstring(re.search(r"<h1>.*?</h1>", page)[0]).text
+    assert heading == f"{displayable(name)}".replace(" %", "\u00a0%")
 
 
-def test_writing_is_atomic_and_repeatable(result, tmp_path, monkeypatch):
-    path = tmp_path / "new" / "r.html"
-    monkeypatch.setattr(report, "PANELS", report.PANELS[:1])
-    report.write(path, [report.section(result())], title="t")
-    first = path.read_bytes()
-    report.write(path, [report.section(result())], title="t")
-    assert path.read_bytes() == first
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
-    with pytest.raises(OSError, match="no"):
-        report.write(path, [report.section(result("other"))], title="t")
-    assert path.read_bytes() == first
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_the_comparison_has_the_similarity_of_all_runs_that_have_one(
-    result, probabilistic, read, tmp_path, monkeypatch
-):
-    drawn = []
-    monkeypatch.setattr(model_diagnostics, "similarity", lambda runs: drawn.append(runs))
-    measured = probabilistic(n=4)
-    read(tmp_path / "r.html", [measured, result(), probabilistic(n=4)])
-    assert drawn[-1] == {"kep-svgp (1)": measured.similarity, "softmax": {}, "kep-svgp (3)": measured.similarity}
-    drawn.clear()
-    read(tmp_path / "r.html", [measured])
-    assert drawn == [{"kep-svgp": measured.similarity}]
-
-
-def test_runs_on_corrupted_images_are_compared_in_a_table_and_a_figure(result, read, tmp_path):
-    def shifted(name, *accuracies):
-        run = result(name)
-        corruptions = {f: {3: run.metrics | {"accuracy": a}} for f, a in zip(("fog", "snow"), accuracies, strict=True)}
-        return replace(run, shift=corruptions)
-
-    reader = read(tmp_path / "r.html", [shifted("one", 0.5, 0.25), shifted("other", 1, 0.5), result("none")])
-    assert [[cell["text"] for cell in row[:2]] for row in reader.tables[1][1:]] == [
-        ["one", "37.50"],
-        ["other", "75.00"],
+def test_classes_are_listed_the_worst_first_with_counts_and_coverage(result, read):
+    labels, answers = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 2, 2, 2])
+    covered = [{"class": "b", "n": 2, "accuracy": 0.0, "coverage": 0.5, "coverage_by_class": 1.0}]
+    run = result(n=6, classes=4, labels=labels, probs=0.9 * torch.eye(4)[answers] + 0.025)
+    sets = {"plain sets": {"coverage": 0.9, "size": 1.0}}
+    run = replace(run, classes=("a", "b", "c", "absent"), by_class=covered, decisions=sets)
+    table = read([run]).tables[1]
+    assert table == [
+        ["class", "examples", "accuracy", "taken for", "in sets", "in sets by class"],
+        ["b", "2", "0.0 %", "c (2)", "50.0 %", "100.0 %"],
+        ["a", "3", "66.7 %", "b (1)", "–", "–"],
+        ["c", "1", "100.0 %", "", "–", "–"],
+        ["absent", "0", "–", "", "–", "–"],
     ]
-    assert any(image["alt"].startswith("Accuracy on corrupted images of") for image in reader.images)
-    without = read(tmp_path / "r.html", [result("one"), result("other")])
-    assert not any(image["alt"].startswith("Accuracy on corrupted images of") for image in without.images)
 
 
-def test_runs_of_one_name_are_told_apart_and_unequal_sizes_are_mentioned(result, read, tmp_path):
-    reader = read(tmp_path / "r.html", [result(), result(n=30)])
-    assert "softmax (1)" in reader.text
-    assert "softmax (2)" in reader.text
-    assert "different numbers of examples" in reader.text
+def test_many_classes_have_their_confused_pairs_and_the_rest_folded(result, read):
+    labels = torch.arange(30).repeat(2)
+    answers = labels.clone()
+    answers[3::30] = 7  # both examples of class 3
+    run = result(n=60, classes=30, labels=labels, probs=0.5 * torch.eye(30)[answers] + 0.5 / 30)
+    reader = read([run], draw=True)
+    assert [len(table) for table in reader.tables[1:3]] == [21, 11]
+    assert reader.tables[3] == [["true class", "answer", "examples"], ["class 3", "class 7", "2"]]
+    assert not [image for image in reader.images if image["alt"].startswith("Confusion")]
 
 
-def test_evidence_that_does_not_fit_together_is_refused(result, tmp_path):
-    with pytest.raises(ValueError, match="60 labels need as many probs and images"):
-        replace(result(), probs=torch.eye(4))
-    with pytest.raises(ValueError, match="60 labels need as many probs and images"):
-        replace(result(), images=torch.zeros(2, 1, 5, 5))
-    with pytest.raises(ValueError, match="4 classes, 1 names"):
-        replace(result(), classes=("a",))
-    with pytest.raises(ValueError, match="at least one run"):
-        report.write(tmp_path / "r.html", [], title="t")
+def test_examples_are_the_most_confident_errors_and_the_most_uncertain(result):
+    confidence = torch.tensor([0.9, 0.6, 0.99, 0.7, 0.55])
+    run = result(
+        n=5, classes=2, probs=torch.stack([confidence, 1 - confidence], 1), labels=torch.tensor([1, 1, 0, 1, 0])
+    )
+    errors, uncertain = (
+        report.section(replace(run, texts=("one", "two", "x" * 500, "four", "five"))).content["cards"].values()
+    )
+    assert [card["number"] for card in errors] == [0, 3, 1]
+    assert [card["number"] for card in uncertain] == [4, 1, 3, 0, 2]
+    assert errors[0] | {"picture": ""} == {
+        "number": 0,
+        "picture": "",
+        "text": "one",
+        "true": "class 1",
+        "answer": "class 0",
+        "certainty": "90.0 %",
+        "is_right": False,
+    }
+    assert len(uncertain[-1]["text"]) <= 160
 
 
-def test_captions_are_escaped_and_keep_numbers_with_their_percent_sign(result, read, tmp_path, monkeypatch):
-    panel = replace(report.PANELS[0], caption="<b> 5 %", missing="<i> 6 %")
-    missing = replace(panel, draw=lambda _: None)
-    monkeypatch.setattr(report, "PANELS", [panel, missing])
-    read(tmp_path / "r.html", [result()])
-    page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "<figcaption>&lt;b&gt; 5\u00a0%</figcaption>" in page
-    assert '<p class="note">&lt;i&gt; 6\u00a0%</p>' in page
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_pictures_of_photographs_stay_small(result, channels):
+    run = result(n=2, classes=2, images=torch.randint(0, 256, (2, channels, 400, 300), dtype=torch.uint8))
+    for cards in report.section(run).content["cards"].values():
+        assert all(len(card["picture"]) < 20_000 for card in cards)
 
 
-def test_a_run_that_was_stopped_early_is_said_so(result, read, tmp_path):
-    reader = read(tmp_path / "r.html", [result(n=4, unfinished="30 of 40 epochs"), result("other", n=4)])
-    assert "Training stopped early, after 30 of 40 epochs." in reader.text
-    assert [row[0]["text"] for row in reader.tables[0]] == ["run", "softmax (30 of 40 epochs)", "other"]
+def test_numbers_have_a_page_with_their_intervals_and_largest_errors(result, read):
+    reader = read([numbers(result)], draw=True)
+    assert "too wide" in reader.text
+    assert {row[0].split()[0] for row in reader.tables[0][1:]} == {"RMSE", "MAE", "CRPS", "NLL", "PIT", "width"}
+    assert len([image for image in reader.images if image["alt"].startswith(("Predicted", "Calibration"))]) == 2
+    assert "Classes" not in reader.text
 
 
-def test_figures_have_the_same_bytes_wherever_they_lie_in_memory():
-    figures = []
-    for _ in range(3):  # all are kept, so that no two share an address
-        figures.append(Figure())
-        left, right = figures[-1].subplots(1, 2)
-        left.imshow([[0, 1], [2, 3]])
-        right.barh([0, 1], [0.5, 1]).patches[0].set_clip_path(Circle((0, 0), 0.5, transform=right.transData))
-    first, *others = map(svg.to_svg, figures)
-    assert first.count(b"<clipPath") >= 2
-    assert first.count(b"url(#clip") >= 2
-    assert all(other == first for other in others)
+@pytest.mark.parametrize("n", [0, 1])
+def test_nearly_no_test_data(result, read, n):
+    run = result(n=max(n, 1), classes=2)
+    if not n:
+        run = replace(run, probs=run.probs[:0], labels=run.labels[:0], images=run.images[:0], metrics={})
+    assert ("no answers to judge" in read([run], draw=True).text) == (n == 0)
+
+
+def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, read, monkeypatch):
+    shared = []
+    monkeypatch.setattr(model_diagnostics, "similarity", lambda runs: shared.append(runs))
+    one, other = (
+        replace(run, shift={"fog": {3: run.metrics | {"accuracy": 0.5}}}) for run in (result(), probabilistic())
+    )
+    reader = read([one, other, result(n=30)])
+    assert shared[-1] == {"1. softmax": {}, "2. kep-svgp": other.similarity, "3. softmax": {}}
+    assert [row[0] for row in reader.tables[0]] == ["run", "softmax", "kep-svgp", "softmax"]
+    assert [row[:2] for row in reader.tables[1][1:]] == [["softmax", "50.00"], ["kep-svgp", "50.00"]]
+    assert [attrs["id"] for tag, attrs in reader.tags if tag == "details" and "id" in attrs] == [
+        "run-1",
+        "run-2",
+        "run-3",
+    ]
+    ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
+    assert len(set(ids)) == len(ids)
+    assert "different numbers of examples" in " ".join(reader.text.split())
+    assert {attrs["alt"].partition(".")[0] for attrs in reader.images} >= {
+        "Risk and coverage",
+        "Accuracy on corrupted images",
+    }
+
+
+def test_figures_of_a_run_are_saved_by_name(probabilistic, tmp_path):
+    report.save_figures(tmp_path / "figures", probabilistic())
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert names == {f"{name}.svg" for name in report.figures(probabilistic())}

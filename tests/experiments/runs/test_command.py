@@ -3,7 +3,7 @@
 import pytest
 
 from probattn.experiments.config import presets
-from probattn.experiments.runs.command import train_command
+from probattn.experiments.runs.folder import train_command
 
 KEP, CGP = "digits/kep-svgp", "digits/cgp"
 

@@ -2,16 +2,13 @@
 
 import ast
 import builtins
-import contextlib
 import functools
 import hashlib
-import io
 import json
 import os
 import pickle
 import struct
 import tarfile
-import zipfile
 import zlib
 from pathlib import Path
 from urllib.error import URLError
@@ -24,16 +21,13 @@ from torchvision.datasets import CIFAR10
 
 import probattn
 from probattn import experiments, inference, models
-from probattn.experiments.data import cache, download
+from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
 from probattn.experiments.data.images.corrupted_sets import corrupted_sets
+from probattn.experiments.data.images.files import read_pixels
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.ood.datasets import load as load_ood
-from probattn.experiments.data.text import cola, imdb
-from probattn.experiments.evaluation import prediction_store
-from probattn.experiments.evaluation.provenance import Provenance
-from probattn.inference import CheckpointError
+from probattn.experiments.data.images.ood_sets import load as load_ood
 
 FOLDERS = [Path(module.__file__).parent for module in (probattn, experiments, inference, models)]
 
@@ -94,29 +88,21 @@ class TestPickles:
         for name, value in content.items():
             (folder / name).write_bytes(pickle.dumps(value, protocol=2))
         sums = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in content}
-        monkeypatch.setattr(cifar, "download_and_extract", refuse)
+        monkeypatch.setattr("urllib.request.urlopen", refuse)
         monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", sums["data_batch_1"]]])
         monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
         monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
         assert len(cifar.read("cifar10", tmp_path)[1]) == 2
         (folder / bad).write_bytes(pickle.dumps(evil, protocol=2))
-        with pytest.raises(DatasetError, match="CIFAR-10 is not in .*incomplete or damaged"):
+        with pytest.raises(DatasetError, match="CIFAR-10 is not in "):
             cifar.read("cifar10", tmp_path)
-
-    def test_stored_predictions(self, tmp_path, evil):
-        origin = Provenance("", "", "", {}, "posterior", num_samples=1, seed=0, versions={})
-        path = tmp_path / "predictions" / "posterior" / "test.pt"
-        path.parent.mkdir(parents=True)
-        torch.save({"format": prediction_store.FORMAT, "sets": {"test": [0, evil]}}, path)
-        with pytest.raises(CheckpointError, match=r"test\.pt is damaged"):
-            prediction_store.load_predictions(tmp_path, ["test"], origin)
 
     def test_caches(self, tmp_path, evil):
         path = tmp_path / "cifar10.pt"
         path.write_bytes(pickle.dumps(evil))
-        assert cache.read_or_compute(path, stamp={}, compute=lambda: "computed") == "computed"
-        torch.save({"stamp": {}, "value": evil}, path)
-        assert cache.read_or_compute(path, stamp={}, compute=lambda: "computed") == "computed"
+        assert cache.read_or_compute(path, sources=[], compute=lambda: "computed") == "computed"
+        torch.save({"stamp": [], "value": evil}, path)
+        assert cache.read_or_compute(path, sources=[], compute=lambda: "computed") == "computed"
 
     @pytest.mark.parametrize("name", ["fog", "labels"])
     def test_arrays_of_objects(self, tmp_path, evil, name):
@@ -125,7 +111,7 @@ class TestPickles:
         for each in ("fog", "labels"):
             np.save(folder / f"{each}.npy", np.array([evil if each == name else 0]), allow_pickle=True)
         images = Images(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
-        with pytest.raises(DatasetError, match=r"\.npy"):
+        with pytest.raises(DatasetError, match="CIFAR-10-C"):
             corrupted_sets("cifar10", images, root=tmp_path, corruptions=["fog"])
 
 
@@ -133,71 +119,6 @@ def member(name, *, kind=tarfile.REGTYPE, to="", size=4):
     found = tarfile.TarInfo(name)
     found.type, found.linkname, found.size = kind, to, size if kind == tarfile.REGTYPE else 0
     return found
-
-
-OUTSIDE = {
-    "parent": lambda outside: [member("../../outside/evil")],
-    "absolute": lambda outside: [member(f"{outside}/evil")],
-    "inside out": lambda outside: [member("LSUN/../../../outside/evil")],
-    "symlink": lambda outside: [member("LSUN", kind=tarfile.SYMTYPE, to=str(outside)), member("LSUN/evil")],
-    "relative symlink": lambda outside: [
-        member("LSUN", kind=tarfile.SYMTYPE, to="../../outside"),
-        member("LSUN/evil"),
-    ],
-    "hard link": lambda outside: [member("LSUN", kind=tarfile.LNKTYPE, to="../../outside/there"), member("LSUN")],
-    "device": lambda outside: [member("LSUN", kind=tarfile.CHRTYPE)],
-    "pipe": lambda outside: [member("LSUN", kind=tarfile.FIFOTYPE)],
-}
-
-
-class TestArchives:
-    @pytest.mark.parametrize("members", OUTSIDE.values(), ids=OUTSIDE)
-    def test_no_member_leaves_the_folder(self, tmp_path, members):
-        root, outside = tmp_path / "deep" / "root", tmp_path / "outside"
-        root.mkdir(parents=True)
-        outside.mkdir()
-        (outside / "there").write_bytes(b"mine")
-        with tarfile.open(root / "archive.tar.gz", "w:gz") as archive:
-            for each in members(outside):
-                archive.addfile(each, io.BytesIO(b"evil"))
-        md5 = hashlib.md5((root / "archive.tar.gz").read_bytes()).hexdigest()
-        with contextlib.suppress(RuntimeError):
-            download.download_and_extract("http://nowhere", root, filename="archive.tar.gz", md5=md5)
-        assert {path.name: path.read_bytes() for path in outside.iterdir()} == {"there": b"mine"}
-        kinds = {path: path.lstat().st_mode for path in root.rglob("*")}
-        assert all(path.is_dir() or path.is_file() for path in kinds)
-        assert not any(path.is_symlink() and not path.resolve().is_relative_to(root) for path in kinds)
-
-    def test_an_archive_with_another_sum_is_not_unpacked(self, tmp_path, monkeypatch):
-        def refuse(*arguments, **options):
-            raise URLError("no network")
-
-        monkeypatch.setattr("urllib.request.urlopen", refuse)
-        with tarfile.open(tmp_path / "archive.tar.gz", "w:gz") as archive:
-            archive.addfile(member("evil"), io.BytesIO(b"evil"))
-        with pytest.raises(OSError, match="no network"):
-            download.download_and_extract("http://nowhere", tmp_path, filename="archive.tar.gz", md5="0" * 32)
-        assert [path.name for path in tmp_path.iterdir()] == ["archive.tar.gz"]
-
-    def test_a_review_that_unpacks_to_gigabytes(self, tmp_path):
-        with tarfile.open(tmp_path / "aclImdb.tar.xz", "w:xz") as archive:
-            bomb = member("aclImdb/train/neg/0_9.txt", size=imdb.MAX_REVIEW_BYTES + 1)
-            archive.addfile(bomb, io.BytesIO(bytes(bomb.size)))
-        with pytest.raises(DatasetError, match=r"0_9\.txt would unpack to 1,048,577 bytes"):
-            imdb.read(tmp_path)
-
-    def test_an_archive_of_reviews_without_an_end(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(imdb, "MAX_ARCHIVE_BYTES", 100_000)
-        with tarfile.open(tmp_path / "aclImdb.tar.xz", "w:xz") as archive:
-            archive.addfile(member("aclImdb/README", size=200_000), io.BytesIO(bytes(200_000)))
-        with pytest.raises(DatasetError, match="it unpacks to more than IMDB does"):
-            imdb.read(tmp_path)
-
-    def test_sentences_that_unpack_to_gigabytes(self, tmp_path):
-        with zipfile.ZipFile(tmp_path / "cola_public.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("cola_public/raw/in_domain_train.tsv", bytes(2**24 + 1))
-        with pytest.raises(DatasetError, match=r"in_domain_train\.tsv would unpack to 16,777,217 bytes"):
-            cola.read(tmp_path)
 
 
 def huge_png():
@@ -211,7 +132,7 @@ def huge_png():
 
 
 READERS = {
-    "cifar": cifar._pixels,
+    "image": lambda path: read_pixels(path, (3, 32, 32)),
     "ood": lambda path: load_ood(str(path.parent), size=32, channels=3, in_distribution="cifar10"),
 }
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n%%EOF\n"
@@ -222,12 +143,12 @@ POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\
 def test_images(tmp_path, monkeypatch, content, read):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *arguments, **options: pytest.fail("was interpreted"))
     (tmp_path / "image.png").write_bytes(content)
-    with pytest.raises(DatasetError, match=r"cannot decode .*image\.png"):
+    with pytest.raises(DatasetError, match=r"cannot read .*image\.png"):
         read(tmp_path / "image.png")
 
 
 def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, monkeypatch):
-    frozen = pytest.importorskip("probattn.experiments.data.text.frozen_encoder")
+    encoders = pytest.importorskip("probattn.experiments.data.text.encoders")
     pytest.importorskip("transformers")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(builtins, "input", lambda *question: pytest.fail("asked whether to run it"))
@@ -239,5 +160,5 @@ def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, mo
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_text(json.dumps(content))
     with pytest.raises(DatasetError, match="cannot load the encoder"):
-        frozen.FrozenEncoder(str(folder), max_length=8, cache=tmp_path)
+        encoders.PretrainedEncoder.load(str(folder), max_length=8)
     assert not marker.exists()

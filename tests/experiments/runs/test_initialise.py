@@ -5,9 +5,10 @@ from dataclasses import replace
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.data.images.datasets import load
+from probattn.experiments.data.images.image_datasets import load
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.runs import build, train
+from probattn.inference.io.checkpoint import read
 from probattn.models import ViT
 
 
@@ -58,3 +59,21 @@ def test_each_model_of_a_run_is_built_once(monkeypatch, tmp_path, tiny):
     train.train(settings, tmp_path / "run", name=name, progress=False)
     kinds = [type(model.network.blocks[-1].attention).__name__ for model in built]
     assert kinds == ["CGPAttention", "KernelAttention"]
+
+
+def test_a_run_starts_from_the_best_weights_of_its_warm_start(monkeypatch, tmp_path, tiny):
+    starts, fit = [], train.fit
+
+    def spy(model, *arguments, **options):
+        starts.append({name: value.clone() for name, value in model.state_dict().items()})
+        return fit(model, *arguments, **options)
+
+    monkeypatch.setattr(train, "fit", spy)
+    name, said = "digits/cgp", []
+    settings = presets.preset(name).with_changes([*tiny, "train.epochs=1", "warm_start.epochs=2", "data.limit=60"])
+    train.train(settings, tmp_path / "run", name=name, progress=False, say=said.append)
+    best = read(tmp_path / "run" / "warm-start" / "best.pt")["model"]
+    carried = [key for key, value in best.items() if starts[1][key].shape == value.shape]
+    assert "network.blocks.1.attention.query_key_value.weight" in carried
+    assert all(torch.equal(starts[1][key], best[key]) for key in carried)
+    assert any(f"{len(carried)} weights carried over" in line for line in said)

@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.config.settings import from_json
-from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.config.settings import Settings
 from probattn.experiments.runs import seeds
 from probattn.experiments.runs import train as runs
-from probattn.inference import History
 from probattn.inference.io.checkpoint import read
 from probattn.inference.training import trainer
 from probattn.inference.training.run_log import read_log
@@ -43,30 +41,15 @@ def test_seeds_are_ordinary_runs(command, tmp_path, assignments):
         assert files == {"settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl"}
         saved = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         assert saved["name"] == KEP
-        assert from_json(json.dumps(saved["settings"])) == presets.preset(KEP).with_changes(
-            [*TINY, f"train.seed={seed}"]
-        )
+        assert Settings.from_dict(saved["settings"]) == presets.preset(KEP).with_changes([*TINY, f"train.seed={seed}"])
         epochs = [record for record in read_log(folder / "log.jsonl") if record["kind"] == "epoch"]
         best = min(epochs, key=lambda record: record["valid/nll"])
         values.append(best["valid/nll"])
-        assert f"seed {seed}: best epoch {best['epoch']} of 2, valid nll {values[-1]:.4f}\n" in text
-    mean, sd = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
-    assert f"\nvalid nll {mean:.4f} ± {sd:.4f} over 2 seeds\nnext: " in text
+        assert f"seed-{seed}, {seed + 1} of 2: best epoch {best['epoch']} of 2, valid nll {values[-1]:.4f}\n" in text
     alone = [*TINY, "train.seed=1"]
     code, text, _ = command("train", KEP, "--out", folders[1], "--resume", *assignments(alone))
     assert code == 0
     assert "finished already" in text
-
-
-@pytest.mark.parametrize(("options", "expected"), [([], 1), (["--workers", 3], 3)])
-def test_the_command_sets_the_number_of_workers(command, tmp_path, monkeypatch, options, expected):
-    history = History([], [{}], best_epoch=1, best_value=0.5)
-    calls = []
-    monkeypatch.setattr(seeds, "train_seeds", lambda *_, **options: calls.append(options) or [history] * 2)
-    code, text, _ = command("train", KEP, "--seeds", 2, *options, "--out", tmp_path / "sweep")
-    assert code == 0
-    assert [(call["seeds"], call["workers"]) for call in calls] == [(2, expected)]
-    assert "seed 1: best epoch 1 of 1, valid nll 0.5000\n" in text
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -111,12 +94,3 @@ def test_the_seed_is_not_for_the_user_to_set(command, tmp_path):
     assert code == 1
     assert err == "error: the seeds are 0, 1, …: use --seeds N in place of train.seed\n"
     assert not list(tmp_path.iterdir())
-
-
-def test_one_seed_is_a_sweep_too():
-    one = [type("History", (), {"best_epoch": 1, "best_value": 0.5, "epochs": [1, 2]})]
-    settings = presets.preset(KEP)
-    assert seeds.summary(one, settings) == "seed 0: best epoch 1 of 2, valid nll 0.5000"
-    one[0].best_value = None
-    with pytest.raises(SettingsError, match="no epoch had a valid nll"):
-        seeds.summary(one, settings)

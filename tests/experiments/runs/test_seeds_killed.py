@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.data.digest import digest
+from probattn.experiments.data.dataset import digest
 from probattn.experiments.runs import seeds
 from probattn.inference.io.checkpoint import read
 from probattn.inference.training import run_log, trainer
@@ -120,7 +120,7 @@ def content(out):
         checkpoints = [read(folder / name) for name in ("best.pt", "last.pt")]
         for states in checkpoints[1]["extra"]["random"]:
             del states["python"], states["numpy"]  # which a fork seeds anew, and the run does not use
-        checkpoints = [digest(each) for each in checkpoints]
+        checkpoints = [digest(json.dumps(states, default=torch.Tensor.tolist)) for states in checkpoints]
         found[str(folder.relative_to(out))] = (checkpoints, records, sorted(os.listdir(folder)))
     return repr(found)
 

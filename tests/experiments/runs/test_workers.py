@@ -3,7 +3,10 @@
 import contextlib
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,3 +52,29 @@ def test_closing_ends_the_workers():
 def test_a_worker_that_ends_abruptly():
     with pytest.raises(ChildProcessError, match="--workers"):
         list(run_in_workers(end_abruptly, [7], workers=1))
+
+
+SCRIPT = """
+import os, time
+from probattn.experiments.runs.workers import run_in_workers
+def job(seconds):
+    print(os.getpid(), flush=True)
+    time.sleep(seconds)
+if __name__ == "__main__":
+    list(run_in_workers(job, [300], workers=1))
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    """Workers that survive would continue training, in folders that the next command uses as well."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, tmp_path / "script.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        status = Path(f"/proc/{int(parent.stdout.readline())}/stat")
+        assert status.exists()
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 30
+    while status.exists() and " Z " not in status.read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not status.exists() or " Z " in status.read_text()

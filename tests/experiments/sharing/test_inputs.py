@@ -1,32 +1,58 @@
-"""Inputs of predictions from files: what is read as for training."""
+"""Inputs of predictions from files: what is read as for training, and what cannot be read stops nothing else."""
+
+import os
 
 from probattn.experiments.data.tables.encoding import TableEncoding
-from probattn.experiments.sharing.inputs import read_rows, read_texts
+from probattn.experiments.sharing.inputs import read_images, read_rows, read_texts
+
+
+def encoding(*columns):
+    """Return the encoding of a table with columns of numbers, in whatever way they are fitted."""
+    kind = {"mean": 0.0, "std": 1.0, "notation": [".", "", ""], "values": []}
+    return TableEncoding.from_json([{"name": name, **kind} for name in columns])
 
 
 def test_cells_are_separated_by_the_character_of_training(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a;b\n1;x, y\n2;z\n")
-    encoding = TableEncoding.fit([{"a": "1"}, {"a": "3"}], ["1", "2"], names=("a",), categories=())
-    assert [row["a"] for row in read_rows([path], encoding=encoding, delimiter=";").values] == ["1", "2"]
-    found = read_texts([path], texts=(), column="b", delimiter=";")
-    assert found.values == ["x, y", "z"]
-    assert found.names == [f"{path}:2", f"{path}:3"]
+    assert [row["a"] for row in read_rows([path], encoding=encoding("a"), delimiter=";").values.values()] == ["1", "2"]
+    inputs = read_texts([path], texts=(), column="b", delimiter=";")
+    assert inputs.values == {f"{path}:2": "x, y", f"{path}:3": "z"}
+    assert read_texts([path], texts=(), column="b").failures
 
 
 def test_a_file_without_the_columns_of_the_model_and_one_that_is_missing_are_one_failure_each(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("b,c\n1,2\n3,4\n")
-    encoding = TableEncoding.fit([{"a": "1"}, {"a": "3"}], ["1", "2"], names=("a",), categories=())
-    found = read_rows([path, tmp_path / "none.csv", tmp_path], encoding=encoding)
-    assert "lacks the columns 'a', which the model takes; it has 'b', 'c'" in found.failures[str(path)]
-    assert "No such file" in found.failures[str(tmp_path / "none.csv")]
-    assert "Is a directory" in found.failures[str(tmp_path)]
+    failures = read_rows([path, tmp_path / "none.csv", tmp_path], encoding=encoding("a")).failures
+    assert len(failures) == 3
+    assert any("no column 'a'" in reason for reason in failures.values())
+    assert {str(tmp_path / "none.csv"), str(tmp_path)} <= set(failures)
 
 
-def test_a_table_of_another_separator_is_one_failure(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("a;b\n1;x\n")
-    found = read_texts([path], texts=(), column="b")
-    assert not found.values
-    assert "there is no column 'b'" in found.failures[str(path)]
+def test_half_a_surrogate_pair_stops_no_other_text(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "good \\ud83d"}\n{"text": "\\ud83d\\ude00 good"}\nno json\n{"text": 3}\n{"text": "x"}\n')
+    inputs = read_texts([path], texts=["bad \udcff", "bad"], column="text")
+    assert list(inputs.values.values()) == ["bad", "\U0001f600 good", "x"]
+    assert set(inputs.failures) == {"text 1", *(f"{path}:{line}" for line in (1, 3, 4))}
+    assert "surrogate" in inputs.failures["text 1"]
+
+
+def test_rows_that_cannot_be_read_stop_no_others(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n[2]\n{"a": "large"}\n{"a": 4}\n')
+    inputs = read_rows([path], encoding=encoding("a"))
+    assert list(inputs.values) == [f"{path}:1", f"{path}:4"]
+    assert len(inputs.failures) == 2
+
+
+def test_images_that_cannot_be_read_stop_no_others(photos):
+    strange = os.fsencode(photos) + b"/\xff.png"
+    os.link(photos / "wide.png", strange)  # a name that is not UTF-8
+    inputs = read_images([photos, photos / "missing.png", photos / ("x" * 300)], shape=(3, 8, 8))
+    assert {value.shape for value in inputs.values.values()} == {(3, 8, 8)}
+    assert sorted(inputs.values) == sorted(
+        [str(photos / "more/fits.png"), str(photos / "wide.png"), str(photos / "\\xff.png")]
+    )
+    assert len(inputs.failures) == 3

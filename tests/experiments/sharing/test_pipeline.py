@@ -1,6 +1,5 @@
-"""Pipelines predict what the evaluation predicted, without the data, and elsewhere what they predict here."""
+"""Pipelines predict what the run predicts, calibrated, without the data, and elsewhere what they predict here."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -9,10 +8,10 @@ import pytest
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
+from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.pipeline import Pipeline
-from probattn.inference import CheckpointError, conformal
+from probattn.inference import CheckpointError, predict
 
 KEP = "digits/kep-svgp"
 ELSEWHERE = """
@@ -23,30 +22,54 @@ torch.save(Pipeline.from_pretrained("shared").predict(torch.load("images.pt")).p
 
 
 @pytest.fixture
-def images(evaluated):
-    return open_run(evaluated[KEP]).dataset.test.images
+def images(digits_run):
+    return open_run(digits_run).dataset.test.images[:40]
 
 
-def test_a_pipeline_predicts_bit_for_bit_what_was_evaluated_and_a_fresh_process_the_same(evaluated, images, tmp_path):
-    folder = shutil.copytree(evaluated[KEP], tmp_path / "run")
-    stored = read_evaluated_run(folder).predictions(["test"], "posterior")["test"]
-    pipeline = Pipeline.from_run(folder)
+def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_fresh_process_the_same(
+    digits_run, images, tmp_path
+):
+    run, pipeline = open_run(digits_run), Pipeline.from_run(digits_run)
+    expected = predict(run.model, run.guide, run.batches(run.dataset.test.select(torch.arange(40))), seed=0)
     state = torch.get_rng_state()
-    found = pipeline.predict(images)
+    plain = pipeline.predict(images, calibrated=False)
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(found.probs, stored.probs)
-    assert torch.equal(found.mutual_information, stored.mutual_information)
+    assert torch.equal(plain.probs, expected.probs)
+    assert torch.equal(plain.mutual_information, expected.mutual_information)
+    scaled = pipeline.predict(images).probs
+    temperature = pipeline.calibration.temperature
+    assert torch.allclose(scaled, (expected.probs.log() / temperature).softmax(-1), atol=1e-6)
+    assert not torch.allclose(scaled, plain.probs, atol=1e-3)
     pipeline.save_pretrained(tmp_path / "shared")
     torch.save(images, tmp_path / "images.pt")
     done = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert torch.equal(torch.load(tmp_path / "probs.pt"), stored.probs)
+    assert torch.equal(torch.load(tmp_path / "probs.pt"), scaled)
+    assert Pipeline.from_pretrained(tmp_path / "shared").calibration == pipeline.calibration
 
 
-def test_the_threshold_is_that_of_conformal_sets_calibrated_on_the_validation_part(evaluated):
-    predictions = read_evaluated_run(evaluated[KEP]).predictions(["valid"], "posterior")["valid"]
-    expected = conformal.LAC(alpha=0.1).fit_prediction(predictions).quantile
-    assert Pipeline.from_run(evaluated[KEP]).evaluation.threshold == expected
+def test_answers_have_the_sets_and_decisions_of_the_calibration(digits_run, images):
+    pipeline = Pipeline.from_run(digits_run)
+    for by_class in (False, True):
+        answers, probs = pipeline.answers(images, by_class=by_class), pipeline.predict(images).probs
+        members = pipeline.calibration.sets(probs, by_class=by_class)
+        for names, row in zip(answers["set"], members.tolist(), strict=True):
+            assert set(names) == {name for name, member in zip(pipeline.classes, row, strict=True) if member}
+    assert list(answers["accepted"]) == pipeline.calibration.accepts(probs).tolist()
+    plain = pipeline.answers(images, calibrated=False)
+    assert "set" not in plain
+    assert list(plain["mutual_information"]) == list(answers["mutual_information"])
+
+
+def test_a_calibration_of_other_weights_is_refused(digits_run, tmp_path):
+    folder = shutil.copytree(digits_run, tmp_path / "run")
+    run = Pipeline.from_run(folder)
+    Calibration(weights="0" * 64, num_samples=1, seed=0, temperature=1.0, confidence=0.5).save(folder)
+    with pytest.raises(CheckpointError, match="other weights"):
+        Pipeline.from_run(folder)
+    (folder / "calibration.json").unlink()
+    assert Pipeline.from_run(folder).calibration is None
+    assert run.run.weights == Pipeline.from_run(folder).run.weights
 
 
 def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path):
@@ -56,46 +79,43 @@ def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path
     there = Pipeline.from_pretrained(tmp_path / "shared")
     assert there.classes == ("negative", "positive")
     assert torch.equal(here.predict(texts).probs, there.predict(texts).probs)
-    with pytest.raises(TypeError, match="takes a sequence of texts, got str"):
+    with pytest.raises(TypeError, match="takes a sequence"):
         there.predict("a text")
 
 
-def test_the_model_card_says_how_its_metrics_were_got_and_leaves_the_licence_open(evaluated, trained, tmp_path):
-    Pipeline.from_run(evaluated[KEP]).save_pretrained(tmp_path / "evaluated")
+def test_the_model_card_has_the_metrics_and_leaves_the_licence_open(digits_run, text_run, tmp_path):
+    folder = shutil.copytree(digits_run, tmp_path / "run")
+    (folder / "scores.csv").write_text(
+        "run,seed,method,set,n,nll\nr,0,posterior,test,9,0.25\nr,0,posterior,valid,9,1\n"
+    )
+    Pipeline.from_run(folder).save_pretrained(tmp_path / "evaluated")
     card = (tmp_path / "evaluated" / "README.md").read_text()
-    metrics = json.loads((evaluated[KEP] / "metrics.json").read_text())["metrics"]
     for words in (
         "library_name: probattn",
+        "pipeline_tag: image-classification",
         "# license: choose one",
         "--set network.dim=16",
         "with 10 posterior samples of seed 0",
-        f"| NLL | {metrics['nll']:.4f} |",
+        "| NLL | 0.2500 |",
         "true class with probability 0.9 or more",
     ):
         assert words in card
-    Pipeline.from_run(trained[KEP]).save_pretrained(tmp_path / "trained")
-    assert "1 of 1 sites not converged" in card
-    uncertain = (tmp_path / "trained" / "README.md").read_text()
-    assert "Not evaluated." in uncertain
-    assert "no verdict; `probattn evaluate" in uncertain
+    Pipeline.from_run(text_run).save_pretrained(tmp_path / "trained")
+    assert "Not evaluated." in (tmp_path / "trained" / "README.md").read_text()
+    for path in (tmp_path / "evaluated").iterdir():
+        assert str(digits_run.parent).encode() not in path.read_bytes()
 
 
-def test_no_file_of_a_shared_folder_names_a_path_of_this_machine(evaluated, tmp_path):
-    Pipeline.from_run(evaluated[KEP]).save_pretrained(tmp_path / "shared")
-    for path in (tmp_path / "shared").iterdir():
-        assert str(evaluated[KEP].parent).encode() not in path.read_bytes()
-
-
-def test_preprocessing_of_another_model_is_refused(evaluated, trained, tmp_path):
-    Pipeline.from_run(evaluated[KEP]).save_pretrained(tmp_path / "shared")
+def test_preprocessing_of_another_model_is_refused(digits_run, tmp_path):
+    Pipeline.from_run(digits_run).save_pretrained(tmp_path / "shared")
     (tmp_path / "shared" / "preprocessing.json").write_text("{}")
     with pytest.raises(CheckpointError, match="preprocessing.json is damaged"):
         Pipeline.from_pretrained(tmp_path / "shared")
 
 
-def test_inputs_of_another_kind_or_size_are_refused(trained):
-    pipeline = Pipeline.from_run(trained[KEP])
-    with pytest.raises(DatasetError, match=r"trained on images \(1, 8, 8\), these are \(3, 8, 8\)"):
+def test_inputs_of_another_kind_or_size_are_refused(digits_run):
+    pipeline = Pipeline.from_run(digits_run)
+    with pytest.raises(DatasetError, match=r"\(1, 8, 8\).*\(3, 8, 8\)"):
         pipeline.predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(TypeError, match="takes uint8 images"):
+    with pytest.raises(TypeError, match="str"):
         pipeline.predict(["a text"])

@@ -1,102 +1,136 @@
-"""A model of a table answers new rows as its evaluation did, also from a shared folder."""
+"""Models of tables: likelihoods, class weights, intervals, new rows, and programs."""
 
-import csv
 import json
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 
-from probattn.experiments.config import presets
-from probattn.experiments.evaluation.evaluate import evaluate
-from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
-from probattn.experiments.runs import export, train
-from probattn.experiments.sharing.answers import NumberAnswer, number_answers
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.runs.likelihoods import ScaledHeteroscedastic, class_weights
+from probattn.experiments.runs.load import open_run
+from probattn.experiments.sharing.answers import number_answers
 from probattn.experiments.sharing.pipeline import Pipeline
+from probattn.experiments.sharing.programs import export_run
+from probattn.inference import predict
+
+OWN = """
+import pyro.distributions as dist
+from torch import nn
+
+class Laplace(nn.Module):
+    def __init__(self, *, scale: float, factor: float = 1.0):
+        super().__init__()
+        self.scale = factor * scale
+
+    def forward(self, outputs, mask=None):
+        return dist.Laplace(outputs, self.scale).to_event(1)
+"""
 
 
-def rows_of(number):
-    generator = torch.Generator().manual_seed(0)
-    size, colour = torch.rand(number, generator=generator), torch.randint(3, (number,), generator=generator)
-    for each, code in zip(size.tolist(), colour.tolist(), strict=True):
-        yield {"size": f"{each:.4f}", "colour": ("red", "green", "blue")[code], "price": f"{100 * each + 5 * code:.2f}"}
-
-
-@pytest.fixture(scope="module", params=["regression", "classes"])
-def trained(request, tmp_path_factory):
-    """A run on a table, its task, and the rows."""
-    folder, rows = tmp_path_factory.mktemp(request.param), list(rows_of(60))
-    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ("size", "colour", "price"))
-        writer.writeheader()
-        writer.writerows(rows)
-    label = "price" if request.param == "regression" else "colour"
-    changes = [f"data.path={folder / 'table.csv'}", f"data.label_column={label}", f"data.task={request.param}"]
-    changes += ["train.accelerator=cpu", "network.dim=8", "network.heads=2", "network.depth=1", "layer.rank=2"]
-    settings = presets.preset("tabular/csv").with_changes(changes).with_total_epochs(8)
-    train.train(settings, folder / "run", name="tabular/csv", progress=False)
-    evaluate(folder / "run", convergence=False)
-    return folder / "run", request.param, rows
-
-
-def test_rows_are_answered_as_in_the_evaluation_and_by_a_shared_folder(trained, tmp_path):
-    folder, task, rows = trained
-    stored = read_evaluated_run(folder).predictions(["test"], "posterior")["test"]
-    here = Pipeline.from_run(folder)
-    label = here.run.settings.data.label_column
-    assert here.columns == tuple(name for name in ("size", "colour", "price") if name != label)
+def test_rows_are_answered_by_a_shared_folder_as_by_the_run(number_run, table_rows, tmp_path):
+    here = Pipeline.from_run(number_run)
+    assert here.columns == ("size", "colour")
     here.save_pretrained(tmp_path / "shared")
     there = Pipeline.from_pretrained(tmp_path / "shared")
-    field = "mean" if task == "regression" else "probs"
-    found, again, evaluated = (getattr(each, field) for each in (here.predict(rows), there.predict(rows), stored))
-    assert torch.equal(found, again)
-    for each in evaluated:  # the test part is some of the rows
-        assert (found - each).abs().flatten(1).amax(-1).min() < 1e-4 * found.abs().max()
-    card = (tmp_path / "shared" / "README.md").read_text(encoding="utf-8")
-    assert f"tabular-{'regression' if task == 'regression' else 'classification'}" in card
-    assert label not in here.columns
+    assert torch.equal(here.predict(table_rows).mean, there.predict(table_rows).mean)
+    assert here.answers(table_rows).equals(there.answers(table_rows))
+    assert "tabular-regression" in (tmp_path / "shared" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_interval_of_a_number_is_that_of_its_quantiles(trained):
-    folder, task, rows = trained
-    if task == "classes":
-        pytest.skip("answers with classes")
-    prediction = Pipeline.from_run(folder).predict(rows)
-    found = number_answers(prediction, [str(n) for n in range(60)])
-    assert isinstance(found[0], NumberAnswer)
-    low = torch.tensor([each.low for each in found], dtype=torch.float64)
-    assert torch.allclose(
-        prediction.cdf(low.reshape_as(prediction.mean).to(prediction.mean)).flatten().double(),
-        torch.tensor(0.05, dtype=torch.float64),
-        atol=1e-3,
-    )
+def test_intervals_are_those_of_quantiles_widened_by_the_calibration(number_run, table_rows):
+    pipeline = Pipeline.from_run(number_run)
+    prediction = pipeline.predict(table_rows)
+    low, high = prediction.quantiles([0.05, 0.95]).flatten(1)
+    plain, calibrated = (pipeline.answers(table_rows, calibrated=each) for each in (False, True))
+    assert_close(torch.tensor(plain["low"].to_numpy()), low, rtol=1e-4, atol=1e-4)
+    found = torch.tensor(calibrated["high"].to_numpy())
+    assert_close(found, high + pipeline.calibration.quantile, rtol=1e-4, atol=1e-4)
+    assert plain.equals(number_answers(prediction, list(map(str, range(60)))))
 
 
-def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(trained, command, tmp_path):
-    folder, task, rows = trained
+@pytest.mark.parametrize(("name", "options"), [("heteroscedastic", ""), ("student-t", "df: 4")])
+def test_likelihoods_of_numbers_are_a_setting(train_table, table_rows, name, options):
+    changes = ["data.label_column=price", "data.task=regression", f"data.likelihood={name}"]
+    folder = train_table(*changes, f"data.likelihood_options={{{options}}}")
+    pipeline = Pipeline.from_run(folder)
+    answers = pipeline.answers(table_rows)
+    assert ((answers["low"] < answers["predicted"]) & (answers["predicted"] < answers["high"])).all()
+    kinds = {"heteroscedastic": "ScaledHeteroscedastic", "student-t": "StudentT"}
+    assert type(pipeline.run.model.likelihood).__name__ == kinds[name]
+    if options:
+        assert pipeline.run.model.likelihood.df == 4
+    else:
+        assert answers["std"].nunique() > 1
+
+
+def test_a_likelihood_of_your_own_takes_the_scale_and_its_options(train_table, table_rows, tmp_path, monkeypatch):
+    (tmp_path / "own_likelihood.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    changes = ["data.label_column=price", "data.task=regression", "data.likelihood=own_likelihood:Laplace"]
+    folder = train_table(*changes, "data.likelihood_options={factor: 0.5}")
+    run = open_run(folder)
+    assert run.model.likelihood.scale == pytest.approx(0.5 * run.dataset.label_std)
+    assert len(Pipeline.from_run(folder).answers(table_rows)) == 60
+    with pytest.raises(SettingsError, match="did you mean gaussian"):
+        train_table(*changes[:2], "data.likelihood=gausian")
+    with pytest.raises(SettingsError, match="factr"):
+        train_table(*changes, "data.likelihood_options={factr: 0.5}")
+    with pytest.raises(SettingsError, match=r"data\.task=regression"):
+        train_table("data.label_column=colour", "data.likelihood=student-t")
+
+
+def test_the_noise_of_the_heteroscedastic_likelihood_starts_at_the_labels_deviation():
+    likelihood = ScaledHeteroscedastic(mean=3.0, scale=7.0)
+    law = likelihood(torch.tensor([[0.5, 0.0], [0.0, 20.0]]))
+    assert_close(law.mean, torch.tensor([[6.5], [3.0]]))
+    assert law.stddev[0].item() == pytest.approx(7, rel=2e-3)
+    assert law.stddev[1] > 100
+
+
+def test_balanced_weights_are_scikit_learns_and_weight_the_loss_alone(train_table, table_rows):
+    from sklearn.utils.class_weight import compute_class_weight
+
+    labels = torch.tensor([0] * 18 + [1] * 9 + [2] * 3)
+    weights = class_weights("balanced", ("ship", "frog", "cat"), labels)
+    expected = compute_class_weight("balanced", classes=labels.unique().numpy(), y=labels.numpy())
+    assert_close(weights.double(), torch.from_numpy(expected))
+    assert class_weights({"cat": 5}, ("ship", "frog", "cat"), labels).tolist() == [1, 1, 5]
+    with pytest.raises(SettingsError, match="did you mean cat"):
+        class_weights({"cta": 5}, ("ship", "frog", "cat"), labels)
+    with pytest.raises(SettingsError, match="class_weights are for classes"):
+        train_table("data.label_column=price", "data.task=regression", "train.class_weights=balanced")
+    run = open_run(train_table("data.label_column=colour", "train.class_weights=balanced"))
+    train = run.dataset.train
+    weights = class_weights("balanced", run.dataset.classes, train.labels)
+    logits = torch.randn(len(train), 3)
+    loss = -run.model.likelihood(logits).log_prob(train.labels).sum()
+    assert_close(loss, cross_entropy(logits, train.labels, weight=weights, reduction="sum"))
+    prediction = predict(run.model, run.guide, run.batches(run.dataset.valid), seed=0)
+    valid = run.dataset.valid.labels
+    assert_close(prediction.log_prob(valid), prediction.probs.gather(1, valid[:, None])[:, 0].log())
+
+
+def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(number_run, command, tmp_path):
     with (tmp_path / "new.jsonl").open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"size": 0.5, "colour": "red", "price": 50.0}) + "\n")
-        file.write(json.dumps({"size": "large", "colour": "red", "price": 50.0}) + "\n")
-    code, text, err = command("predict", folder, tmp_path / "new.jsonl", "--format", "jsonl")
+        for size in (0.5, "large"):
+            file.write(json.dumps({"size": size, "colour": "red"}) + "\n")
+    code, text, err = command("predict", number_run, tmp_path / "new.jsonl", "--format", "jsonl", "--sort", "std")
     assert code == 1
-    assert "line 2: 'size' is 'large', in a column of numbers" in err
+    assert "'large', in a column of numbers" in err
     good, bad = map(json.loads, text.splitlines())
     assert "error" in bad
-    if task == "regression":
-        assert good["low"] < good["predicted"] < good["high"]
-    else:
-        assert good["predicted"] in ("red", "green", "blue")
-    code, text, _ = command("predict", folder, "--text", "five")
-    assert code == 1
+    assert good["low"] < good["predicted"] < good["high"]
+    code, text, _ = command("predict", number_run, tmp_path / "new.jsonl")
+    assert "90 % interval" in text
+    assert command("predict", number_run, "--text", "five")[0] == 1
 
 
-def test_a_program_takes_any_number_of_encoded_rows(trained, tmp_path):
-    folder, task, rows = trained
-    assert "features (batch, 2)" in export.export_run(folder, tmp_path / "model.pt2")
-    features = Pipeline.from_run(folder).run.dataset.encoding.features(rows, [""] * 60)
+def test_a_program_takes_any_number_of_encoded_rows(number_run, table_rows, tmp_path):
+    assert "features (batch, 2)" in export_run(number_run, tmp_path / "model.pt2")
+    pipeline = Pipeline.from_run(number_run)
+    features = pipeline.run.dataset.encoding.features(table_rows, [""] * 60)
     outputs = torch.export.load(tmp_path / "model.pt2").module()(features)
-    mean = Pipeline.from_run(folder).predict(rows, num_samples=200)
-    if task == "regression":
-        assert torch.allclose(outputs["mean"], mean.mean, atol=0.2 * float(mean.mean.std()))
-    else:
-        assert torch.allclose(outputs["probs"], mean.probs, atol=0.1)
-        assert (outputs["entropy"] > 0).all()
+    mean = pipeline.predict(table_rows, num_samples=200).mean
+    assert torch.allclose(outputs["mean"], mean, atol=0.2 * float(mean.std()))

@@ -3,35 +3,31 @@
 import pytest
 import torch
 
-from probattn.experiments.config import presets
-from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.studies import demo
+from probattn.experiments.studies import study
 
 
 def test_workers_return_what_runs_in_turn_return(tmp_path, tiny):
-    def jobs(folder):
-        names = ("digits/softmax", "digits/sparse-cgp")
-        return [
-            demo.Job(name, presets.preset(name).with_changes(tiny), tmp_path / folder / str(number))
-            for number, name in enumerate(names)
-        ]
+    def run(folder, workers):
+        jobs = study.plan(["digits/softmax", "digits/sparse-cgp"], seeds=1, out=tmp_path / folder, changes=tiny)
+        options = {"num_samples": 5, "shift": True, "severities": (3,)}
+        done = study.run_jobs(jobs, workers=workers, say=said.append, **options)
+        return {job.name: result for job, result in done}
 
     said = []
-    parallel = [section.result for section in demo.run(jobs("parallel"), workers=2, say=said.append)]
-    assert [result.name for result in parallel] == ["digits/softmax", "digits/sparse-cgp"]
-    assert sorted(text[:6] for text in said) == ["1 of 2", "2 of 2"]
-    in_turn = [section.result for section in demo.run(jobs("in turn"), workers=1)]
-    for one, other in zip(parallel, in_turn, strict=True):
-        assert one.metrics == pytest.approx(other.metrics, rel=1e-3, nan_ok=True)
-        torch.testing.assert_close(one.probs, other.probs, rtol=1e-3, atol=1e-5)
+    parallel, in_turn = run("parallel", 2), run("in turn", 1)
+    assert sorted(text[:6] for text in said) == 2 * ["1 of 2"] + 2 * ["2 of 2"]
+    assert parallel.keys() == in_turn.keys() == {"digits/softmax", "digits/sparse-cgp"}
+    for name, one in parallel.items():
+        assert one.metrics == pytest.approx(in_turn[name].metrics, rel=1e-3, nan_ok=True)
+        torch.testing.assert_close(one.probs, in_turn[name].probs, rtol=1e-3, atol=1e-5)
         assert len(one.shift) == 15
-        assert set(one.shift["fog"]) == set(demo.SEVERITIES)
+        assert set(one.shift["fog"]) == {3}
 
 
-def test_folders_are_checked_before_anything_is_trained(tmp_path):
-    names = ["digits/softmax", "digits/kep-svgp"]
-    (tmp_path / "kep-svgp").mkdir()
-    (tmp_path / "kep-svgp" / "notes.txt").write_text("mine")
-    with pytest.raises((FileExistsError, SettingsError), match="kep-svgp"):
-        demo.plan(names, epochs=3, out=tmp_path)
-    assert not (tmp_path / "softmax").exists()
+def test_folders_are_checked_before_anything_is_trained(tmp_path, command, is_one_message):
+    (tmp_path / "digits" / "kep-svgp" / "seed-0").mkdir(parents=True)
+    (tmp_path / "digits" / "kep-svgp" / "seed-0" / "notes.txt").write_text("mine")
+    code, _, err = command("demo", "--out", tmp_path, "--epochs", 3, "--workers", 1)
+    assert code == 1
+    assert is_one_message(err, "kep-svgp")
+    assert not (tmp_path / "digits" / "softmax").exists()

@@ -5,7 +5,7 @@ import torch
 from full_disk import check_refused
 from torch import nn
 
-from probattn.experiments.data.sealed_files import write_json
+from probattn.experiments.data.preprocessing import write_json
 from probattn.inference import export, save, save_safetensors
 from probattn.inference.io.files import write_bytes
 

@@ -2,18 +2,26 @@
 
 from collections import Counter
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide
+from probattn.experiments.data.own.examples import (
+    class_indices,
+    class_names,
+    divide,
+    find_parts,
+    normal_name,
+)
 
-SHARES = Shares(valid=0.1, test=0.2)
+SHARES = {"valid": 0.1, "test": 0.2}
 
 
 def examples(labels):
-    return Examples(range(len(labels)), labels, [f"line {n}" for n in range(len(labels))])
+    places = [f"line {n}" for n in range(len(labels))]
+    return pd.DataFrame({"input": range(len(labels)), "label": labels}, index=places)
 
 
 def split(labels, *, seed=0, limit=None, by_class=True, **given):
@@ -25,16 +33,16 @@ def split(labels, *, seed=0, limit=None, by_class=True, **given):
 def test_every_example_is_in_one_part_and_every_class_in_each(sizes, seed):
     labels = [str(at) for at, size in enumerate(sizes) for _ in range(size)]
     parts = split(labels, seed=seed)
-    assert sorted(sum((list(part.inputs) for part in parts.values()), [])) == list(range(len(labels)))
+    assert sorted(sum((list(part.input) for part in parts.values()), [])) == list(range(len(labels)))
     for name, share in {"valid": 0.1, "test": 0.2}.items():
         expected = {str(at): max(1, int(share * size)) for at, size in enumerate(sizes)}
-        assert Counter(parts[name].labels) == expected
-    assert all(list(part.inputs) == sorted(part.inputs) for part in parts.values())
+        assert Counter(parts[name].label) == expected
+    assert all(list(part.input) == sorted(part.input) for part in parts.values())
 
 
 def test_the_seed_fixes_the_parts():
     labels = ["a", "b"] * 50
-    first, again, other = (split(labels, seed=seed)["test"].inputs for seed in (3, 3, 4))
+    first, again, other = (list(split(labels, seed=seed)["test"].input) for seed in (3, 3, 4))
     assert first == again != other
 
 
@@ -48,14 +56,14 @@ def test_a_part_of_its_own_stays_as_it_is():
 def test_a_limit_reduces_training_and_validation_part_and_not_the_test_part():
     whole, some = split(["a", "b"] * 100), split(["a", "b"] * 100, limit=14)
     assert {name: len(part) for name, part in some.items()} == {"train": 14, "valid": 2, "test": 40}
-    assert some["test"].inputs == whole["test"].inputs
-    assert set(some["train"].inputs) < set(whole["train"].inputs)
+    assert list(some["test"].input) == list(whole["test"].input)
+    assert set(some["train"].input) < set(whole["train"].input)
 
 
 def test_a_class_with_too_few_examples_is_named_with_its_place():
-    with pytest.raises(DatasetError, match=r"the class 'b' has 2 examples \(line 6\), too few for 3 parts"):
+    with pytest.raises(DatasetError, match=r"the class 'b' has examples \(2, such as line 6\) for fewer than 3"):
         split(["a"] * 6 + ["b"] * 2)
-    with pytest.raises(DatasetError, match="the training part has 1 example "):
+    with pytest.raises(DatasetError, match="the training part has examples .1,"):
         split(["1.0"], by_class=False)
 
 
@@ -65,13 +73,32 @@ def test_an_empty_part_is_named():
 
 
 def test_classes_that_are_numbers_are_in_their_order():
-    assert class_names(examples(["10", "9", "-1"])) == ("-1", "9", "10")
-    assert class_names(examples(["10", "9", "x"])) == ("10", "9", "x")
-    assert class_indices(examples(["9", "-1"]), ("-1", "9", "10")).tolist() == [1, 0]
+    assert class_names(examples(["10", "9", "-1"]).label) == ("-1", "9", "10")
+    assert class_names(examples(["10", "9", "x"]).label) == ("10", "9", "x")
+    assert class_indices(examples(["9", "-1"]).label, ("-1", "9", "10")).tolist() == [1, 0]
 
 
 def test_a_label_that_training_does_not_have_is_named_with_its_place():
     with pytest.raises(DatasetError, match="line 1 has the label 'c', which no training example has"):
-        class_indices(examples(["a", "c"]), ("a", "b"))
-    with pytest.raises(DatasetError, match="all training examples have the label 'a'"):
-        class_names(examples(["a", "a"]))
+        class_indices(examples(["a", "c"]).label, ("a", "b"))
+    with pytest.raises(DatasetError, match="all training examples.* have the label 'a'"):
+        class_names(examples(["a", "a"]).label)
+
+
+def test_parts_are_recognised_by_every_usual_name():
+    assert find_parts({"Training": 1, "DEV": 2, "testing": 3, "cats": 4}) == {"train": 1, "valid": 2, "test": 3}
+    for name in ("valid", "Val", "validation", "eval"):
+        assert find_parts({"TRAIN": 1, name: 2}) == {"train": 1, "valid": 2}
+    assert find_parts({"trains": 1, "tests": 2, "evaluate": 3}) == {}
+    with pytest.raises(DatasetError, match="Train and training are both the train part"):
+        find_parts({"Train": 1, "training": 2})
+
+
+@pytest.mark.parametrize("spelling", ["cafe\u0301 noir", "\ufeffcaf\u00e9\u00a0noir ", "caf\u00e9 \u200bnoir\u200d"])
+def test_names_that_look_alike_are_one(spelling):
+    assert normal_name(spelling) == "caf\u00e9 noir"
+
+
+def test_a_name_that_is_not_utf8_can_be_stored_and_stays_different_from_others():
+    first, second = (normal_name(raw.decode("utf-8", "surrogateescape")) for raw in (b"caf\xe9", b"caf\xe8"))
+    assert first.encode("utf-8") != second.encode("utf-8")

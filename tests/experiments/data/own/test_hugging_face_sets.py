@@ -7,15 +7,19 @@ import pytest
 from PIL import Image
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.own.hugging_face_sets import Splits, read_images, read_texts
+from probattn.experiments.data.own.hugging_face_sets import read_images, read_texts
 from probattn.inference.imports import MissingExtraError
+
+
+def splits(train, valid, test):
+    return {"train": train, "valid": valid, "test": test}
+
 
 COMMON = {
     "label_column": "label",
     "subset": None,
-    "splits": Splits("train", "validation", "test"),
-    "shares": Shares(0.1, 0.2),
+    "splits": splits("train", "validation", "test"),
+    "shares": {"valid": 0.1, "test": 0.2},
     "seed": 0,
     "limit": None,
 }
@@ -41,8 +45,7 @@ def texts(datasets, tmp_path):
 
 
 def test_texts_have_the_names_of_their_classes(texts):
-    splits = Splits("train", None, None)
-    found = read_texts(texts, text_column="text", **(COMMON | {"splits": splits}))
+    found = read_texts(texts, text_column="text", **(COMMON | {"splits": splits("train", None, None)}))
     assert found.classes == ("no", "yes")
     assert [len(part) for part in found[1:]] == [14, 2, 4]
     for part in found[1:]:
@@ -50,12 +53,26 @@ def test_texts_have_the_names_of_their_classes(texts):
 
 
 def test_a_missing_label_and_a_missing_column_are_named(texts):
-    with pytest.raises(DatasetError, match="split test, row 0: 'label' is -1, which is no class.*data.test_split"):
+    with pytest.raises(DatasetError, match="split test, row 0: 'label' is None"):
         read_texts(texts, text_column="text", **COMMON)
-    with pytest.raises(DatasetError, match="no column 'sentence'; its columns are 'text', 'label'"):
+    with pytest.raises(DatasetError, match="no column 'sentence', but 'text', 'label'"):
         read_texts(texts, text_column="sentence", **COMMON)
-    with pytest.raises(DatasetError, match="no split 'all'; it has 'train', 'test': set data.train_split"):
-        read_texts(texts, text_column="text", **(COMMON | {"splits": Splits("all", None, None)}))
+    with pytest.raises(DatasetError, match="it has 'train', 'test': set data.train_split"):
+        read_texts(texts, text_column="text", **(COMMON | {"splits": splits("all", None, None)}))
+    with pytest.raises(DatasetError, match="it has 'train', 'test': set data.valid_split"):
+        read_texts(texts, text_column="text", **(COMMON | {"splits": splits("train", "held-out", None)}))
+
+
+def test_splits_have_other_usual_names_too(datasets, tmp_path):
+    def texts(name, number):
+        return {"text": [f"{name} {n}" for n in range(number)], "label": ["ab"[n % 2] for n in range(number)]}
+
+    sizes = {"Training": 10, "DEV": 4, "Testing": 6}
+    parts = {name: datasets.Dataset.from_dict(texts(name, number)) for name, number in sizes.items()}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    data = read_texts(str(tmp_path / "saved"), text_column="text", **COMMON)
+    assert [len(part) for part in data[1:]] == [10, 4, 6]
+    assert data.valid.texts[0] == "DEV 0"
 
 
 def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
@@ -76,7 +93,7 @@ def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
     for part in found[1:]:
         assert (part.images[:, 0, 0, 0].long() % 2 == part.labels).all()
     (tmp_path / "3.png").write_bytes(b"broken")
-    with pytest.raises(DatasetError, match="row 3: cannot decode the image"):
+    with pytest.raises(DatasetError, match="cannot read .*row 3: "):
         read_images(save("bad"), image_column="image", image_size=4, **COMMON)
 
 

@@ -1,23 +1,25 @@
-"""Folders of images: parts, pixels, and files that cannot be used."""
+"""Folders of images: parts, classes, and files that cannot be used."""
+
+import os
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from probattn.experiments.config.data import ImageFolderSettings
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import pixels
-from probattn.experiments.data.own.examples import Shares
 from probattn.experiments.data.own.images import read
+from probattn.experiments.sharing.inputs import read_images
 
 
-def fill(folder, number, colour=(1, 2, 3), size=(8, 8), first=0):
+def fill(folder, number, colour=(1, 2, 3), first=0):
     folder.mkdir(parents=True, exist_ok=True)
-    for at in range(first, first + number):
-        Image.new("RGB", size, colour).save(folder / f"{at}.png")
+    for index in range(first, first + number):
+        Image.new("RGB", (8, 8), colour).save(folder / f"{index}.png")
 
 
 def load(path, **options):
-    return read(path, **({"image_size": 8, "shares": Shares(0.1, 0.2), "seed": 0, "limit": None} | options))
+    return read(path, **({"image_size": 8, "shares": {"valid": 0.1, "test": 0.2}, "seed": 0, "limit": None} | options))
 
 
 def test_one_folder_is_split_and_labels_are_the_folders_in_the_order_of_their_names(tmp_path):
@@ -33,41 +35,95 @@ def test_one_folder_is_split_and_labels_are_the_folders_in_the_order_of_their_na
         assert (part.labels == red.long()).all()
 
 
-def test_folders_of_parts_are_the_parts(tmp_path):
-    for part, number in (("train", 6), ("val", 3), ("test", 2)):
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train", "val", "test"),
+        ("Training", "validation", "Testing"),
+        ("TRAIN", "Eval", "test"),
+        ("training", "dev", "Test"),
+        ("training_set", "val-data", "test images"),
+    ],
+)
+def test_folders_of_parts_are_the_parts_by_any_usual_name(tmp_path, names):
+    for part, number in zip(names, (6, 3, 2), strict=True):
         fill(tmp_path / part / "a", number)
         fill(tmp_path / part / "b", number, (9, 9, 9))
-    assert [len(part) for part in load(tmp_path)[1:]] == [12, 6, 4]
+    parts = load(tmp_path)
+    assert parts.classes == ("a", "b")
+    assert [len(part) for part in parts[1:]] == [12, 6, 4]
 
 
-def test_linked_folders_are_read_and_circles_of_links_named(tmp_path):
-    fill(tmp_path / "elsewhere", 4)
-    for name in ("a", "b"):
-        fill(tmp_path / "data" / name, 6, (9, 9, 9) if name == "b" else (0, 99, 200))
-    (tmp_path / "data" / "a" / "more").symlink_to(tmp_path / "elsewhere")
-    assert sum(len(part) for part in load(tmp_path / "data")[1:]) == 16
-    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "data" / "a")
-    with pytest.raises(DatasetError, match="back is a link to a folder that it is in"):
-        load(tmp_path / "data")
+@pytest.mark.parametrize(
+    ("folders", "words"),
+    [
+        (("cats", "dogs", "Testing/cats"), "'Testing', .*parts, and beside them 'cats', 'dogs': .* train"),
+        (("car", "bus", "train"), "'train', .*beside them 'bus', 'car'"),
+        (("train/a", "train/b", "Training/a"), "are both the train part"),
+        (("Testing/a", "Testing/b", "val/a"), "no training part"),
+    ],
+)
+def test_folders_that_may_be_parts_or_classes_are_shown_and_nothing_is_read(tmp_path, folders, words):
+    for number, folder in enumerate(folders):
+        fill(tmp_path / folder, 4, (number, 0, 99))
+    with pytest.raises(DatasetError, match=words):
+        load(tmp_path)
 
 
-def test_the_shorter_side_is_scaled_and_the_middle_kept():
-    wide = np.zeros((4, 12, 3), dtype=np.uint8)
-    wide[:, 4:8] = 200  # the middle square
-    assert (pixels(Image.fromarray(wide), (3, 4, 4)) == 200).all()
-    assert pixels(Image.fromarray(wide.transpose(1, 0, 2)), (3, 4, 4)).min() == 200
-    assert pixels(Image.new("L", (5, 7), 30), (3, 2, 2)).tolist() == [[[30, 30], [30, 30]]] * 3
-    with pytest.raises(ValueError, match="more than 8 bits"):
-        pixels(Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)), (3, 4, 4))
+def test_a_class_may_be_called_like_a_part_inside_of_the_training_part(tmp_path):
+    for number, name in enumerate(("bus", "car", "train")):
+        fill(tmp_path / "train" / name, 6, (number, 9 * number, 99 - number))
+    assert load(tmp_path).classes == ("bus", "car", "train")
+
+
+def test_names_of_classes_that_look_alike_are_one_class(tmp_path):
+    for number, name in enumerate(("caf\u00e9", "cafe\u0301", "caf\u00e9\u200b", "tea")):
+        fill(tmp_path / name, 5, (number, 9 * number, 99 - number))
+    parts = load(tmp_path)
+    assert parts.classes == ("caf\u00e9", "tea")
+    assert sum(len(part) for part in parts[1:]) == 20
+
+
+def test_names_that_are_not_utf8_are_read(tmp_path):
+    for number, name in enumerate((b"caf\xe9", b"th\xe9")):
+        fill(tmp_path / os.fsdecode(name), 5, (number, 9 * number, 99 - number))
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    (folder / "0.png").rename(folder / os.fsdecode(b"\xff.png"))
+    parts = load(tmp_path)
+    assert sum(len(part) for part in parts[1:]) == 10
+    assert all(name.encode("utf-8") for name in parts.classes)
+    (folder / os.fsdecode(b"\xff.png")).write_bytes(b"no image")
+    with pytest.raises(DatasetError, match=r"cannot read .*\\xff\.png"):
+        load(tmp_path)
+    inputs = read_images([folder], shape=(3, 8, 8))
+    assert len(inputs.values) == 4
+    assert [name.rpartition("/")[2] for name in inputs.failures] == ["\\xff.png"]
+
+
+def test_transparent_icons_stand_on_the_background_of_the_setting(tmp_path):
+    alpha = np.zeros((8, 8), np.uint8)
+    alpha[2:6, 2:6] = 255
+    for name, level in (("dark", 0), ("darker", 5)):
+        (tmp_path / name).mkdir()
+        icon = Image.merge("LA", [Image.new("L", (8, 8), level), Image.fromarray(alpha)])
+        for number in range(5):
+            icon.save(tmp_path / name / f"{number}.png")
+    train = load(tmp_path, background=ImageFolderSettings(batch_size=2).background).train
+    assert train.images[:, :, 0, 0].unique().tolist() == [255]
+    assert train.images[:, :, 3, 3].unique().tolist() == [0, 5]
+    with pytest.raises(DatasetError, match="cannot be seen on black: set another data.background=COLOUR"):
+        load(tmp_path, background="black")
+    with pytest.raises(ValueError, match="data.background=wite is no colour"):
+        ImageFolderSettings(batch_size=2, background="wite")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda root: (root / "c").mkdir(), "the class 'c' has no images"),
-        (lambda root: (root / "a" / "notes.txt").write_text("mine"), "notes.txt has none of the suffixes of images"),
-        (lambda root: (root / "a" / "broken.png").write_bytes(b"not a png"), "cannot decode .*broken.png"),
-        (lambda root: fill(root, 1), "0.png lies outside of the classes' folders"),
+        (lambda root: (root / "c").mkdir(), "'c' are empty"),
+        (lambda root: (root / "a" / "photo.heic").touch(), "photo.heic has no suffix of an image"),
+        (lambda root: (root / "a" / "broken.png").write_bytes(b"not a png"), "cannot read .*broken.png"),
+        (lambda root: fill(root, 1), "0.png is in no class's folder"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_file(tmp_path, change, words):

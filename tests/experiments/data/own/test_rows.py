@@ -1,9 +1,11 @@
-"""Rows of CSV and JSON Lines files: content, lines, and what is wrong with a file."""
+"""Rows of CSV, TSV and JSON Lines files: content, lines, parts, and what is wrong with a file."""
+
+import os
 
 import pytest
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.rows import read_parts
+from probattn.experiments.data.own.rows import check_columns, read_file, read_parts, read_texts, texts
 
 
 def write(path, text, encoding="utf-8"):
@@ -14,49 +16,86 @@ def write(path, text, encoding="utf-8"):
 def test_quoted_texts_keep_commas_and_line_breaks_and_each_row_has_its_first_line(tmp_path):
     path = write(tmp_path / "a.csv", 'text,label\n"one, two\nthree",x\n\nfour,y\n')
     rows = read_parts(path, kind="csv")["train"]
-    assert rows.columns == ("text", "label")
-    assert rows.text("text") == ["one, two\nthree", "four"]
-    assert rows.places == [f"{path}, line 2", f"{path}, line 5"]
+    assert list(rows) == ["text", "label"]
+    assert texts(rows, "text") == ["one, two\nthree", "four"]
+    assert list(rows.index) == [f"{path}, line 2", f"{path}, line 5"]
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_no_content(tmp_path):
-    path = write(tmp_path / "a.csv", "text,label\r\nhello,x\r\n", "utf-8-sig")
-    rows = read_parts(path, kind="csv")["train"]
-    assert (rows.text("text"), rows.text("label")) == (["hello"], ["x"])
+def test_a_byte_order_mark_windows_line_ends_and_long_texts_are_read(tmp_path):
+    path = write(tmp_path / "a.csv", f"text,label\r\n{200_000 * 'a'},NA\r\n", "utf-8-sig")
+    rows = read_file(path, kind="csv")
+    assert (len(texts(rows, "text")[0]), texts(rows, "label")) == (200_000, ["NA"])
 
 
 @pytest.mark.parametrize(("name", "delimiter", "between"), [("a.tsv", None, "\t"), ("a.csv", ";", ";")])
 def test_cells_may_be_separated_by_other_characters(tmp_path, name, delimiter, between):
     path = write(tmp_path / name, f"text{between}label\na, b{between}x\n")
-    assert read_parts(path, kind="csv", delimiter=delimiter)["train"].text("text") == ["a, b"]
+    assert texts(read_file(path, kind="csv", delimiter=delimiter), "text") == ["a, b"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (['5" nails', '"never closed', 'a "word"', 'closed"', '"x" y'], None),
+        (['"whole"', '"a ""b"" c"', "plain"], ["whole", 'a "b" c', "plain"]),
+        (['"two\nlines"', "plain"], ["two\nlines", "plain"]),
+    ],
+)
+def test_a_quote_in_a_file_with_tabs_joins_no_rows(tmp_path, lines, expected):
+    path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{line}\tx\n" for line in lines))
+    assert texts(read_file(path, kind="csv"), "text") == (expected or lines)
+
+
+def test_a_delimiter_at_the_end_of_the_first_line_names_no_column(tmp_path):
+    for body in ("1,2\n", "1,2,\n"):
+        rows = read_file(write(tmp_path / "a.csv", f"a,b,\n{body}"), kind="csv")
+        assert rows.to_dict("records") == [{"a": "1", "b": "2"}]
 
 
 def test_json_lines_have_texts_and_numbers(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "a\u2028b", "label": 1}\n\n{"text": 2.5, "label": true}')
-    rows = read_parts(path, kind="jsonl")["train"]
-    assert (rows.text("text"), rows.text("label")) == (["a\u2028b", "2.5"], ["1", "True"])
-    assert rows.lines == [1, 3]
+    rows = read_file(path, kind="jsonl")
+    assert (texts(rows, "text"), texts(rows, "label")) == (["a\u2028b", "2.5"], ["1", "True"])
+    assert list(rows.index) == [1, 3]
 
 
-def test_the_files_of_a_folder_are_parts(tmp_path):
-    for name in ("train", "Validation", "test", "notes"):
+@pytest.mark.parametrize("names", [("train", "Validation", "test"), ("TRAINING", "dev", "Testing"), ("Train", "eval")])
+def test_the_files_of_a_folder_are_parts(tmp_path, names, caplog):
+    for name in (*names, "notes"):
         write(tmp_path / f"{name}.csv", f"text,label\n{name},x\n")
     parts = read_parts(tmp_path, kind="csv")
-    assert {part: rows.text("text") for part, rows in parts.items()} == {
-        "train": ["train"],
-        "valid": ["Validation"],
-        "test": ["test"],
-    }
+    assert [texts(rows, "text") for rows in parts.values()] == [[name] for name in names]
+    assert list(parts) == ["train", "valid", "test"][: len(names)]
+    assert "'notes.csv' have no name of a part" in caplog.text
+
+
+def test_classes_that_look_alike_are_one_class(tmp_path):
+    spellings = ["caf\u00e9 au lait", "cafe\u0301 au lait", "caf\u00e9\u200b au lait", "caf\u00e9\u00a0au lait"]
+    lines = "".join(f"text {n},{label}\n" for n, label in enumerate(spellings * 3 + ["tea"] * 6))
+    path = write(tmp_path / "a.csv", "text,label\u00a0\n" + lines)
+    options = {"shares": {"valid": 0.1, "test": 0.2}, "seed": 0, "limit": None}
+    data = read_texts(path, kind="csv", text_column="text", label_column="label", **options)
+    assert data.classes == ("caf\u00e9 au lait", "tea")
+
+
+def test_a_file_whose_name_is_not_utf_8_is_read_and_named(tmp_path):
+    path = os.fsencode(tmp_path) + b"/caf\xe9.csv"
+    with open(path, "wb") as file:
+        file.write(b"text,label\none,x\n")
+    rows = read_parts(tmp_path / os.fsdecode(b"caf\xe9.csv"), kind="csv")["train"]
+    assert rows.index[0].endswith("caf\\xe9.csv, line 2")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is empty; its first line must name the columns"),
-        ("a,b\n", "holds no rows below the names of its columns"),
-        ("a,a\n1,2\n", "line 1: the columns 'a', 'a' need different names"),
+        ("", "its first line must name the columns"),
+        ("a,b\n", "holds no rows"),
+        ("a,a\n1,2\n", "'a', 'a'"),
         ("a,b\n1,2\n1,2,3\n", "line 3 has 3 cells, and the first line names 2 columns"),
+        ("a,b\n1,2\n1\n", "line 3 has 1 cells"),
         ('a,b\n1,2\n1,"2\n', "line 3: unexpected end of data"),
+        ('a,b\n1,"2"x\n', "line 2: .*double the quotes"),
     ],
 )
 def test_a_csv_file_that_cannot_be_used_is_named_with_its_line(tmp_path, text, words):
@@ -66,10 +105,14 @@ def test_a_csv_file_that_cannot_be_used_is_named_with_its_line(tmp_path, text, w
     assert str(path) in str(error.value)
 
 
-def test_another_character_between_the_cells_is_named(tmp_path):
-    rows = read_parts(write(tmp_path / "a.csv", "text;label\na;b\n"), kind="csv")["train"]
-    with pytest.raises(DatasetError, match="is a single column, 'text;label': .* --set 'data.delimiter=;'"):
-        rows.check_columns(label_column="label")
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [("text;labels", "data.delimiter=;"), ("text,labels", "column=labels"), ("a,b", "'a'")],
+)
+def test_a_missing_column_comes_with_advice(tmp_path, header, words):
+    rows = read_parts(write(tmp_path / "a.csv", f"{header}\n{header}\n"), kind="csv")["train"]
+    with pytest.raises(DatasetError, match=words):
+        check_columns(rows, label_column=["label"])
 
 
 def test_a_wrong_byte_is_named_with_its_line(tmp_path):
@@ -80,40 +123,25 @@ def test_a_wrong_byte_is_named_with_its_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [('{"a": 1}\n{"a": \n', "line 2 is not JSON"), ('{"a": 1}\n[1]\n', "line 2 is no JSON object")],
-)
-def test_json_that_cannot_be_used_is_named_with_its_line(tmp_path, text, words):
-    with pytest.raises(DatasetError, match=words):
-        read_parts(write(tmp_path / "a.jsonl", text), kind="jsonl")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
     [
-        ('{"text": "", "label": 1}', "line 1: 'text' is empty; fill it in, or remove the row"),
-        ('{"label": 1}', "line 1: 'text' is nothing"),
-        ('{"text": ["a"], "label": 1}', "line 1: 'text' is list, expected a text or a number"),
-        ('{"text": NaN, "label": 1}', "line 1: 'text' is float"),
+        ('{"text": 1}\n{"text": \n', "line 2 is no JSON object"),
+        ('{"text": 1}\n[1]\n', "line 2 is no JSON object"),
+        ('{"text": "", "label": 1}', "line 1: 'text' is ''"),
+        ('{"label": 1}\n{"text": "a"}', "line 1: 'text' is None"),
+        ('{"text": ["a"], "label": 1}', "line 1: 'text' is .*expected a text"),
+        ('{"text": NaN, "label": 1}', "line 1: 'text' is nan"),
     ],
 )
-def test_an_empty_or_missing_text_is_named_with_its_line(tmp_path, text, words):
-    rows = read_parts(write(tmp_path / "a.jsonl", text), kind="jsonl")["train"]
+def test_json_that_cannot_be_used_is_named_with_its_line(tmp_path, text, words):
+    path = write(tmp_path / "a.jsonl", text)
     with pytest.raises(DatasetError, match=words):
-        rows.text("text")
+        texts(read_parts(path, kind="jsonl")["train"], "text")
 
 
-def test_folders_without_a_training_part_or_with_two_are_named(tmp_path):
+def test_folders_without_a_training_part_or_with_other_columns_are_named(tmp_path):
     write(tmp_path / "test.csv", "a,b\n1,2\n")
-    with pytest.raises(DatasetError, match=r"has no file train.csv \(found: 'test.csv'\)"):
+    with pytest.raises(DatasetError, match=r"has no file train.csv \(None\)"):
         read_parts(tmp_path, kind="csv")
-    for name in ("train", "val", "dev"):
-        write(tmp_path / f"{name}.csv", "a,b\n1,2\n")
-    with pytest.raises(DatasetError, match="val and dev are both the valid part"):
-        read_parts(tmp_path, kind="csv")
-
-
-def test_parts_with_other_columns_are_named(tmp_path):
-    write(tmp_path / "train.csv", "a,b\n1,2\n")
-    write(tmp_path / "test.csv", "a,c\n1,2\n")
+    write(tmp_path / "train.csv", "a,c\n1,2\n")
     with pytest.raises(DatasetError, match="differ in the columns 'b', 'c'"):
         read_parts(tmp_path, kind="csv")

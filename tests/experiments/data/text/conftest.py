@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from probattn.experiments.data.text import cola
+from probattn.experiments.data.text import corpora
 
 SIZES = {"in_domain_train": 120, "in_domain_dev": 30, "out_of_domain_dev": 20}
 WORDS = ("a", "cat", "dogs", "see", "the", "runs", "away", "happily", "Mary's", "$5", "not")
@@ -13,21 +13,27 @@ WORDS = ("a", "cat", "dogs", "see", "the", "runs", "away", "happily", "Mary's", 
 def sentences(number, seed):
     """Labels and sentences of one to nine words, wrong where two articles meet."""
     generator = random.Random(seed)
-    found = []
+    labelled = []
     for _ in range(number):
         words = generator.choices(WORDS, k=generator.randint(1, 9))
         wrong = generator.random() < 0.4
-        found.append((0 if wrong else 1, " ".join([*words, *(["the the"] if wrong else []), "."])))
-    return found
+        labelled.append((0 if wrong else 1, " ".join([*words, *(["the the"] if wrong else []), "."])))
+    return labelled
 
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
     """The folder of the data sets."""
-    monkeypatch.setattr(cola, "LINES", SIZES)
+    monkeypatch.setattr(corpora, "LINES", SIZES)
     folder = tmp_path / "data" / "cola_public" / "raw"
     folder.mkdir(parents=True)
     for seed, (part, number) in enumerate(SIZES.items()):
         lines = [f"made\t{label}\t\t{sentence}\n" for label, sentence in sentences(number, seed)]
         (folder / f"{part}.tsv").write_text("".join(lines), encoding="utf-8")
     return tmp_path / "data"
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -1,0 +1,60 @@
+"""``probattn evaluate``: evaluate runs on their test data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
+
+SHARE = {"min": 0.001, "max": 0.999}
+METHODS = "Also evaluate refit, temperature, mc-dropout, laplace, sv-dkl or, e.g., refit+temperature."
+
+
+def evaluate(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them.")],
+    data: Data = None,
+    num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default those of train.")] = None,
+    seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
+    method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
+    shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
+    corruptions: Annotated[str, typer.Option(help="standard (15), all (19) or comma-separated names.")] = "standard",
+    severities: Annotated[str, typer.Option(help="Comma-separated severities of the corruptions.")] = "1,2,3,4,5",
+    ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
+    level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
+    max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
+    convergence: Annotated[bool, typer.Option(help="Test whether the posterior has converged, by a refit.")] = True,
+) -> None:
+    """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
+    from probattn.experiments.config.validation import SettingsError
+    from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
+    from probattn.experiments.evaluation import evaluate as evaluation
+    from probattn.experiments.reporting import report
+    from probattn.experiments.reporting.tables import comparison_table
+    from probattn.experiments.studies.collect import find_runs
+    from probattn.experiments.studies.compare import comparisons
+
+    options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
+    names = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}.get(corruptions) or tuple(split_words([corruptions]))
+    try:
+        levels = tuple(dict.fromkeys(map(int, severities.split(","))))
+    except ValueError as error:
+        raise SettingsError(f"--severities takes numbers from 1 to 5, got {severities!r}") from error
+    options |= {"shift": shift, "corruptions": names, "severities": levels, "convergence": convergence}
+    options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
+    for run in find_runs(runs):
+        done = evaluation.evaluate(run, root=data, **options)
+        for title, table in comparisons(done.scores).items():
+            say(f"\n{title}", style="bold")
+            show_metrics(comparison_table(table))
+        part = report.section(done.result)
+        say("\nConclusion", style="bold")
+        for sentence in part.content["conclusion"]:
+            say(sentence)
+        say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
+        for kind, values in done.result.decisions.items():
+            say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
+        page, title = run / "report.html", f"probattn: {done.result.name}"
+        report.save_figures(run / "figures", done.result)
+        report.write(page, [part], title=title)
+        say(f"report: {page}; all scores: {run / 'scores.csv'}")

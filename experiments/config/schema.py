@@ -1,0 +1,131 @@
+"""Constructors, also of the user's own, and the classes of settings that are derived from them."""
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic.dataclasses import dataclass
+
+from probattn.experiments.config.validation import CONFIG, SettingsError, unknown
+
+# Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
+GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
+# Types of values that settings hold, besides literals, and tuples and dictionaries of them.
+PLAIN = (bool, int, float, str, NoneType)
+ARGUMENT = re.compile(r"^    ([\w, ]+):(?: |$)(.*)")
+
+
+def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
+    """Import the object ``package.module:object``, also from the working directory, or one that a package brings.
+
+    Args:
+        kind: key of :data:`GROUPS`.
+        name: name of the object.
+        known: names of this library's objects, for the error.
+
+    Raises:
+        SettingsError: an unknown name, or an object that cannot be imported.
+    """
+    brought = {entry.name: entry.value for entry in entry_points(group=GROUPS[kind])}
+    if ":" not in name and name not in brought:
+        raise unknown(kind, name, [*known, *brought], listing="your own is package.module:NAME")
+    module, _, attribute = brought.get(name, name).partition(":")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise SettingsError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def settings_class(
+    name: str,
+    base: type,
+    *constructors: Callable[..., Any],
+    leave_out: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> type:
+    """Return a frozen data class with the options of constructors, of which later ones may repeat a name.
+
+    An option without a default is required. Options that no file of settings can hold, such as modules, keep the
+    constructor's default.
+
+    Args:
+        name: name of the class.
+        base: data class whose fields come first.
+        constructors: classes or functions.
+        leave_out: parameters that are no settings.
+        defaults: defaults in place of the constructors'.
+
+    Raises:
+        SettingsError: a parameter without a default that no file of settings can hold.
+    """
+    annotations: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    texts = meanings(base)
+    for constructor in constructors:
+        texts |= meanings(constructor)
+        for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
+            if parameter.name in leave_out or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            default, empty = parameter.default, parameter.empty
+            annotation = plain(type(default) if parameter.annotation is empty else parameter.annotation)
+            if annotation not in (None, NoneType):
+                annotations[parameter.name] = annotation
+                values |= {} if default is empty else {parameter.name: default}
+            elif default is empty:
+                raise SettingsError(f"{name}: {parameter.name} has no default, and settings cannot hold its type")
+    values |= defaults or {}
+    of_base = get_type_hints(base, include_extras=True)
+    annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
+    content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts}
+    return dataclass(type(name, (base,), content), frozen=True, kw_only=True, config=CONFIG)
+
+
+def plain(annotation: Any) -> Any:
+    """Return the part of a type whose values settings can hold; None if there is none."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if annotation in PLAIN or origin is Literal:
+        return annotation
+    if origin in (Union, UnionType):
+        usable = [part for part in map(plain, parts) if part is not None]
+        return Union[tuple(usable)] if any(part is not NoneType for part in usable) else None  # noqa: UP007
+    if origin in (tuple, list, dict) and all(part is Ellipsis or plain(part) is not None for part in parts):
+        return annotation
+    return None
+
+
+def choices(annotation: Any) -> list[str]:
+    """Return the values that a type takes if it takes only some."""
+    if get_origin(annotation) is Literal:
+        return list(map(str, get_args(annotation)))
+    if annotation is bool:
+        return ["true", "false"]
+    return list(dict.fromkeys(value for part in get_args(annotation) for value in choices(part)))
+
+
+def meanings(described: Callable[..., Any]) -> dict[str, str]:
+    """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases, by parameter."""
+    texts: dict[str, str] = {}
+    for kind in reversed(described.__mro__) if inspect.isclass(described) else (described,):
+        _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")
+        names: list[str] = []
+        for line in section.partition("\n\n")[0].splitlines():
+            if match := ARGUMENT.match(line):
+                names = match[1].split(", ")
+                texts |= dict.fromkeys(names, match[2])
+            else:
+                texts |= {name: f"{texts[name]} {line.strip()}".strip() for name in names}
+    return texts
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a docstring's text, without its markup."""
+    unmarked = re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "")
+    return re.split(r"(?<=[^.])\.(?: |$)|; ", unmarked)[0].strip()

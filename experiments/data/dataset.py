@@ -1,0 +1,89 @@
+"""Labelled examples, and data sets of a training, validation and test part: what images, texts and tables share."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from probattn.experiments.data.batch_loader import BatchLoader
+from probattn.experiments.data.preprocessing import PREPROCESSING, write_json
+
+
+class Part:
+    """Base of labelled examples: dataclasses of inputs, a tensor or a tuple, and of ``labels`` (n, ...)."""
+
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the inputs and labels, computed once."""
+        return digest(*(getattr(self, field.name) for field in fields(self)))
+
+    def select(self, indices: Tensor) -> Self:
+        """Return the examples at ``indices``, int64 (m,), in that order."""
+        values = (getattr(self, field.name) for field in fields(self))
+        chosen = (
+            part[indices] if isinstance(part, Tensor) else tuple(map(part.__getitem__, indices.tolist()))
+            for part in values
+        )
+        return type(self)(*chosen)
+
+
+def digest(*values: Any) -> str:
+    """Return the SHA-256 digest of tensors, with dtype and shape, and of values of JSON, in hexadecimal digits."""
+    sha = hashlib.sha256()
+    for value in values:
+        is_tensor = isinstance(value, Tensor)
+        content = value.cpu().numpy().tobytes() if is_tensor else json.dumps(value).encode()
+        form = [str(value.dtype), *value.shape] if is_tensor else "JSON"
+        sha.update(f"{form} {len(content)} ".encode() + content)
+    return sha.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Base of data sets.
+
+    Those of a kind have two methods more: ``batches`` returns a loader of any examples in their order, and
+    ``preprocessing`` what turns new inputs into those of the network.
+
+    Attributes:
+        name: name of the data set.
+        classes: names, in the order of the labels; empty for regression.
+        train, valid, test: disjoint parts.
+        domains: test sets of other domains, by name.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Any
+    valid: Any
+    test: Any
+    domains: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def training(self, **options: Any) -> BatchLoader:
+        """Return the loader of training batches, in random order; options of the loader."""
+        return self.batches(self.train, shuffle=True, **options)
+
+    def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return one batch of ``number`` random training examples, not augmented."""
+        chosen = torch.randperm(len(self.train), generator=generator)[:number]
+        return next(iter(self.batches(self.train.select(chosen), batch_size=number)))
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
+        if not (folder / PREPROCESSING).exists():
+            write_json(folder / PREPROCESSING, {"classes": self.classes, **self.preprocessing()})
+
+    def for_run(self, folder: Path) -> Self:
+        """Return the data set as the run in ``folder`` reads it: this one, unless it has saved more."""
+        return self

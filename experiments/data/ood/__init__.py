@@ -1,1 +1,0 @@
-"""Out-of-distribution (OOD) image sets: downloaded, read from a folder, or generated."""

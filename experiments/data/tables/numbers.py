@@ -1,0 +1,82 @@
+"""Numbers as people write them: decimal commas, thousands separators, currencies and units."""
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LARGEST = 1e18  # magnitude of a number: its square is finite in single precision
+# Cells, in lower case, that stand for a missing number.
+MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "<na>", "null", "none"})
+_SPELLINGS = str.maketrans("\u2212\u2013\u00a0\u202f\u2009\u2019", "--   '")
+_CELL = re.compile(
+    r"(?P<sign>[+-]?) ?(?P<before>[^\w\s.,'+-]*|[A-Z]{3} ) ?(?P<inner>-?)(?P<digits>\d[\d.,' ]*|[.,]\d+)"
+    r"(?P<exponent>([eE][+-]?\d+)?) ?(?P<after>([^\d\s.,'+-][^\d]*)?)"
+)
+_DIGITS = {
+    ".": re.compile(r"\d+(\.\d*)?|\.\d+|\d{1,3}([,' ])\d{3}(\2\d{3})*(\.\d*)?"),
+    ",": re.compile(r"\d+(,\d*)?|,\d+|\d{1,3}([.' ])\d{3}(\2\d{3})*(,\d*)?"),
+}
+
+
+class Notation(NamedTuple):
+    """How a column writes its numbers: the decimal mark, and the currency or unit around every number."""
+
+    decimal: str = "."
+    before: str = ""
+    after: str = ""
+
+    def read(self, cell: Any) -> float | None:
+        """Return the number of a cell, NaN if it is missing, and None if it is no such number."""
+        if is_missing(cell):
+            return float("nan")
+        if self == (".", "", "") or not isinstance(cell, str):
+            try:
+                number = float(cell)  # most cells of most tables, and much faster
+                return number if abs(number) <= LARGEST else None
+            except (TypeError, ValueError):
+                pass
+        match = _match(cell)
+        digits = match["digits"].strip() if match else ""
+        if not _DIGITS[self.decimal].fullmatch(digits) or self[1:] != _units(match):
+            return None
+        separators = dict.fromkeys(map(ord, "', " if self.decimal == "." else "'. "))
+        number = float(digits.translate(separators).replace(",", ".") + match["exponent"])
+        return None if number > LARGEST else -number if "-" in (match["sign"], match["inner"]) else number
+
+
+def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notation, np.ndarray]:
+    """Return the notations that read every cell that is not missing, with the numbers, NaN where they are missing.
+
+    Args:
+        cells: column of a table.
+        decimal: decimal mark, ``"."`` or ``","``; None tries both.
+
+    Returns:
+        Nothing for a column that is not of numbers throughout; two notations where ``1,234`` may be 1234 or 1.234.
+    """
+    match = _match(next((cell for cell in cells if not is_missing(cell)), ""))
+    notations = [Notation(mark, *_units(match)) for mark in decimal or ".,"] if match else []
+    numbers = {
+        notation: list(takewhile(lambda number: number is not None, map(notation.read, cells)))
+        for notation in notations
+    }
+    possible = {notation: np.array(column) for notation, column in numbers.items() if len(column) == len(cells)}
+    if len(possible) == 2 and np.array_equal(*possible.values(), equal_nan=True):
+        possible.popitem()
+    return possible
+
+
+def is_missing(cell: Any) -> bool:
+    """Return True for a cell that holds no number, such as an empty one."""
+    return cell is None or str(cell).strip().lower() in MISSING
+
+
+def _match(cell: Any) -> re.Match[str] | None:
+    return _CELL.fullmatch(str(cell).strip().translate(_SPELLINGS))
+
+
+def _units(match: re.Match[str]) -> tuple[str, str]:
+    return match["before"].strip(), match["after"].strip()

@@ -1,0 +1,109 @@
+"""Pretrained encoders of Hugging Face that are trained further; code that comes with a model is never run."""
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.preprocessing import read_json, write_json
+from probattn.inference.imports import extra
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainedEncoder:
+    """Configuration and tokenizer of an encoder that is trained further, and the source of its weights.
+
+    Attributes:
+        config: configuration of the encoder, of transformers.
+        tokenizer: its tokenizer, of tokenizers, which truncates and does not pad.
+        source: folder or name of the encoder; None in a run that has weights of its own.
+        file: its file in a run's folder.
+    """
+
+    file: ClassVar[str] = "encoder.json"
+    config: Any
+    tokenizer: Any
+    source: str | None
+
+    @classmethod
+    def load(cls, name: str, *, max_length: int) -> Self:
+        """Load configuration and tokenizer of an encoder.
+
+        Args:
+            name: a folder with a model and its tokenizer, or a name of the Hugging Face hub; local copies come first.
+            max_length: maximal number of tokens of a text, including special ones (such as [CLS] and [SEP]); longer
+                texts are truncated.
+
+        Raises:
+            MissingExtraError: transformers is not installed.
+            DatasetError: the encoder is missing, has a decoder, has no tokenizer, or that of another model.
+            ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
+        """
+        config, tokenizer = _load(name, "AutoConfig"), _load(name, "AutoTokenizer")
+        longest = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", max_length))
+        shortest = tokenizer.num_special_tokens_to_add() + 1
+        if not shortest <= max_length <= longest:
+            raise ValueError(f"max_length must be {shortest} to {longest} for the encoder {name!r}, got {max_length}")
+        # Without files, transformers makes a tokenizer of special tokens up.
+        if config.is_encoder_decoder or not len(tokenizer.all_special_tokens) < len(tokenizer) <= config.vocab_size:
+            raise DatasetError(f"{name!r} is no encoder with its own tokenizer: take another, such as a BERT")
+        pipeline = _library("tokenizers").Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        pipeline.no_padding()
+        pipeline.enable_truncation(max_length)
+        return cls(config, pipeline, name)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tensor]:
+        """Return the ids of each text's tokens, special ones included, int64 (n,)."""
+        return [torch.tensor(encoding.ids) for encoding in self.tokenizer.encode_batch(list(texts))]
+
+    def network(self) -> nn.Module:
+        """Return the encoder with its pretrained weights, as float32 in evaluation mode.
+
+        The weights are read from safetensors files only. In a run they are random, and its checkpoint replaces them.
+
+        Raises:
+            DatasetError: the encoder is missing, or lacks weights other than those of the pooler, which comes last.
+        """
+        if self.source is None:
+            return _library("transformers").AutoModel.from_config(self.config, dtype=torch.float32)
+        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        model, loading = _load(self.source, "AutoModel", **options)
+        used = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
+        if used:
+            raise DatasetError(f"{self.source!r} lacks weights of its encoder, such as {used[0]}; take a complete copy")
+        return model.eval()
+
+    def save(self, path: Path) -> None:
+        """Write configuration and tokenizer as JSON, atomically, with the keys ``config`` and ``tokenizer``."""
+        config = json.loads(self.config.to_json_string(use_diff=False))
+        write_json(path, {"config": config, "tokenizer": json.loads(self.tokenizer.to_str())})
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what :meth:`save` wrote; raise DatasetError if it is missing or damaged."""
+        saved = read_json(path)
+        tokenizer = _library("tokenizers").Tokenizer.from_str(json.dumps(saved["tokenizer"]))
+        return cls(_library("transformers").AutoConfig.for_model(**saved["config"]), tokenizer, None)
+
+
+def _library(name: str) -> Any:
+    with extra("huggingface", needed_by="a Hugging Face encoder"):
+        return importlib.import_module(name)
+
+
+def _load(name: str, kind: str, **options: Any) -> Any:
+    """Return what a class of transformers reads, from local files or else from the hub."""
+    from_pretrained = getattr(_library("transformers"), kind).from_pretrained
+    for local_files_only in (True, False):
+        try:  # without trust_remote_code transformers asks the user
+            return from_pretrained(name, trust_remote_code=False, local_files_only=local_files_only, **options)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            failure = error
+    problem = f"cannot load the encoder {name!r}: {' '.join(str(failure).split())}"
+    raise DatasetError(f"{problem} Give a folder with config.json, or a name of the hub and a network.") from failure

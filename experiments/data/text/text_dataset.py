@@ -1,0 +1,119 @@
+"""Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from probattn.experiments.data.batch_loader import TextLoader
+from probattn.experiments.data.dataset import Dataset
+from probattn.experiments.data.root import Root, data_root
+from probattn.experiments.data.splits import split, subsample
+from probattn.experiments.data.text import corpora
+from probattn.experiments.data.text.encoders import PretrainedEncoder
+from probattn.experiments.data.text.labelled_texts import Texts, well_formed
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+
+NAMES = tuple(corpora.CLASSES)  # of :func:`load`
+IMDB_SIZES = (35_000, 5_000, 10_000)  # of the parts, as in the KEP-SVGP paper (appendix D.1)
+Encoder = WordTokenizer | PretrainedEncoder  # conversions of texts to tensors
+
+
+@dataclass(frozen=True, eq=False)
+class TextDataset(Dataset):
+    """A text data set; a sentence that a corpus holds twice may be in two of its parts.
+
+    Attributes:
+        kind: class of the tokenizer or encoder.
+        make: returns it, fitted to ``train``, when it is first used.
+    """
+
+    kind: type[Encoder]
+    make: Callable[[], Encoder]
+
+    @cached_property
+    def tokens(self) -> Encoder:
+        """The tokenizer or encoder."""
+        return self.make()
+
+    def batches(self, texts: Texts, **options: Any) -> TextLoader:
+        """Return a loader of texts in their order, by their length, or of similar length (see :class:`TextLoader`)."""
+        return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Return the kind of the data; the tokens have a file of their own."""
+        return {"kind": "texts"}
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write ``preprocessing.json`` and the tokens' own file into a run's folder, unless they are there already."""
+        super().save_preprocessing(folder)
+        if not (folder / self.kind.file).exists():
+            self.tokens.save(folder / self.kind.file)
+
+    def for_run(self, folder: Path) -> Self:
+        """Return the data set as the run in ``folder`` reads it: with its tokens.
+
+        Raises:
+            DatasetError: the run's tokens are missing or damaged.
+        """
+        dataset = replace(self, make=partial(self.kind.read, folder / self.kind.file))
+        _ = dataset.tokens  # read now, so that damage is an error here
+        return dataset
+
+
+def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
+    """Load a text data set, split off its validation part, and fit the tokens to the training part.
+
+    ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
+    development sentences are the test part, the out-of-domain ones the domain ``out-of-domain``. ``imdb``: all reviews,
+    split 35,000 / 5,000 / 10,000 at random, stratified, as in the paper; because of duplicates, 65 validation and 103
+    test reviews (seed 0) are also in the training part.
+
+    Args:
+        name: one of :data:`NAMES`.
+        network: settings of the network, which has those of the tokens.
+        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
+        seed: seed of the splits only.
+        limit: keep at most this many training texts and the same fraction of the validation part, but at least two; the
+            test parts keep their sizes.
+
+    Raises:
+        ValueError: ``name`` is unknown.
+        DatasetError: the data are missing, incomplete or damaged.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown text data set {name!r}: choose one of {', '.join(NAMES)}")
+    folder, generator, domains = data_root(root), torch.Generator().manual_seed(seed), {}
+    if name == "cola":
+        whole, test, domains["out-of-domain"] = corpora.read_cola(folder)
+        tenth = len(whole) // 10
+        train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
+    else:
+        train, valid, test = split(corpora.read_imdb(folder), sizes=IMDB_SIZES, generator=generator)
+    if limit is not None:
+        train, valid = subsample(train, valid, limit=limit, num_classes=2, generator=generator)
+    return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, domains=domains)
+
+
+def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any, **options: Any) -> TextDataset:
+    """Return the data set of three parts, with tokens fitted to the first.
+
+    Args:
+        name, classes, parts, options: of :class:`TextDataset`.
+        network: as for :func:`load`.
+    """
+    if network.kind == "encoder":
+        kind, make = PretrainedEncoder, partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
+    else:
+        chosen = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
+        kind, make = WordTokenizer, partial(WordTokenizer.fit, parts[0].texts, **chosen)
+    return TextDataset(name, classes, *parts, kind, make, **options)
+
+
+@lru_cache(maxsize=8)
+def _encode(tokens: Encoder, texts: Texts) -> list[Tensor]:
+    return tokens.encode_batch(well_formed(texts.texts))

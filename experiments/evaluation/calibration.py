@@ -1,0 +1,175 @@
+"""What a run's predictions need to be acted on, fitted on its validation data and stored beside its weights."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel
+from scipy.stats import binomtest
+from torch import Tensor
+
+from probattn.inference import CheckpointError, Prediction
+from probattn.inference.decisions.abstention import RiskThreshold
+from probattn.inference.decisions.conformal import CQR, LAC, ByClass
+from probattn.inference.io.files import write_bytes
+from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.metrics import regression
+from probattn.inference.prediction.predictor import FewExamplesWarning
+
+CALIBRATION = "calibration.json"
+
+
+class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
+    """Temperature, conformal sets or intervals, and abstention of one run.
+
+    Sets and abstention apply to the scaled probabilities, as :meth:`apply` returns them.
+
+    Attributes:
+        weights: SHA-256 of the weights that it was fitted with.
+        num_samples, seed: of the posterior samples of the validation data.
+        level: probability that a set or interval holds the label.
+        max_risk: largest error rate of the accepted answers.
+        temperature: of the probabilities; None for numbers.
+        quantile: q̂ of sets (LAC) or intervals (CQR); ∞ with too few validation examples.
+        class_quantiles: q̂ of each class, for sets with the level in every class; empty for numbers.
+        confidence: smallest confidence of an accepted answer, ∞ if none is; None for numbers.
+    """
+
+    weights: str
+    num_samples: int
+    seed: int
+    level: float = 0.9
+    max_risk: float = 0.05
+    temperature: float | None = None
+    quantile: float = math.inf
+    class_quantiles: tuple[float, ...] = ()
+    confidence: float | None = None
+
+    @classmethod
+    def fit(cls, valid: Prediction, *, level: float = 0.9, max_risk: float = 0.05, **origin: Any) -> Self:
+        """Fit to a prediction of validation data with its labels.
+
+        Args:
+            valid: the prediction.
+            level, max_risk: as the attributes.
+            origin: ``weights``, ``num_samples`` and ``seed`` of the prediction.
+
+        Raises:
+            ValueError: a level or a risk outside (0, 1); invalid probabilities or labels.
+
+        Warns:
+            FewExamplesWarning: the validation examples are few for the level.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"the level of sets and intervals must lie between 0 and 1, got {level}")
+        origin |= {"level": level, "max_risk": max_risk}
+        if valid.probs is None:
+            return cls(**origin, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item())
+        temperature = fit_temperature(valid)
+        scaled = scale(valid, temperature)
+        return cls(
+            **origin,
+            temperature=temperature,
+            quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
+            class_quantiles=_class_quantiles(scaled, alpha=1 - level),
+            confidence=RiskThreshold(target=max_risk).fit_prediction(scaled).confidence,
+        )
+
+    def apply(self, prediction: Prediction) -> Prediction:
+        """Scale the probabilities by the temperature; numbers stay as they are."""
+        return prediction if self.temperature is None else scale(prediction, self.temperature)
+
+    def sets(self, probs: Tensor, *, by_class: bool = False) -> Tensor:
+        """Return the classes of each set, bool ``(n, classes)``, of scaled probabilities ``(n, classes)``.
+
+        Args:
+            probs: scaled probabilities.
+            by_class: use the quantile of each class, so that rare classes are covered too.
+        """
+        probs = probs.double()
+        return 1 - probs <= probs.new_tensor(self.class_quantiles if by_class else self.quantile)
+
+    def accepts(self, probs: Tensor) -> Tensor:
+        """Return which answers are accepted, bool ``(n,)``, of scaled probabilities ``(n, classes)``."""
+        return probs.double().amax(1) >= self.confidence
+
+    def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
+        """Return the lower and upper ends ``(n, 1)`` of calibrated intervals of numbers, in their units."""
+        low, high = prediction.quantiles([(1 - self.level) / 2, (1 + self.level) / 2])
+        return low - self.quantile, high + self.quantile
+
+    def evaluate(self, test: Prediction) -> dict[str, dict[str, float]]:
+        """Evaluate the decisions on test data.
+
+        Returns:
+            For classes ``abstention`` (count of the accepted answers, their share and risk, its exact 95 % interval),
+            ``plain sets`` and ``by-class sets`` (coverage and mean size); for numbers ``predicted intervals`` and
+            ``conformal intervals`` (coverage and mean width).
+        """
+        labels, evaluated = test.labels, {}
+        if test.probs is None:
+            ends = {"predicted": regression.interval(test, self.level), "conformal": self.intervals(test)}
+            for kind, (low, high) in ends.items():
+                scores = {"coverage": (low <= labels) & (labels <= high), "width": (high - low).clamp(min=0)}
+                evaluated[f"{kind} intervals"] = _means(scores)
+            return evaluated
+        probs = self.apply(test).probs
+        accepted = self.accepts(probs)
+        count, wrong = int(accepted.sum()), int((accepted & (probs.argmax(1) != labels)).sum())
+        evaluated["abstention"] = {"accepted": count, "coverage": count / len(labels)}
+        if count:
+            low, high = binomtest(wrong, count).proportion_ci(method="exact")
+            evaluated["abstention"] |= {"risk": wrong / count, "low": float(low), "high": float(high)}
+        for kind in ("plain", "by-class"):
+            sets = self.sets(probs, by_class=kind == "by-class")
+            evaluated[f"{kind} sets"] = _means({"coverage": _covered(sets, labels), "size": sets.sum(1)})
+        return evaluated
+
+    def by_class(self, test: Prediction, classes: Sequence[str]) -> list[dict[str, Any]]:
+        """Return ``class``, ``n``, ``accuracy`` and coverage of both kinds of sets, for classes with test examples."""
+        probs, labels = self.apply(test).probs, test.labels
+        scores = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
+        scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
+        masks = {number: labels == number for number in labels.unique().tolist()}
+        return [
+            {"class": classes[number], "n": int(mask.sum())}
+            | _means({key: value[mask] for key, value in scores.items()})
+            for number, mask in masks.items()
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Write ``calibration.json`` into the folder of a run."""
+        write_bytes(folder / CALIBRATION, self.model_dump_json(indent=2).encode())
+
+    @classmethod
+    def load(cls, folder: Path, *, weights: str) -> Self | None:
+        """Read the calibration of a run with these weights; None if the run has none.
+
+        Raises:
+            CheckpointError: it is a calibration of other weights.
+        """
+        path = folder / CALIBRATION
+        if not path.exists():
+            return None
+        calibration = cls.model_validate_json(path.read_bytes())
+        if calibration.weights != weights:
+            raise CheckpointError(f"{path} belongs to other weights: evaluate the run again")
+        return calibration
+
+
+def _covered(sets: Tensor, labels: Tensor) -> Tensor:
+    """Return which sets, bool ``(n, classes)``, hold their label ``(n,)``."""
+    return sets.gather(1, labels[:, None]).squeeze(1)
+
+
+def _means(values: dict[str, Tensor]) -> dict[str, float]:
+    return {key: value.double().mean().item() for key, value in values.items()}
+
+
+def _class_quantiles(valid: Prediction, *, alpha: float) -> tuple[float, ...]:
+    """Return q̂ of each class; how few examples a class has is in the report, not a warning for each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewExamplesWarning)
+        return tuple(ByClass(alpha=alpha).fit_prediction(valid).quantile.tolist())

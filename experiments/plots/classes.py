@@ -1,0 +1,105 @@
+"""Predictions of classes: reliability, risk and coverage, confusion, confidence on OOD data.
+
+``probs`` is ``(n, classes)`` and ``labels`` ``(n,)``; the confidence is the largest probability, the answer its class.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from probattn.experiments.plots import style
+from probattn.inference import Prediction, metrics
+from probattn.inference.metrics import ood
+
+BINS = 15
+
+
+def reliability(probs: Tensor, labels: Tensor) -> Figure:
+    """Draw accuracy against confidence in 15 bins, the gap to the mean confidence hatched, and the counts below."""
+    confidence, right = (part.numpy() for part in metrics.confidence_and_correct(probs, labels))
+    bins = np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1])  # [a, b), and 1 in the last one
+    full, bins, count = np.unique(bins, return_inverse=True, return_counts=True)
+    accuracy, mean = (np.bincount(bins, weights=values) / count for values in (right, confidence))
+    middle, width = (full + 0.5) / BINS, 0.94 / BINS
+    sizes = {"height_ratios": (3, 1), "sharex": True}
+    figure, (top, below) = style.panels(2, columns=1, width=4.6, height=1.75, **sizes)
+    top.bar(middle, accuracy, width, color=style.SKY, label="accuracy")
+    look = {"facecolor": "none", "edgecolor": style.ORANGE, "hatch": "////", "lw": 1}
+    top.bar(middle, mean - accuracy, width, bottom=accuracy, label="gap to confidence", **look)
+    top.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="perfect")
+    top.set(ylim=(0, 1.02), ylabel="accuracy")
+    below.bar(middle, count, width, color=style.GREY)
+    below.set(xlim=(0, 1), xlabel="confidence", ylabel="answers")
+    style.whole_numbers(below.yaxis, 3)
+    style.percent(top.xaxis, top.yaxis)
+    style.legend(figure)
+    return figure
+
+
+def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
+    """Draw the error rate of the accepted answers against the share accepted, the most confident first.
+
+    The best possible order of each run's answers is dashed.
+
+    Args:
+        runs: name → probs and labels.
+    """
+    figure, (ax,) = style.panels(width=4.6, height=3.5)
+    top = 0.0
+    for number, (name, (probs, labels)) in enumerate(runs.items()):
+        coverage, risk = (part.double().numpy() for part in metrics.risk_coverage(probs, labels))
+        colour = style.line_colour(number)
+        ax.plot(coverage, risk, color=colour, lw=1.8, label=style.wrapped(name, 56))
+        ideal = np.clip(1 - metrics.accuracy(probs, labels) / coverage, 0, None)
+        ax.plot(coverage, ideal, color=colour, lw=1, ls="--")
+        top = max(top, risk[len(risk) // 20 :].max())  # the first few answers alone jump between 0 and 1
+    ax.plot([], [], color=style.INK, lw=1, ls="--", label="best possible at this accuracy")
+    ax.set(xlim=(0, 1.01), xlabel="coverage: share of answers accepted, the most confident first")
+    ax.set(ylim=(-0.02 * (top or 0.1), 1.12 * top or 0.1), ylabel="risk: share of these that are wrong")
+    style.percent(ax.xaxis, ax.yaxis)
+    style.legend(figure, columns=2 if len(runs) == 1 else 1)
+    return figure
+
+
+def confusion(counts: pd.DataFrame) -> Figure:
+    """Draw the number of examples of each true class (row) by answer (column), shaded by their share of the row."""
+    matrix, count = counts.to_numpy(), len(counts)
+    figure, (ax,) = style.panels(width=2 + 0.3 * max(count, 6), height=1.2 + 0.28 * max(count, 6))
+    for row, column in np.argwhere(matrix):
+        share = matrix[row, column] / matrix[row].sum()
+        colour = style.BLUE if row == column else style.ORANGE
+        ax.bar(column, 1, 1, bottom=row - 0.5, color=colour, alpha=0.08 + 0.5 * share, lw=0)
+        look = {"fontsize": style.SMALL, "color": style.INK, "ha": "center", "va": "center"}
+        ax.text(column, row, f"{matrix[row, column]}", **look)
+    names = [style.wrapped(name, 24).partition("\n")[0] for name in counts]
+    ax.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 4 * max(count, 6) / count else 0)
+    ax.set_yticks(range(count), names)
+    ax.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5), xlabel="answer", ylabel="true class")
+    return figure
+
+
+def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figure:
+    """Draw the confidence on right, wrong and OOD examples, each group as shares; a panel per OOD set with its AUROC.
+
+    Args:
+        test: predictions of the test set, with labels.
+        ood_sets: predictions by OOD set.
+    """
+    figure, axes = style.panels(len(ood_sets), width=3.2, height=2.1, sharey=True)
+    right = test.probs.argmax(-1) == test.labels
+    for ax, (name, unknown) in zip(axes, ood_sets.items(), strict=True):
+        groups = {"OOD": unknown.confidence, "right": test.confidence[right], "wrong": test.confidence[~right]}
+        for (group, values), colour in zip(groups.items(), (style.PURPLE, style.BLUE, style.ORANGE), strict=True):
+            shares = np.full(len(values), 1 / max(len(values), 1))
+            look = {"histtype": "step", "lw": 1.6, "color": colour, "label": group}
+            ax.hist(values.double().cpu().clamp(max=1).numpy(), np.linspace(0, 1, 21), weights=shares, **look)
+        auroc = ood.detection_metrics(-test.confidence, -unknown.confidence)["auroc"]
+        ax.set_title(f"{style.wrapped(name, 26)}: AUROC {100 * auroc:.1f}\u00a0%", **style.TITLE)
+        ax.set(xlim=(0, 1), xlabel="confidence")
+        style.percent(ax.xaxis, ax.yaxis)
+    axes[0].set_ylabel("share of each group")
+    style.legend(figure)
+    return figure

@@ -1,0 +1,89 @@
+"""Weights of classes, and likelihoods of regressions in the units of the labels."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from probattn.experiments.config.data import TableSettings
+from probattn.experiments.config.schema import find_object
+from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.functional.dtypes import at_least_float32
+from probattn.models import likelihoods
+
+SOFTPLUS_INVERSE_OF_1 = 0.5413248546129181
+
+
+class ScaledHeteroscedastic(nn.Module):
+    """Gaussian whose mean and noise depend on the input, in the units of the labels.
+
+    Outputs ``(*draws, batch, 2)`` are m and a raw scale r. The mean of the labels is ``mean + std * m``, and the noise
+    ``std * softplus(r + c)``, where c makes it ``std`` at r = 0.
+
+    Args:
+        mean, scale: mean and standard deviation of the training labels.
+    """
+
+    outputs = 2
+
+    def __init__(self, *, mean: float, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("units", torch.tensor([mean, scale]))
+
+    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
+        """Return the distribution of the labels ``(batch, 1)``."""
+        (location, raw), (mean, std) = at_least_float32(outputs).chunk(2, -1), self.units
+        return dist.Normal(mean + std * location, std * (1e-3 + softplus(raw + SOFTPLUS_INVERSE_OF_1))).to_event(1)
+
+
+# Likelihoods of regressions by name.
+OURS = (likelihoods.Gaussian, ScaledHeteroscedastic, likelihoods.StudentT)
+KNOWN = dict(zip(("gaussian", "heteroscedastic", "student-t"), OURS, strict=True))
+
+
+def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
+    """Build the likelihood of a table's numbers, and say whether its single output is in the units of the labels.
+
+    The initial scale is the standard deviation of the labels. A class of your own has as many outputs as its attribute
+    ``outputs`` says, 1 by default. One output is in the units of the labels if the constructor takes ``scale``.
+
+    Args:
+        data: settings of the table.
+        mean, std: of the training labels.
+
+    Raises:
+        SettingsError: an unknown likelihood, or options that its constructor does not take.
+    """
+    constructor = KNOWN.get(data.likelihood) or find_object("likelihood", data.likelihood, KNOWN)
+    takes = inspect.signature(constructor).parameters
+    units = {name: value for name, value in (("mean", mean), ("scale", std)) if name in takes}
+    try:
+        likelihood = constructor(**units | data.likelihood_options)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"data.likelihood={data.likelihood}: {error}; see data.likelihood_options") from error
+    return likelihood, "scale" in takes and getattr(likelihood, "outputs", 1) == 1
+
+
+def class_weights(choice: str | Mapping[str, float] | None, classes: Sequence[str], labels: Tensor) -> Tensor | None:
+    """Return the weight of each class in the loss, or None.
+
+    Args:
+        choice: ``balanced`` for n / (K n_c), or weights by class, of which others have 1.
+        classes: names of the K classes.
+        labels: of the n training examples.
+
+    Raises:
+        SettingsError: a weight of an unknown class.
+    """
+    if choice is None:
+        return None
+    if choice == "balanced":
+        counts = labels.bincount(minlength=len(classes)).clamp(min=1)
+        return len(labels) / (len(classes) * counts)
+    for name in choice:
+        if name not in classes:
+            raise unknown("class in train.class_weights:", name, classes, listing="name classes of the data")
+    return torch.tensor([float(choice.get(name, 1)) for name in classes])

@@ -1,0 +1,69 @@
+"""Tables and figures of the papers: CSV files in ``papers``, a line a cell, and the reduced size of their runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from probattn.experiments.config.validation import unknown
+
+PAPERS = Path(__file__).parent / "papers"
+SEVERITIES = (1, 2, 3, 4, 5)
+"""Severities of the corruptions in the papers."""
+
+
+def entries() -> pd.DataFrame:
+    """Return by name the title, source, number of trials (NaN if not given), note, and why one is not reproduced."""
+    return _read("entries", "name")
+
+
+def cells(name: str, *, blocks: Sequence[str] = (), rows: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the cells of a table or figure.
+
+    Columns: ``block`` (a part of the table on one data set), ``row``, ``preset``, ``changes`` (of its settings, with
+    spaces), ``method``, ``set`` (see :func:`averaged_sets`), ``metric`` (several, whose mean is taken, with ``+``),
+    ``title``, ``scale`` (of the paper's unit), ``value`` and ``std`` in that unit, NaN if the paper has none.
+
+    Args:
+        name: such as ``kep-svgp/table-1``.
+        blocks, rows: those to keep, all by default.
+
+    Raises:
+        SettingsError: an unknown entry, block or row.
+    """
+    if name not in entries().index:
+        raise unknown("table or figure", name, entries().index, listing="`probattn reproduce --list` lists all")
+    frame = _read(name.partition("/")[0], "entry").query("entry == @name").reset_index()
+    for column, names in (("block", blocks), ("row", rows)):
+        known = frame[column].unique()
+        for wrong in set(names) - set(known):
+            raise unknown(f"{column} of {name}", wrong, known, listing=f"it has {', '.join(known)}")
+        frame = frame[frame[column].isin(names)] if names else frame
+    return frame
+
+
+def averaged_sets(name: str, *, severities: Sequence[int] = SEVERITIES) -> list[str]:
+    """Return the test sets over which a cell averages: of ``ood/A+ood/B``, ``shift/GROUP``, ``shift/GROUP/SEVERITY``.
+
+    Args:
+        name: the ``set`` of a cell.
+        severities: those of ``shift/GROUP``.
+    """
+    if not name.startswith("shift/"):
+        return name.split("+")
+    _, group, *levels = name.split("/")
+    corruptions = _read("corruptions", "group")["corruptions"][group].split()
+    return [f"shift/{corruption}/{level}" for corruption in corruptions for level in levels or severities]
+
+
+def reduced(preset: str) -> tuple[int, list[str]]:
+    """Return the epochs of a run of a preset at reduced size, and the changes of its settings."""
+    sizes = _read("reduced", "presets")
+    family = next(family for family in sizes.index if f"{preset}-".startswith((f"{family}-", f"{family}/")))
+    return int(sizes["epochs"][family]), sizes["changes"][family].split()
+
+
+def _read(name: str, index: str) -> pd.DataFrame:
+    """Return a file's lines; texts may be empty, numbers NaN."""
+    numbers = dict.fromkeys(("value", "std", "trials"), "")
+    return pd.read_csv(PAPERS / f"{name}.csv", index_col=index, keep_default_na=False, na_values=numbers)

@@ -1,0 +1,155 @@
+"""Runs of a paper's table or figure: planned, trained and evaluated, resumable."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from probattn.experiments.config import presets
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.images import ood_sets as ood_datasets
+from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
+from probattn.experiments.evaluation.run_result import RunResult
+from probattn.experiments.studies import paper_cells, study
+from probattn.experiments.studies.study import Job
+
+REDUCED_SEEDS, REDUCED_SEVERITIES = 2, (3,)
+DEFAULT_TRIALS = 3
+"""Seeds where the paper does not give its number."""
+Model = tuple[str, str]
+"""Preset and changes of its settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Cells of an entry, and the runs that they need, by model; all of a reduced size, or of the paper's."""
+
+    name: str
+    title: str
+    cells: pd.DataFrame
+    jobs: dict[Model, list[Job]]
+    is_reduced: bool
+
+    @property
+    def severities(self) -> Sequence[int]:
+        """Severities of the corruptions."""
+        return REDUCED_SEVERITIES if self.is_reduced else paper_cells.SEVERITIES
+
+
+def number_of_seeds(trials: float) -> int:
+    """Return the paper's number of seeds, or :data:`DEFAULT_TRIALS`."""
+    return DEFAULT_TRIALS if math.isnan(trials) else int(trials)
+
+
+def models(cells: pd.DataFrame) -> list[Model]:
+    """Return preset and changes of the models of some cells."""
+    return list(cells[["preset", "changes"]].drop_duplicates().itertuples(index=False, name=None))
+
+
+def data_names(cells: pd.DataFrame) -> list[str]:
+    """Return the names of the data sets and OOD sets of some cells."""
+    names = [presets.preset(name).with_changes(changes.split()).data.name for name, changes in models(cells)]
+    return list(dict.fromkeys([*names, *_options(cells)["ood"]]))
+
+
+def plan(
+    name: str,
+    *,
+    out: Path,
+    is_reduced: bool = False,
+    seeds: int | None = None,
+    data: Path | None = None,
+    changes: Sequence[str] = (),
+    **chosen: Sequence[str],
+) -> Plan:
+    """Plan the runs of an entry, in ``OUT/runs``, which entries share, or ``OUT/runs-cpu``.
+
+    Args:
+        name: such as ``kep-svgp/table-1``.
+        out: folder of all results.
+        is_reduced: for hours of a CPU instead of weeks; results are not compared with the paper's.
+        seeds: runs of each model; by default the paper's number, or 2 of a reduced size.
+        data: folder of the data sets.
+        changes: settings of all runs, ``key=value``.
+        chosen: ``blocks`` and ``rows`` of the table.
+
+    Raises:
+        SettingsError: an unknown entry, block or row, an entry that is not reproduced, or invalid changes.
+    """
+    cells, jobs = paper_cells.cells(name, **chosen), {}
+    entry = paper_cells.entries().loc[name]
+    if entry.unavailable:
+        raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
+    seeds = seeds or (REDUCED_SEEDS if is_reduced else number_of_seeds(entry.trials))
+    for preset, text in models(cells):
+        epochs, fewer = paper_cells.reduced(preset) if is_reduced else (None, [])
+        further = [*text.split(), *fewer, *changes]
+        folder = out / ("runs-cpu" if is_reduced else "runs") / quote(",".join(further), safe="=,")
+        options = {"seeds": seeds, "epochs": epochs, "changes": further, "data": data}
+        jobs[preset, text] = study.plan([preset], out=folder, **options)
+    title = f"{name}: {entry.title}{', reduced (cpu)' if is_reduced else ''} ({entry.source})"
+    return Plan(name=name, title=title, cells=cells, jobs=jobs, is_reduced=is_reduced)
+
+
+def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, RunResult]:
+    """Train, or resume, and evaluate the runs whose data are there; return the first seed's result of each model.
+
+    Args:
+        plan: the runs.
+        workers: number of runs at a time.
+        say: called with a message after each run, and for data that are missing.
+
+    Raises:
+        DatasetError: all data are missing.
+        Exception: the first one of a run.
+    """
+    root = next(iter(plan.jobs.values()))[0].root
+    present = [name for name in _options(plan.cells)["ood"] if _is_there(name, root, say)]
+    groups: dict[str, tuple[dict[str, Any], list[Job]]] = {}
+    for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
+        options = _options(cells, severities=plan.severities)
+        options["ood"] = [name for name in options["ood"] if name in present]
+        try:
+            options = study.check(plan.jobs[model], **options)
+        except DatasetError as error:
+            say(f"left out: {model[0]}: {error}")
+        else:
+            groups.setdefault(repr(options), (options, []))[1].extend(plan.jobs[model])
+    if not groups:
+        raise DatasetError(f"the data of {plan.name} are missing; give their folder with --data")
+    first = {jobs[0].folder: model for model, jobs in plan.jobs.items()}
+    results = {}
+    for options, jobs in groups.values():
+        done = study.run_jobs(jobs, workers=workers, say=say, convergence=False, **options)
+        results |= {first[job.folder]: result for job, result in done if job.folder in first}
+    return results
+
+
+def _options(cells: pd.DataFrame, *, severities: Sequence[int] = paper_cells.SEVERITIES) -> dict[str, Any]:
+    """Return the options of an evaluation that gives some cells."""
+    sets = dict.fromkeys(
+        name for cell in cells["set"] for name in paper_cells.averaged_sets(cell, severities=severities)
+    )
+    shifted = [name.split("/")[1:] for name in sets if name.startswith("shift/")]
+    return {
+        "by": [name for name in cells["method"].unique() if name not in (POSTERIOR, ENSEMBLE)],
+        "ood": [name.removeprefix("ood/") for name in sets if name.startswith("ood/")],
+        "shift": bool(shifted),
+        "corruptions": list(dict.fromkeys(corruption for corruption, _ in shifted)),
+        "severities": sorted({int(severity) for _, severity in shifted}),
+    }
+
+
+def _is_there(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
+    """Return True if an OOD set can be read, or downloaded."""
+    try:
+        ood_datasets.load(name, root=root, size=32, channels=3, in_distribution="", limit=1)
+    except DatasetError as error:
+        say(f"left out: {error}")
+        return False
+    return True

@@ -1,0 +1,36 @@
+"""Metrics on resampled test examples, against the metrics of the resamples themselves."""
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from evaluated_runs import random_prediction
+
+from probattn.experiments.evaluation.resampling import resampled_metrics
+from probattn.inference import Prediction, metrics
+
+
+def numbers(n=60):
+    torch.manual_seed(0)
+    law = dist.Normal(torch.randn(3, n, 1), 0.5 + torch.rand(3, n, 1)).to_event(1)
+    mean = law.mean.mean(0)
+    variance = law.variance.mean(0) + law.mean.var(0, correction=0)
+    return Prediction(mean=mean, variance=variance, labels=torch.randn(n, 1), components=(law,))
+
+
+@pytest.mark.parametrize(("prediction", "count"), [(random_prediction(150, 4), 8), (numbers(), 5)])
+def test_each_value_is_the_metric_of_its_resample(prediction, count):
+    values = resampled_metrics(prediction, resamples=120, seed=7)
+    assert len(values) == count
+    draws = np.random.default_rng(7).integers(len(prediction), size=(120, len(prediction)))
+    for number in (0, 1, 119):  # the last one of another chunk
+        expected = metrics.evaluate(prediction[torch.as_tensor(draws[number])])
+        found = {key: value[number] for key, value in values.items()}
+        assert found == pytest.approx({key: expected[key] for key in found}, rel=1e-6)
+
+
+def test_predictions_that_are_all_right_have_no_ranking():
+    values = resampled_metrics(Prediction(probs=torch.eye(3), labels=torch.arange(3)), resamples=10)
+    assert (values["accuracy"] == 1).all()
+    assert np.isnan(values["auroc"]).all()
+    assert np.isnan(values["fpr95"]).all()
