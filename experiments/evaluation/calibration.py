@@ -1,4 +1,4 @@
-"""What a run's predictions need to be acted on, fitted on its validation data and stored beside its weights."""
+"""Calibration of a run: temperature, conformal sets or intervals, abstention; fitted to its validation data."""
 
 import math
 import warnings

@@ -22,7 +22,7 @@ _DIGITS = {
 
 
 class Notation(NamedTuple):
-    """How a column writes its numbers: the decimal mark, and the currency or unit around every number."""
+    """Notation of the numbers of a column: the decimal mark, and the currency or unit around every number."""
 
     decimal: str = "."
     before: str = ""

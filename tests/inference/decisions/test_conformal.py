@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from probattn.inference import FewExamplesWarning, Prediction
-from probattn.inference.decisions.conformal import LAC
+from probattn.inference.decisions.conformal import LAC, ByClass
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.inference.FewExamplesWarning")
 
@@ -144,3 +144,23 @@ def test_few_calibration_examples_are_said_with_the_coverage_that_they_may_give(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LAC(alpha=0.1).fit_prediction(Prediction(probs=probs, labels=labels))
+
+
+def test_sets_by_class_cover_each_class_by_its_own_quantile():
+    torch.manual_seed(0)
+    labels = torch.arange(3).repeat_interleave(torch.tensor([400, 400, 5]))
+    strength = torch.tensor([3.0, 0.75, 1.5])  # the classes differ in how easy they are
+    probs = (torch.randn(805, 3, dtype=torch.float64) + torch.eye(3)[labels] * strength).softmax(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewExamplesWarning)
+        sets = ByClass(alpha=0.2).fit_prediction(Prediction(probs=probs, labels=labels))
+        few = ByClass(alpha=0.1).fit_prediction(Prediction(probs=probs, labels=labels))
+    for label, rank in ((0, 321), (1, 321), (2, 5)):  # ⌈(n + 1) 0.8⌉-th smallest score of the class, by hand
+        scores = sorted((1 - probs[labels == label, label]).tolist())
+        assert sets.quantile[label].item() == scores[rank - 1]
+    members = sets.sets(probs)
+    assert torch.equal(members, 1 - probs <= sets.quantile)
+    for label in (0, 1):
+        assert 0.8 <= members[labels == label, label].double().mean() < 0.81
+    assert few.quantile[2] == math.inf
+    assert few.sets(probs)[:, 2].all()
