@@ -14,6 +14,7 @@ from probattn.experiments.runs.sources import Part
 from probattn.guides import Guide
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
 from probattn.inference.imports import MissingExtraError
+from probattn.inference.methods.gp_readout import with_gp_readout
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.models import Supervised
@@ -26,6 +27,7 @@ TITLES = {
     "mc-dropout": "MC dropout",
     "laplace": "KFLLLA",
     "sv-dkl": "SV-DKL",
+    "anchored": "anchored readout",
     "temperature": "temperature scaling",
 }
 OF_NUMBERS = (POSTERIOR, "refit", "mc-dropout")
@@ -126,6 +128,11 @@ def _fit_base(run: TrainedRun, name: str, num_samples: int) -> Method:
         predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
         last_layer = LAST_LAYER[name](predictor).fit(run.batches(run.dataset.train, by_length=True))
         return lambda forward: last_layer.predict_features(forward.features)
+    if name == "anchored":
+        predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
+        parts = (run.batches(part, by_length=True) for part in (run.dataset.train, run.dataset.valid))
+        anchored = with_gp_readout(predictor, *parts)
+        return lambda forward: forward.seeded(anchored.predict)
     if name == "mc-dropout":
         return lambda forward: MCDropout(forward.predictor).predict(forward.batches)
     if name == "refit":

@@ -116,4 +116,5 @@ def _network(
         return TextTransformer(dataset.tokens.embedding(network.dim), attention=attention(None), **sizes)
     channels, size = dataset.train.images.shape[1:3]
     sizes |= {"classes": outputs, "image_size": size, "patch_size": network.patch_size, "channels": channels}
-    return ViT(attention=attention((size // network.patch_size) ** 2), **sizes)
+    tokens = (size // network.patch_size) ** 2
+    return ViT(attention=attention(tokens), standardise=network.standardise, **sizes)

@@ -139,11 +139,7 @@ def risk_coverage(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         coverage ``(n,)``, ascending to 1, and risk ``(n,)``, in [0, 1]; float64, on the CPU.
     """
-    confidence, correct = confidence_and_correct(probs, labels)
-    confidence, order = confidence.sort(descending=True)
-    _, group, size = torch.unique_consecutive(confidence, return_inverse=True, return_counts=True)
-    wrong = torch.zeros(len(size), dtype=torch.float64).index_add_(0, group, (~correct[order]).double())
-    risk = _running_mean((wrong / size)[group])
+    risk = ranking.risks(*confidence_and_correct(probs, labels))
     return torch.arange(1, len(risk) + 1, dtype=torch.float64) / len(risk), risk
 
 
@@ -159,11 +155,7 @@ def eaurc(probs: Tensor, labels: Tensor) -> float:
     sorting, not by the paper's approximation r + (1 − r) ln(1 − r), so a perfect ranking has exactly 0.
     """
     _, correct = confidence_and_correct(probs, labels)
-    return aurc(probs, labels) - float(_running_mean((~correct).double().sort().values).mean())
-
-
-def _running_mean(values: Tensor) -> Tensor:
-    return values.cumsum(0) / torch.arange(1, len(values) + 1)
+    return aurc(probs, labels) - float(ranking.risks(correct.double(), correct).mean())
 
 
 def auroc(probs: Tensor, labels: Tensor) -> float:

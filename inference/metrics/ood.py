@@ -101,10 +101,34 @@ def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Predict
         ood: prediction of OOD inputs.
         fitted_on: prediction of other in-distribution inputs, such as the validation set; see :func:`scores`.
 
+    Returns:
+        The metrics of :func:`detection_metrics`, and ``aurc`` of :func:`aurc_with_unknowns` where there are labels.
+
     Raises:
         ValueError: as for :func:`scores`.
     """
     id_scores, ood_scores = scores(in_distribution, fitted_on=fitted_on), scores(ood, fitted_on=fitted_on)
     names = [name for name in id_scores if name in ood_scores]
     informative = [n for n in names if n != "mutual_information" or id_scores[n].any() or ood_scores[n].any()]
-    return {name: detection_metrics(id_scores[name], ood_scores[name]) for name in informative}
+    rows = {name: detection_metrics(id_scores[name], ood_scores[name]) for name in informative}
+    if in_distribution.labels is None:
+        return rows
+    correct = in_distribution.probs.argmax(1).cpu() == in_distribution.labels.cpu()
+    return {
+        name: row | {"aurc": aurc_with_unknowns(id_scores[name], ood_scores[name], correct=correct)}
+        for name, row in rows.items()
+    }
+
+
+def aurc_with_unknowns(id_scores: Tensor, ood_scores: Tensor, *, correct: Tensor) -> float:
+    """Area under the risk–coverage curve of in-distribution and OOD inputs together, 0 to 1.
+
+    Inputs are accepted from the lowest score on. Answers to OOD inputs count as wrong.
+
+    Args:
+        id_scores: scores ``(n,)`` of in-distribution inputs; higher means more out-of-distribution.
+        ood_scores: scores ``(m,)`` of OOD inputs.
+        correct: True where the answer to an in-distribution input is right ``(n,)``.
+    """
+    known = torch.cat([correct.cpu(), torch.zeros(len(ood_scores), dtype=torch.bool)])
+    return float(ranking.risks(-torch.cat([id_scores, ood_scores]).cpu().double(), known).mean())

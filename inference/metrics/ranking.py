@@ -5,6 +5,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 
@@ -30,6 +31,17 @@ def fpr95(scores: Tensor, positive: Tensor) -> float:
         return math.nan
     rates, recall, _ = roc_curve(positive.numpy(), scores.numpy(), drop_intermediate=False)
     return float(rates[recall >= 0.95].min())
+
+
+def risks(scores: Tensor, positive: Tensor) -> Tensor:
+    """Share of negative examples among the k with the highest scores, for k = 1…n ``(n,)``, float64.
+
+    Each example of a group with equal scores counts as the group's mean: the exact expectation over random ties.
+    """
+    scores, order = scores.sort(descending=True)
+    _, group, size = torch.unique_consecutive(scores, return_inverse=True, return_counts=True)
+    negative = torch.zeros(len(size), dtype=torch.float64).index_add_(0, group, (~positive[order]).double())
+    return (negative / size)[group].cumsum(0) / torch.arange(1, len(scores) + 1)
 
 
 def _is_constant(positive: Tensor) -> bool:
