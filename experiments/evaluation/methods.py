@@ -14,8 +14,8 @@ from probattn.experiments.runs.sources import Part
 from probattn.guides import Guide
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
 from probattn.inference.imports import MissingExtraError
-from probattn.inference.methods.gp_readout import with_gp_readout
 from probattn.inference.methods.features import Features, features
+from probattn.inference.methods.gp_readout import with_gp_readout
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.models import Supervised
 

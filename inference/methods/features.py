@@ -23,26 +23,32 @@ class Features:
     """
 
     values: Tensor
-    head: nn.Linear
+    head: nn.Module
     prediction: Prediction
 
 
-def features(predictor: SampledPredictor, data: Tensor | Iterable) -> Features:
+def features(predictor: SampledPredictor, data: Tensor | Iterable, *, head: nn.Module | None = None) -> Features:
     """Compute the inputs of the last layer while a predictor predicts.
 
     Args:
         predictor: predictor of one class per example, with a model whose network is ``model.network`` and ends in an
             ``nn.Linear``, the one that was defined last.
         data: as for ``predict``; features and labels are from one pass, so loaders may shuffle.
+        head: another module that maps features to logits, in place of the last ``nn.Linear``.
 
     Raises:
         ValueError: a prediction that is not the softmax of that layer's output; as ``predict`` raises.
     """
-    return _features(predictor, predictor.predict, data)
+    return _features(predictor, predictor.predict, data, head=head)
 
 
-def _features(predictor: SampledPredictor, predict: Callable[..., Prediction], *data: Tensor | Iterable) -> Features:
-    head, latest, recorded = last_linear(predictor), [], []
+def _features(
+    predictor: SampledPredictor,
+    predict: Callable[..., Prediction],
+    *data: Tensor | Iterable,
+    head: nn.Module | None = None,
+) -> Features:
+    head, latest, recorded = head or last_linear(predictor), [], []
 
     def record_latest(head: nn.Module, inputs: tuple[Tensor]) -> None:
         latest[:] = inputs

@@ -1,8 +1,9 @@
-"""A Gaussian process on the features of a network's last layer, anchored in the training data (ours)."""
+"""Gaussian processes on the features of a network, anchored in the training data (ours)."""
 
 import copy
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 import pyro.distributions as dist
 import torch
@@ -11,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from probattn import families, guides
-from probattn.attention.options import check_positive
+from probattn.attention.options import check_choice, check_positive
 from probattn.functional import jitter
 from probattn.functional.kernels import rbf
 from probattn.inference.methods.features import Features, features, last_linear, training_labels
@@ -28,34 +29,25 @@ REPEATS = 8
 """Repetitions of the samples of held-out data by which amplitude and temperature are chosen."""
 
 
-class GPReadout(SiteModule):
-    """Linear head plus a GP of fixed amplitude: logits = head(h) / τ + a (u ψ(h) + √(1 − ‖ψ(h)‖²) ε), h normalised.
+class FeatureGP(SiteModule):
+    """GP of unit variance on normalised features h: u ψ(h) + √(1 − ‖ψ(h)‖²) ε for each output.
 
-    u ~ N(0, I) weighs M features ψ of anchors, which are training features (see :mod:`probattn.functional.anchored`);
-    ε ~ N(0, 1) is the variance that they do not explain. Far from the anchors the variance of a logit is a², near them
-    that of the posterior of u. So its mutual information is a distance to the training data.
-
-    Sites: ``u``, latent, global, event ``(class, anchor)``; ``residual``, latent, local, event ``(class,)``, whose
-    posterior is its prior.
+    u ~ N(0, I) weighs M features ψ of anchors (see :mod:`probattn.functional.anchored`); ε ~ N(0, 1) is the variance
+    that they do not explain. Sites: ``u``, latent, global, event ``(output, anchor)``; ``residual``, latent, local,
+    event ``(output,)``, whose posterior is its prior.
 
     Args:
-        head: linear layer to the logits.
+        dim: width D of the features.
+        outputs: number of outputs.
         anchors: M.
-        amplitude: a.
-        temperature: τ.
     """
 
-    def __init__(
-        self, head: nn.Linear, *, anchors: int = 128, amplitude: float = 1.0, temperature: float = 1.0
-    ) -> None:
+    def __init__(self, dim: int, outputs: int, *, anchors: int) -> None:
         super().__init__()
-        check_positive(anchors=anchors, amplitude=amplitude, temperature=temperature)
-        self.head = head
-        for name, value in (("amplitude", amplitude), ("temperature", temperature), ("lengthscale", 1.0)):
-            self.register_buffer(name, head.weight.new_tensor(value))
-        points = torch.randn(anchors, head.in_features).to(head.weight)
-        self.register_buffer("anchors", F.layer_norm(points, points.shape[1:]))
-        self.register_buffer("whitening", torch.eye(anchors).to(head.weight))
+        self.outputs = outputs
+        self.register_buffer("lengthscale", torch.ones(()))
+        self.register_buffer("anchors", F.layer_norm(torch.randn(anchors, dim), (dim,)))
+        self.register_buffer("whitening", torch.eye(anchors))
         self._whiten()
 
     def place(self, hidden: Tensor) -> None:
@@ -85,24 +77,114 @@ class GPReadout(SiteModule):
         points = F.layer_norm(hidden, hidden.shape[-1:]) / self.lengthscale
         return rbf(points, self.anchors / self.lengthscale) @ self.whitening
 
+    def posterior_tril(self, hidden: Tensor) -> Tensor:
+        """Return L with L Lᵀ = (I + s⁻² Σ ψ ψᵀ)⁻¹ ``(M, M)`` over training features ``(n, D)``."""
+        psi = self.kernel_features(hidden).double()
+        precision = psi.new_ones(psi.shape[1]).diag() + psi.mT @ psi / NOISE**2
+        return torch.linalg.cholesky(torch.linalg.inv(precision)).to(self.whitening)
+
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``u``."""
-        return {"u": dist.Normal(0.0, self.anchors.new_ones(self.head.out_features, len(self.anchors))).to_event(2)}
+        return {"u": dist.Normal(0.0, self.anchors.new_ones(self.outputs, len(self.anchors))).to_event(2)}
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, D)``."""
+        """Return draws ``(*draws, batch, outputs)`` at features ``(*draws, batch, D)``."""
         u, psi = self.sample("u", self.sites()["u"]), self.kernel_features(hidden)
-        process = (psi.unsqueeze(-2) @ u.mT).squeeze(-2)
-        unit = dist.Normal(torch.zeros_like(process), 1.0).to_event(1)
+        explained = (psi.unsqueeze(-2) @ u.mT).squeeze(-2)
+        unit = dist.Normal(torch.zeros_like(explained), 1.0).to_event(1)
         rest = (1 - psi.square().sum(-1, keepdim=True)).clamp(min=0).sqrt()
-        process = process + rest * self.sample_local("residual", unit, unit)
-        return self.head(hidden) / self.temperature + self.amplitude * process
+        return explained + rest * self.sample_local("residual", unit, unit)
+
+
+class GPReadout(nn.Module):
+    """Linear head plus a sum of GPs of fixed amplitude: logits = head(h) / τ + a L^(−1/2) Σ_l f_l(h_l).
+
+    Far from the anchors, which are training features, the variance of a logit is a²; near them it is that of the
+    posterior. So its mutual information is a distance to the training data.
+
+    Args:
+        head: linear layer to the logits.
+        anchors: M, of each GP.
+        depths: L, the number of GPs.
+        amplitude: a.
+        temperature: τ.
+    """
+
+    def __init__(
+        self,
+        head: nn.Linear,
+        *,
+        anchors: int = 128,
+        depths: int = 1,
+        amplitude: float = 1.0,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__()
+        check_positive(anchors=anchors, depths=depths, amplitude=amplitude, temperature=temperature)
+        self.head, sizes = head, (head.in_features, head.out_features)
+        self.processes = nn.ModuleList(FeatureGP(*sizes, anchors=anchors).to(head.weight) for _ in range(depths))
+        self.register_buffer("amplitude", head.weight.new_tensor(amplitude))
+        self.register_buffer("temperature", head.weight.new_tensor(temperature))
+
+    def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Split features ``(..., L D)`` into those of each depth ``(..., D)``, the head's own last."""
+        return hidden.chunk(len(self.processes), -1)
+
+    def place(self, hidden: Tensor) -> None:
+        """Set anchors and length scales by training features ``(n, L D)``, see :meth:`FeatureGP.place`."""
+        for process, part in zip(self.processes, self.split(hidden), strict=True):
+            process.place(part)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
+        parts = self.split(hidden)
+        total = sum(process(part) for process, part in zip(self.processes, parts, strict=True))
+        return self.head(parts[-1]) / self.temperature + self.amplitude / math.sqrt(len(parts)) * total
+
+
+class _AllDepths(nn.Sequential):
+    """Blocks whose output has the tokens after each block, one after the other in the last dimension."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        states = []
+        for block in self:
+            x = block(x) if mask is None else block(x, mask)
+            states.append(x)
+        return torch.cat(torch.broadcast_tensors(*states), -1)
+
+
+class _LastNorm(nn.Module):
+    """Norm of the last of several features that stand one after the other."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        *others, last = x.split(self.norm.normalized_shape[0], -1)
+        return torch.cat([*others, self.norm(last)], -1)
+
+
+class _HeadOfLast(nn.Module):
+    """Linear head on the last of several features that stand one after the other."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden[..., -self.head.in_features :])
 
 
 def with_gp_readout(
-    predictor: PosteriorPredictive, train: Iterable, valid: Iterable, *, anchors: int = 128
+    predictor: PosteriorPredictive,
+    train: Iterable,
+    valid: Iterable,
+    *,
+    anchors: int = 128,
+    depths: Literal["last", "all"] = "last",
 ) -> PosteriorPredictive:
-    """Put a GP on the last layer of a trained model; nothing is trained, and the model is copied.
+    """Put GPs on the features of a trained model; nothing is trained, and the model is copied.
 
     The posterior of u is N(0, (I + s⁻² Σ ψ ψᵀ)⁻¹) over the training features, in closed form; a and τ have the lowest
     NLL on validation data. For the optimum of the ELBO in its place, call :func:`~probattn.inference.refit_guide` on
@@ -112,44 +194,54 @@ def with_gp_readout(
         predictor: predictor of one class per example, whose network ends in an ``nn.Linear``.
         train: batches of training data without augmentation.
         valid: batches of validation data with labels.
-        anchors: number of anchors, at most that of the training examples.
+        anchors: number of anchors of each GP, at most that of the training examples.
+        depths: ``"last"``, the input of the head, or ``"all"``, the mean token after each block of one of
+            :mod:`probattn.models`' transformers.
 
     Returns:
         A predictor of as many samples.
     """
-    seen, held_out = features(predictor, train), features(predictor, valid)
+    check_choice("depths", depths, ("last", "all"))
     given = guides.for_model(predictor.model) if predictor.guide is None else predictor.guide
     model, guide = copy.deepcopy((predictor.model, given))
-    path = next(path for path, part in predictor.model.named_modules() if part is last_linear(predictor))
-    readout = GPReadout(model.get_submodule(path), anchors=min(anchors, seen.values.shape[1]))
+    base, number = PosteriorPredictive(model, guide, num_samples=predictor.num_samples), 1
+    head = last_linear(base)
+    path, reads = next(path for path, part in model.named_modules() if part is head), head
+    if depths == "all":
+        number, reads = len(model.network.blocks), _HeadOfLast(head)
+        model.network.blocks, model.network.norm = _AllDepths(*model.network.blocks), _LastNorm(model.network.norm)
+        model.set_submodule(path, reads)
+    seen, held_out = (features(base, data, head=reads) for data in (train, valid))
+    readout = GPReadout(head, anchors=min(anchors, seen.values.shape[1]), depths=number)
     model.set_submodule(path, readout)
     model.set_path("")
     hidden = _one_sample(seen)
     readout.place(hidden)
-    psi = readout.kernel_features(hidden).double()
-    precision = psi.new_ones(psi.shape[1]).diag() + psi.mT @ psi / NOISE**2
-    (prior,) = readout.sites().values()
-    posterior = families.Full(prior, init_loc=0.0)
-    tril = torch.linalg.cholesky(torch.linalg.inv(precision)).to(readout.whitening)
-    posterior.raw_tril.data.copy_(families.TRIL.inv(tril))
-    guide.cover(readout.site("u"), posterior)
-    _fit_scales(readout, held_out, tril, num_samples=predictor.num_samples or 1)
+    parts = zip(readout.processes, readout.split(hidden), strict=True)
+    trils = [process.posterior_tril(part) for process, part in parts]
+    for process, tril in zip(readout.processes, trils, strict=True):
+        posterior = families.Full(process.sites()["u"], init_loc=0.0)
+        posterior.raw_tril.data.copy_(families.TRIL.inv(tril))
+        guide.cover(process.site("u"), posterior)
+    _fit_scales(readout, held_out, trils, num_samples=predictor.num_samples or 1)
     return PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
 
 
 @torch.no_grad()
-def _fit_scales(readout: GPReadout, held_out: Features, tril: Tensor, *, num_samples: int) -> None:
+def _fit_scales(readout: GPReadout, held_out: Features, trils: list[Tensor], *, num_samples: int) -> None:
     """Set the largest amplitude whose NLL of held-out data, by S samples, is the lowest up to its standard error.
 
-    In-distribution data hardly tell small amplitudes apart, and with a small one the GP says nothing elsewhere. Each
+    In-distribution data hardly tell small amplitudes apart, and with a small one the GPs say nothing elsewhere. Each
     amplitude has the temperature of its lowest NLL.
     """
-    hidden, labels = _one_sample(held_out), training_labels(held_out)
-    psi, logits = readout.kernel_features(hidden), readout.head(hidden)
-    variance = 1 - psi.square().sum(-1) + (psi @ tril).square().sum(-1)
+    hidden, labels = readout.split(_one_sample(held_out)), training_labels(held_out)
+    logits, variances = readout.head(hidden[-1]), []
+    for process, part, tril in zip(readout.processes, hidden, trils, strict=True):
+        psi = process.kernel_features(part)
+        variances.append((1 - psi.square().sum(-1)).clamp(min=0) + (psi @ tril).square().sum(-1))
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(REPEATS, num_samples, *logits.shape, generator=generator).to(logits)
-    noise = variance.clamp(min=0).sqrt().unsqueeze(-1) * noise
+    noise = torch.stack(variances).mean(0).sqrt().unsqueeze(-1) * noise
 
     def losses(amplitude: float, temperature: float) -> Tensor:
         log_probs = (logits / temperature + amplitude * noise).log_softmax(-1).logsumexp(1)

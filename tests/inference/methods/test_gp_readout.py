@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors
+from probattn.draws import at_mean
 from probattn.functional.kernels import rbf
 from probattn.inference import TrainOptions, fit, load, predict, save
-from probattn.inference.methods.gp_readout import NOISE, GPReadout, with_gp_readout
+from probattn.inference.methods.gp_readout import NOISE, FeatureGP, GPReadout, with_gp_readout
 from probattn.inference.prediction.predictor import PosteriorPredictive
 from probattn.models import Classifier, ViT
 
@@ -34,7 +35,7 @@ def fitted(request):
 def test_with_an_anchor_at_each_example_the_variance_is_that_of_exact_regression():
     torch.manual_seed(0)
     train, new = torch.randn(12, 6, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
-    readout = GPReadout(nn.Linear(6, CLASSES).double(), anchors=12)
+    readout = FeatureGP(6, CLASSES, anchors=12).double()
     readout.place(train)
     psi, psi_new = readout.kernel_features(train), readout.kernel_features(new)
     covariance = torch.linalg.inv(torch.eye(12, dtype=psi.dtype) + psi.mT @ psi / NOISE**2)
@@ -52,8 +53,8 @@ def test_draws_have_the_variance_of_the_posterior(fitted):
     with torch.no_grad(), draws(20_000):
         hidden = torch.randn(2, 8, dtype=torch.float64)
         sampled = poutine.replay(local_posteriors(readout), poutine.trace(guide).get_trace(x))(hidden)
-    psi = readout.kernel_features(hidden)
-    tril = guide.network.head.u.scale_tril[0]
+    psi = readout.processes[0].kernel_features(hidden)
+    tril = guide.get_submodule("network.head.processes.0.u").scale_tril[0]
     variance = readout.amplitude**2 * (1 - psi.square().sum(-1) + (psi @ tril).square().sum(-1))
     torch.testing.assert_close(sampled.mean(0), readout.head(hidden) / readout.temperature, rtol=0, atol=0.3)
     torch.testing.assert_close(sampled.var(0), variance[:, None].expand(-1, CLASSES), rtol=0.05, atol=0)
@@ -62,18 +63,18 @@ def test_draws_have_the_variance_of_the_posterior(fitted):
 @pytest.mark.parametrize("fitted", ["softmax"], indirect=True)
 def test_the_posterior_is_that_of_bayesian_linear_regression(fitted):
     predictor, result, x = fitted
-    readout = result.model.network.head
+    readout = result.model.network.head.processes[0]
     hidden = []
     with predictor.model.network.head.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0])):
         predict(predictor.model, predictor.guide, x)
     psi = readout.kernel_features(torch.cat(hidden))
     covariance = torch.linalg.inv(torch.eye(20, dtype=psi.dtype) + psi.mT @ psi / NOISE**2)
-    tril = result.guide.network.head.u.scale_tril
+    tril = result.guide.get_submodule("network.head.processes.0.u").scale_tril
     torch.testing.assert_close(tril @ tril.mT, covariance.expand(CLASSES, -1, -1))
 
 
 def test_far_from_the_training_data_the_logits_have_the_variance_of_the_prior(fitted):
-    readout = fitted[1].model.network.head
+    readout = fitted[1].model.network.head.processes[0]
     readout.lengthscale.fill_(1e-3)
     psi = readout.kernel_features(torch.randn(4, 8, dtype=torch.float64))
     assert psi.square().sum(-1).max() < 1e-6
@@ -83,7 +84,7 @@ def test_the_network_below_is_copied_and_runs_as_before(fitted):
     predictor, result, x = fitted
     assert isinstance(predictor.model.network.head, nn.Linear)
     sites = {name for name, _ in guides.latent_sites(result.model)}
-    assert sites == {name for name, _ in guides.latent_sites(predictor.model)} | {"network.head.u"}
+    assert sites == {name for name, _ in guides.latent_sites(predictor.model)} | {"network.head.processes.0.u"}
     calls = []
     with result.model.network.embed.register_forward_hook(lambda *_: calls.append(1)):
         prediction = predict(result.model, result.guide, x, num_samples=4, seed=0)
@@ -107,8 +108,43 @@ def test_trains_as_a_layer_of_a_network():
     model.network.head = GPReadout(model.network.head, anchors=5).double()
     model.set_path("")
     guide = guides.for_model(model)
-    assert set(guide.sites) == {"network.blocks.0.attention.u", "network.head.u"}
+    assert set(guide.sites) == {"network.blocks.0.attention.u", "network.head.processes.0.u"}
     x, y = torch.randn(20, 1, 4, 4, dtype=torch.float64), torch.randint(CLASSES, (20,))
-    before = guide.network.head.u.loc.detach().clone()
+    before = guide.get_submodule("network.head.processes.0.u").loc.detach().clone()
     fit(model, guide, [(x, y)], options=TrainOptions(epochs=2), progress=False)
-    assert not torch.equal(guide.network.head.u.loc, before)
+    assert not torch.equal(guide.get_submodule("network.head.processes.0.u").loc, before)
+
+
+def test_with_all_depths_each_block_has_its_gp():
+    """The variance of the logits is that of the mean of the GPs, each on the mean token after its block."""
+    torch.manual_seed(0)
+    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "depth": 3, "heads": 2, "mlp_dim": 8}
+    attention = ["softmax", KEPSVGPAttention.partial(rank=2), "softmax"]
+    model = Classifier(ViT(**sizes, classes=CLASSES, attention=attention), num_data=60).double()
+    predictor = PosteriorPredictive(model, guides.for_model(model), num_samples=4)
+    x, y = torch.randn(60, 1, 4, 4, dtype=torch.float64), torch.randint(CLASSES, (60,))
+    result = with_gp_readout(predictor, [(x, y)], [(x[:30], y[:30])], anchors=10, depths="all")
+    readout, pooled = result.model.network.head, []
+    hooks = [
+        block.register_forward_hook(lambda *run: pooled.append(run[-1].mean(-2))) for block in model.network.blocks
+    ]
+    with torch.no_grad(), at_mean():
+        hidden = model.network.norm(model.network.blocks(model.network.tokens(x)).mean(-2))
+        expected, new = model.network.head(hidden), result.model.network
+        inputs = readout.split(new.norm(new.blocks(new.tokens(x)).mean(-2)))
+    for hook in hooks:
+        hook.remove()
+    for ours, theirs in zip(inputs, [*pooled[:2], hidden], strict=True):
+        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(readout.head(inputs[-1]), expected)
+    variance = 0.0
+    for depth, (process, part) in enumerate(zip(readout.processes, inputs, strict=True)):
+        psi = process.kernel_features(part)
+        tril = result.guide.get_submodule(f"network.head.processes.{depth}.u").scale_tril[0]
+        variance = variance + (1 - psi.square().sum(-1) + (psi @ tril).square().sum(-1)) / 3
+    stacked = torch.cat(inputs, -1)
+    with torch.no_grad(), draws(20_000):
+        u = poutine.trace(result.guide).get_trace(x)
+        logits = poutine.replay(local_posteriors(readout), u)(stacked[:4])
+    expected = (readout.amplitude**2 * variance[:4, None]).expand(-1, CLASSES)
+    torch.testing.assert_close(logits.var(0), expected, rtol=0.06, atol=0)
