@@ -39,11 +39,14 @@ from probattn.inference.io.safetensors_io import load_safetensors as load_safete
 from probattn.inference.io.safetensors_io import save_safetensors as save_safetensors
 from probattn.inference.io.warm_start import warm_start as warm_start
 from probattn.inference.methods.ensemble import Ensemble as Ensemble
+from probattn.inference.methods.gp_readout import GPReadout as GPReadout
+from probattn.inference.methods.gp_readout import with_gp_readout as with_gp_readout
 from probattn.inference.methods.laplace import Laplace as Laplace
 from probattn.inference.methods.mc_dropout import MCDropout as MCDropout
 from probattn.inference.methods.sv_dkl import SVDKL as SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling as TemperatureScaling
 from probattn.inference.non_finite import NonFiniteError as NonFiniteError
+from probattn.inference.posterior.branches import Branches as Branches
 from probattn.inference.posterior.refit_guide import GuideRefit as GuideRefit
 from probattn.inference.posterior.refit_guide import refit_guide as refit_guide
 from probattn.inference.posterior.sgld import sgld as sgld

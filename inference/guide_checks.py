@@ -41,11 +41,12 @@ def check(model: Program, guide: nn.Module) -> None:
     """
     check_local(guide)
     known = set(unwrapped(model).modules())
+    covered = {site for part in guide.modules() if isinstance(part, Guide) for site in part.sites}
     for part in guide.modules():
         if isinstance(part, Guide) and unwrapped(part._model[0]) not in known:
             raise ValueError("the guide was built for another model: copy both together, copy.deepcopy((model, guide))")
         for site, prior in latent_sites(model) if isinstance(part, AutoDelta | AutoLaplaceApproximation) else ():
-            if stddev_of(prior).requires_grad:
+            if site not in covered and stddev_of(prior).requires_grad:
                 raise ValueError(
                     f"a point mass on {site} has an unbounded density as the learned Λ runs to 0: build the layer with "
                     'learn_scale=False, or use guides.for_model(model, "delta")'
