@@ -48,8 +48,8 @@ def main() -> NoReturn:
         if message is None:
             raise
         fail(message, status=getattr(error, "exit_code", 1))
-    if status == 130:
-        print("stopped", file=sys.stderr)
+    if status == 130:  # Ctrl-C
+        print("stopped; the same command continues where it was, that of train with --resume", file=sys.stderr)
     raise SystemExit(status or 0)
 
 

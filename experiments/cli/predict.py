@@ -5,32 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, SEED, Sets, check_file, fail, say, show_metrics
+from probattn.experiments.cli.terminal import COUNT, Sets, fail, say, show_metrics, writable
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from probattn.experiments.sharing.pipeline import Pipeline
 
 INPUTS = "Images and folders; texts: files with a text a line, .csv, .tsv or .jsonl, - for stdin; tables: .csv, …"
 COLUMN = "Column of the texts in .csv, .tsv and .jsonl files; default that of training."
-DELIMITER = "Character between the cells of .csv; default that of training."
-FORMAT = "Output; default: by the suffix of --out, else table. Others have all probabilities."
-Format = Literal["table", "jsonl", "csv"]
+OUT = "File .csv or .jsonl to write, with all probabilities; - prints .jsonl."
+Out = Annotated[Path | None, typer.Option(callback=writable, dir_okay=False, metavar="FILE", help=OUT)]
 Measure = Literal["entropy", "mutual_information", "confidence", "std"]
-# What the columns of the answers mean, of numbers and of classes, without and with a calibration.
-NUMBERS = """\
-std: of the predictive distribution; all in the units of the label
-low, high: {level:g} % interval, which holds the label with that probability """
-CLASSES = """\
-confidence: probability of the class, the mean over {samples} posterior samples
-entropy: total uncertainty in nats, at most that of {classes} classes equally likely
-mutual information: how much samples disagree, not whether an input is like the training data
-"""
-SETS = """\
-set: holds the true class with probability {level:g} % for inputs like the validation data
-accepted: of these answers at most {risk:g} % are expected to be wrong
-both were calibrated with {calibrated} samples"""
 
 
 def predict(
@@ -38,68 +22,62 @@ def predict(
     inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT...", help=INPUTS)] = None,
     text: Annotated[list[str] | None, typer.Option(help="A text itself; may be given several times.")] = None,
     column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
-    delimiter: Annotated[str | None, typer.Option(metavar="CHAR", help=DELIMITER)] = None,
-    format: Annotated[Format | None, typer.Option(help=FORMAT)] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File .csv or .jsonl to write.")] = None,
+    out: Out = None,
     sort: Annotated[Measure | None, typer.Option(help="Sort from the most to the least uncertain.")] = None,
     sets: Sets = "plain",
-    calibration: Annotated[bool, typer.Option(help="Use what `probattn evaluate` has fitted.")] = True,
     num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default: of the run.")] = None,
-    seed: Annotated[int | None, typer.Option(**SEED, help="Seed of the samples; default: of the evaluation.")] = None,
 ) -> None:
     """Predict images, texts or rows of tables: class, confidence, uncertainty and the classes that are likely enough.
 
-    A regression answers with the mean and an interval.
+    A regression answers with the mean and an interval. Uses what `probattn evaluate` has fitted.
 
     Exits with status 1 if an input could not be read; the others are answered.
     """
     import pandas as pd
 
-    from probattn.experiments.sharing import answers as records
+    from probattn.experiments.reporting.tables import Table
+    from probattn.experiments.sharing.answers import sort_answers, to_csv, to_jsonl
     from probattn.experiments.sharing.inputs import read_inputs
     from probattn.experiments.sharing.pipeline import Pipeline
     from probattn.inference.io.files import write_bytes
 
-    check_file(out)
-    if out is not None:
-        format = format or {".jsonl": "jsonl", ".csv": "csv"}.get(out.suffix.lower())
-        if format in (None, "table"):
-            raise ValueError(f"{out}: answers are written as .csv or .jsonl; choose another --out, or --format")
-    pipeline, answers = Pipeline.open(run), pd.DataFrame()
-    read = read_inputs(pipeline, inputs or [], text or [], column=column, delimiter=delimiter)
+    formats = {".jsonl": to_jsonl, ".csv": to_csv}
+    if out is not None and str(out) != "-" and out.suffix not in formats:
+        raise ValueError(f"{out}: answers are written as .csv or .jsonl; choose another --out")
+    pipeline, answers = Pipeline.from_pretrained(run), pd.DataFrame()
+    read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
-        options = {"calibrated": calibration, "by_class": sets == "by-class", "num_samples": num_samples, "seed": seed}
+        options = {"by_class": sets == "by-class", "num_samples": num_samples}
         answers = pipeline.answers(list(read.values.values()), names=list(read.values), **options)
-        answers = answers if sort is None else records.sort_answers(answers, sort)
-    if format not in (None, "table"):
-        content = {"jsonl": records.to_jsonl, "csv": records.to_csv}[format](answers, read.failures)
-        if out is None:
-            print(content, end="")
-        else:
-            write_bytes(out, content.encode())
-            say(f"{out}: {len(answers)} answers")
+        answers = answers if sort is None else sort_answers(answers, sort)
+    if str(out) == "-":
+        print(to_jsonl(answers, read.failures), end="")
+    elif out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(out, formats[out.suffix](answers, read.failures).encode())
+        say(f"{out}: {len(answers)} answers")
     elif len(answers):
-        _show(pipeline, answers, samples=num_samples or pipeline.num_samples, calibrated=calibration)
+        frame = answers.drop(columns="probs", errors="ignore").map(_cell)
+        show_metrics(Table(frame.rename(columns=lambda name: name.replace("_", " ")), note=_legend(pipeline)))
     if read.failures:
         names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
         fail("\n".join([f"{len(names)} of {len(names) + len(answers)} inputs could not be read", *names]))
 
 
-def _show(pipeline: "Pipeline", answers: "pd.DataFrame", *, samples: int, calibrated: bool) -> None:
-    """Print the answers as a table, with what its columns mean."""
-    from probattn.experiments.reporting.tables import Table
-
-    fit, classes = pipeline.calibration if calibrated else None, len(pipeline.classes)
-    if classes:
-        words = CLASSES + (SETS if fit else "no prediction sets: `probattn evaluate RUN` fits them")
-    else:
-        words = NUMBERS + ("for inputs like the validation data" if fit else "if the model is right")
-    values = {"level": 90, "samples": samples, "classes": classes}
-    if fit:
-        values |= {"level": 100 * fit.level, "risk": 100 * fit.max_risk, "calibrated": fit.num_samples}
-    frame = answers.drop(columns="probs", errors="ignore").map(_cell)
-    show_metrics(Table(frame.rename(columns=lambda name: name.replace("_", " "))))
-    say(words.format(**values))
+def _legend(pipeline: "Pipeline") -> str:
+    """Return what the columns of the answers mean."""
+    fit = pipeline.calibration
+    if not pipeline.classes:
+        level = f"{90 if fit is None else 100 * fit.level:g} %"
+        return f"std: of the predictive distribution; low, high: {level} interval; all in the units of the label"
+    entropy = f"total uncertainty in nats, at most that of {len(pipeline.classes)} classes equally likely"
+    information = "how much posterior samples disagree, not whether an input is like the training data"
+    lines = [f"entropy: {entropy}", f"mutual information: {information}"]
+    if fit is None:
+        return "\n".join([*lines, "no prediction sets: `probattn evaluate RUN` fits them"])
+    share = f"{100 * fit.level:g} % for inputs like the validation data"
+    risk = f"of these answers at most {100 * fit.max_risk:g} % are expected to be wrong"
+    return "\n".join([*lines, f"set: holds the true class with probability {share}", f"accepted: {risk}"])
 
 
 def _cell(value: Any) -> str:

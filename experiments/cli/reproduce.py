@@ -15,7 +15,7 @@ Scale = Annotated[Literal["full", "cpu"], typer.Option(help="cpu: reduced, and n
 SEEDS = {"min": 1, "max": terminal.MAX_RUNS, "help": "Runs of each model; default the paper's number, 2 for cpu."}
 Blocks = Annotated[list[str] | None, typer.Option(help="Blocks of the table, such as CIFAR-10; default all.")]
 Rows = Annotated[list[str] | None, typer.Option(help="Rows of the table, such as MSP; default all.")]
-Out = Annotated[Path, typer.Option(callback=terminal.check_folder, help="Folder of the runs and results.")]
+Out = Annotated[Path, typer.Option(callback=terminal.writable, file_okay=False, help="Folder of the runs and results.")]
 Workers = Annotated[int, typer.Option(**terminal.COUNT, help="Runs at a time; default: one per core.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")]
 
@@ -37,25 +37,24 @@ def reproduce(
 
     A command that was stopped continues where it was.
     """
-    with terminal.interruptible("the same command continues where it stopped"):
-        from probattn.experiments.studies import paper_comparison, reproduction
+    from probattn.experiments.studies import paper_comparison, reproduction
 
-        if list_ or name is None:
-            _show_entries()
-            return
-        chosen = {"blocks": block or (), "rows": row or (), "changes": set_ or ()}
-        plan = reproduction.plan(name, out=out, is_reduced=scale == "cpu", seeds=seeds, data=data, **chosen)
-        say(plan.title, style="bold")
-        for jobs in plan.jobs.values():
-            say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
-        if dry_run:
-            return
-        done = reproduction.run(plan, workers=workers, say=say)
-        table = paper_comparison.results(plan, list(done))
-        for block, shown in paper_comparison.tables(plan, table).items():
-            say(f"\n{block}", style="bold")
-            terminal.show_metrics(shown)
-        say("\n".join(map(str, paper_comparison.write(plan, table, done, out))))
+    if list_ or name is None:
+        _show_entries()
+        return
+    chosen = {"blocks": block or (), "rows": row or (), "changes": set_ or ()}
+    plan = reproduction.plan(name, out=out, is_reduced=scale == "cpu", seeds=seeds, data=data, **chosen)
+    say(plan.title, style="bold")
+    for jobs in plan.jobs.values():
+        say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
+    if dry_run:
+        return
+    done = reproduction.run(plan, workers=workers, say=say)
+    table = paper_comparison.results(plan, list(done))
+    for block, shown in paper_comparison.tables(plan, table).items():
+        say(f"\n{block}", style="bold")
+        terminal.show_metrics(shown)
+    say("\n".join(map(str, paper_comparison.write(plan, table, done, out))))
 
 
 def _show_entries() -> None:

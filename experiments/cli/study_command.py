@@ -10,7 +10,10 @@ from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, say, split_words
 
 Out = Annotated[
-    Path, typer.Option(callback=terminal.check_folder, help="Folder of the tables and the figure, or of a study.")
+    Path,
+    typer.Option(
+        callback=terminal.writable, file_okay=False, help="Folder of the tables and the figure, or of a study."
+    ),
 ]
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 
@@ -29,7 +32,6 @@ def study(
     seeds: Annotated[int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")] = 5,
     epochs: Annotated[int | None, typer.Option(**COUNT, help="Epochs of each run; default the preset's.")] = None,
     set_: terminal.SettingChanges = None,
-    encoder: terminal.Encoder = None,
     method: Annotated[list[str] | None, typer.Option(help="Methods, or none; default all that suit.")] = None,
     shift: Annotated[bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")] = None,
     ood: Annotated[list[str] | None, typer.Option(help="OOD images, folders or none; default those that suit.")] = None,
@@ -37,22 +39,20 @@ def study(
     out: Out = Path("runs/study"),
 ) -> None:
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
-    with terminal.interruptible("the same command continues where it stopped"):
-        from probattn.experiments.config.presets import digits
-        from probattn.experiments.evaluation.methods import check
-        from probattn.experiments.studies.study import plan, run_study
+    from probattn.experiments.config.presets import digits
+    from probattn.experiments.evaluation.methods import check
+    from probattn.experiments.studies.study import plan, run_study
 
-        names = presets or (digits("all") if layers == "all" else ["digits/softmax"])
-        if presets is None and layers is None:
-            layers = "softmax,kep-svgp"
-        chosen = split_words([layers]) if layers not in (None, "all") else []
-        by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
-        by = by and check(by)
-        changes = [*(set_ or ()), *terminal.encoder_change(encoder)]
-        jobs = plan(names, seeds=seeds, epochs=epochs, out=out, changes=changes, layers=chosen, data=data)
-        say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
-        run_study(jobs, workers=workers, say=say, by=by, shift=shift, ood=sets)
-        _compare([job.folder for job in jobs], out)
+    names = presets or (digits("all") if layers == "all" else ["digits/softmax"])
+    if presets is None and layers is None:
+        layers = "softmax,kep-svgp"
+    chosen = split_words([layers]) if layers not in (None, "all") else []
+    by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
+    by = by and check(by)
+    jobs = plan(names, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=chosen, data=data)
+    say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
+    run_study(jobs, workers=workers, say=say, by=by, shift=shift, ood=sets)
+    _compare([job.folder for job in jobs], out)
 
 
 def _compare(paths: Sequence[Path], out: Path) -> None:

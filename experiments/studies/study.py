@@ -20,7 +20,6 @@ from probattn.experiments.evaluation.metric_display import displays, format_valu
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.runs import train
 from probattn.experiments.runs.build import Dataset, build, generator, load_data
-from probattn.experiments.runs.seeds import check_seedless
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.guides import Guide
 from probattn.inference import CheckpointError, predict, warm_start
@@ -67,8 +66,9 @@ def plan(
         SettingsError: an unknown preset or layer, or changes that are invalid or set the seed.
         NotADirectoryError: ``data`` is no folder, for a preset that takes the folder of the data sets.
     """
-    check_seedless(changes)
     keys = [change.partition("=")[0] for change in changes]
+    if "train.seed" in keys:
+        raise SettingsError("the seeds of a study are 0, 1, …: use --seeds N in place of train.seed")
     of_layers = {key for key in keys if layers and key.startswith("layer.")}
     kinds, known = {}, set()
     for name, settings in _variants(names, layers):

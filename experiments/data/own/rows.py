@@ -149,9 +149,7 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
             problem = (
                 f"{source}, line {line} has {len(rows[line])} cells, and the first line names {len(columns)} columns"
             )
-            raise DatasetError(
-                f"{problem}: quote texts with delimiters, or set data.delimiter (in predict --delimiter)"
-            )
+            raise DatasetError(f"{problem}: quote texts with delimiters, or set data.delimiter")
     return {line: dict(zip(columns, rows[line], strict=False)) for line in lines}
 
 
