@@ -9,7 +9,7 @@ from probattn.experiments.cli.terminal import COUNT, SettingChanges, say, writab
 
 Out = Annotated[
     Path | None,
-    typer.Option(callback=writable, dir_okay=False, metavar="FILE.csv", help="Also write the measurements."),
+    typer.Option(callback=writable, dir_okay=False, metavar="FILE.csv", help="Also write them."),
 ]
 Suite = Literal["layers", "train", "predict", "scaling"]
 

@@ -1,6 +1,7 @@
 """``probattn check-gp`` and ``check-gpu``: closed forms and a GPU against references."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -15,15 +16,8 @@ def check_gp(seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and 
         warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from linear_operator, which GPyTorch imports
         from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
 
-    errors = gp_check(seed=seed)
-    table = Table("component", "largest relative difference")
-    for name, error in errors.items():
-        table.add_row(name, f"{error:.1e}")
-    show_table(table)
-    wrong = [name for name, error in errors.items() if not error <= TOLERANCE]
-    if wrong:
-        fail(f"these differ from GPyTorch by more than a relative {TOLERANCE:.0e}: {', '.join(wrong)}")
-    say(f"all agree with GPyTorch to a relative {TOLERANCE:.0e}")
+    rows = [(name, f"{error:.1e}", error <= TOLERANCE) for name, error in gp_check(seed=seed).items()]
+    _show("component", f"relative difference from GPyTorch, at most {TOLERANCE:.0e}", rows)
 
 
 def check_gpu() -> None:
@@ -34,10 +28,15 @@ def check_gpu() -> None:
 
     if not torch.cuda.is_available():
         fail("PyTorch finds no GPU here, so there is nothing to check")
-    results = list(checks())
-    table = Table("check", "result", "", title=torch.cuda.get_device_name())
-    for name, result, passed in results:
-        table.add_row(name, result, "ok" if passed else "FAILED")
+    _show("check", f"result on {torch.cuda.get_device_name()}", list(checks()))
+
+
+def _show(what: str, result: str, rows: Sequence[tuple[str, str, bool]]) -> None:
+    """Print names, results and whether they are as expected; fail unless all are."""
+    table = Table(what, result, "")
+    for name, value, passed in rows:
+        table.add_row(name, value, "ok" if passed else "FAILED")
     show_table(table)
-    if not all(passed for *_, passed in results):
-        fail("some checks failed")
+    if failed := [name for name, _, passed in rows if not passed]:
+        fail(f"these checks failed: {', '.join(failed)}")
+    say("all agree")

@@ -11,6 +11,14 @@ SHARE = {"min": 0.001, "max": 0.999}
 METHODS = "Also evaluate refit, temperature, mc-dropout, laplace, sv-dkl or, e.g., refit+temperature."
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers with commas between them, each once."""
+    return tuple(dict.fromkeys(map(int, text.split(","))))
+
+
+Severities = Annotated[tuple, typer.Option(parser=numbers, metavar="N,…", help="Severities of the corruptions.")]
+
+
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them.")],
     data: Data = None,
@@ -19,14 +27,13 @@ def evaluate(
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
     corruptions: Annotated[str, typer.Option(help="standard (15), all (19) or comma-separated names.")] = "standard",
-    severities: Annotated[str, typer.Option(help="Comma-separated severities of the corruptions.")] = "1,2,3,4,5",
+    severities: Severities = "1,2,3,4,5",
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
     convergence: Annotated[bool, typer.Option(help="Test whether the posterior has converged, by a refit.")] = True,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
-    from probattn.experiments.config.validation import SettingsError
     from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import report
@@ -36,11 +43,7 @@ def evaluate(
 
     options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
     names = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}.get(corruptions) or tuple(split_words([corruptions]))
-    try:
-        levels = tuple(dict.fromkeys(map(int, severities.split(","))))
-    except ValueError as error:
-        raise SettingsError(f"--severities takes numbers from 1 to 5, got {severities!r}") from error
-    options |= {"shift": shift, "corruptions": names, "severities": levels, "convergence": convergence}
+    options |= {"shift": shift, "corruptions": names, "severities": severities, "convergence": convergence}
     options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)

@@ -17,6 +17,10 @@ Out = Annotated[Path | None, typer.Option(callback=writable, dir_okay=False, met
 Measure = Literal["entropy", "mutual_information", "confidence", "std"]
 
 
+# Largest number of inputs that the error names.
+MAX_FAILURES = 20
+
+
 def predict(
     run: Annotated[str, typer.Argument(help="Folder of a run or of a shared model, or the name of one on the hub.")],
     inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT...", help=INPUTS)] = None,
@@ -58,10 +62,13 @@ def predict(
         say(f"{out}: {len(answers)} answers")
     elif len(answers):
         frame = answers.drop(columns="probs", errors="ignore").map(_cell)
-        show_metrics(Table(frame.rename(columns=lambda name: name.replace("_", " ")), note=_legend(pipeline)))
+        show_metrics(Table(frame.rename(columns=lambda name: name.replace("_", " "))))
+        say(_legend(pipeline))
     if read.failures:
         names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
-        fail("\n".join([f"{len(names)} of {len(names) + len(answers)} inputs could not be read", *names]))
+        more = ["…"] if len(names) > MAX_FAILURES else []
+        number = f"{len(names)} of {len(names) + len(answers)} inputs could not be read"
+        fail("\n".join([number, *names[:MAX_FAILURES], *more]))
 
 
 def _legend(pipeline: "Pipeline") -> str:
@@ -71,7 +78,7 @@ def _legend(pipeline: "Pipeline") -> str:
         level = f"{90 if fit is None else 100 * fit.level:g} %"
         return f"std: of the predictive distribution; low, high: {level} interval; all in the units of the label"
     entropy = f"total uncertainty in nats, at most that of {len(pipeline.classes)} classes equally likely"
-    information = "how much posterior samples disagree, not whether an input is like the training data"
+    information = "how much samples disagree, not whether an input is like the training data"
     lines = [f"entropy: {entropy}", f"mutual information: {information}"]
     if fit is None:
         return "\n".join([*lines, "no prediction sets: `probattn evaluate RUN` fits them"])

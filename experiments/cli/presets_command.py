@@ -36,14 +36,12 @@ def presets(
 
 
 def _list_presets(known: "dict[str, Settings]") -> None:
-    layer, epochs = Column("layer", overflow="fold"), Column("epochs", justify="right")
-    table = Table(Column("preset", no_wrap=True), "depth × width, heads", layer, "in blocks", epochs)
+    table = Table(Column("preset", no_wrap=True), "depth × width, heads", "layer", "in blocks", "epochs")
     for name, settings in known.items():
         network, layer, start = settings.network, settings.layer, settings.warm_start
-        is_encoder = network.kind == "encoder"
-        shape = "pretrained encoder" if is_encoder else f"{network.depth} × {network.dim}, {network.heads}"
-        number = f"{start.epochs} + {settings.train.epochs}" if start else str(settings.train.epochs)
-        table.add_row(name, shape, layer.name, f"last {layer.last}" if layer.last else "all", number)
+        shape = "pretrained" if network.kind == "encoder" else f"{network.depth} × {network.dim}, {network.heads}"
+        epochs = f"{start.epochs} + {settings.train.epochs}" if start else f"{settings.train.epochs}"
+        table.add_row(name, shape, layer.name, f"last {layer.last}" if layer.last else "all", epochs)
     show_table(table)
     say(EPOCHS)
 

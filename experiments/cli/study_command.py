@@ -11,9 +11,7 @@ from probattn.experiments.cli.terminal import COUNT, say, split_words
 
 Out = Annotated[
     Path,
-    typer.Option(
-        callback=terminal.writable, file_okay=False, help="Folder of the tables and the figure, or of a study."
-    ),
+    typer.Option(callback=terminal.writable, file_okay=False, help="Folder of the tables, or of a study."),
 ]
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 

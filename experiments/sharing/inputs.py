@@ -1,10 +1,10 @@
 """Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
 
 import contextlib
-import io
 import json
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,15 @@ def read_inputs(run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *,
     """
     data, settings = run.dataset, run.settings.data
     kind = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
-    if not paths and (kind != "texts" or not texts):
-        raise ValueError(f"there is nothing to predict: this model takes {kind}, see `probattn predict --help`")
+    if not (paths or texts) or (texts and kind != "texts"):
+        raise ValueError(f"this model takes {kind}, and nothing of it was given; see `probattn predict --help`")
     delimiter = getattr(settings, "delimiter", None)
-    if kind == "texts":
-        column = column or getattr(settings, "text_column", "text")
-        return read_texts(paths, texts=texts, column=column, delimiter=delimiter)
-    if texts:
-        raise ValueError(f"this model takes {kind}: leave --text out")
     if kind == "images":
         shape = tuple(data.test.images.shape[1:])
         return read_images(paths, shape=shape, background=getattr(settings, "background", "white"))
+    if kind == "texts":
+        column = column or getattr(settings, "text_column", "text")
+        return read_texts(paths, texts=texts, column=column, delimiter=delimiter)
     return read_rows(paths, encoding=data.encoding, delimiter=delimiter)
 
 
@@ -99,6 +97,8 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str], column: str, deli
     """
 
     def text_of(row: Any, place: str) -> str:
+        if isinstance(row, dict) and column not in row:
+            raise DatasetError(f"there is no column {column!r}, but {shorten(list(row))}; choose by --column")
         text = row[column] if isinstance(row, dict) else row
         if not isinstance(text, str) or not text.strip():
             raise DatasetError("there is no text")
@@ -107,68 +107,47 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str], column: str, deli
 
     inputs = Inputs()
     for number, text in enumerate(texts, start=1):
-        with inputs.failing(f"text {number}"):
-            inputs.values[f"text {number}"] = text_of(text, "")
-    return _read(inputs, paths, [column], convert=text_of, delimiter=delimiter)
+        with inputs.failing(place := f"text {number}"):
+            inputs.values[place] = text_of(text, place)
+    return _read(inputs, paths, text_of, delimiter=delimiter)
 
 
 def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str | None = None) -> Inputs:
-    """Read the rows of CSV files, and of others as JSON Lines; a row that the encoding refuses is a failure.
+    """Read the rows of CSV, TSV and JSON Lines files; a row that the encoding refuses is a failure.
 
     Args:
-        paths: files; ``-`` is the standard input.
-        encoding: encoding of the columns that the model takes; other columns are not read.
+        paths: files.
+        encoding: encoding of the columns that the model takes.
         delimiter: as for :func:`read_texts`.
     """
 
-    def cells_of(row: dict[str, Any], place: str) -> dict[str, Any]:
+    def cells_of(row: Any, place: str) -> dict[str, Any]:
+        if not isinstance(row, dict):
+            raise DatasetError("this is no row of a table: name a .csv, .tsv or .jsonl file")
         encoding.features([row], [place])
         return row
 
-    columns = [column.name for column in encoding.columns]
-    return _read(Inputs(), paths, columns, convert=cells_of, delimiter=delimiter, plain_text=False)
+    return _read(Inputs(), paths, cells_of, delimiter=delimiter)
 
 
 def _read(
-    inputs: Inputs,
-    paths: Iterable[Path],
-    columns: Sequence[str],
-    *,
-    convert: Callable[[Any, str], Any],
-    delimiter: str | None,
-    plain_text: bool = True,
+    inputs: Inputs, paths: Iterable[Path], convert: Callable[[Any, str], Any], *, delimiter: str | None
 ) -> Inputs:
-    """Add the rows of files to the inputs: cells by column, or lines of files of plain text, converted."""
+    """Add the rows of files to the inputs, converted; one that fails stops no others."""
     for path in paths:
-        name, suffix = path_text(path), path.suffix.lower()
-        is_json = suffix in SUFFIXES["jsonl"] or not plain_text
-        with inputs.failing(name):
-            if suffix in SUFFIXES["csv"]:
-                table, is_json = read_file(path, kind="csv", delimiter=delimiter), False
-                _check_columns(columns, table)
-                rows: Iterable[tuple[int, Any]] = zip(table.index, table.to_dict("records"), strict=True)
-            else:
-                content = decode(sys.stdin.buffer.read() if name == "-" else path.read_bytes(), where=name)
-                lines = io.StringIO(content.removeprefix("\ufeff"), newline=None)
-                rows = enumerate((line.removesuffix("\n") for line in lines), start=1)
-            for number, row in rows:
-                with inputs.failing(place := f"{name}:{number}"):
-                    if not is_json:
-                        inputs.values[place] = convert(row, place)
-                    elif row.strip():
-                        inputs.values[place] = convert(_entry(row, columns), place)
+        is_json = path.suffix.lower() in SUFFIXES["jsonl"]
+        with inputs.failing(path_text(path)):
+            for line, row in _rows(path, delimiter=delimiter):
+                with inputs.failing(place := f"{path_text(path)}:{line}"):
+                    inputs.values[place] = convert(json.loads(row) if is_json else row, place)
     return inputs
 
 
-def _entry(line: str, columns: Sequence[str]) -> dict[str, Any]:
-    entry = json.loads(line)
-    if not isinstance(entry, dict):
-        raise DatasetError("this line is no JSON object")
-    _check_columns(columns, entry)
-    return entry
-
-
-def _check_columns(columns: Sequence[str], names: Collection[str]) -> None:
-    if missing := [column for column in columns if column not in names]:
-        known = shorten(list(names)) or "none"
-        raise DatasetError(f"there is no column {shorten(missing)}, but {known}; --column names that of texts")
+def _rows(path: Path, *, delimiter: str | None) -> list[tuple[int, Any]]:
+    """Return the rows of a CSV file as cells by column, or the lines of others that are not blank, by line number."""
+    if path.suffix.lower() in SUFFIXES["csv"]:
+        table = read_file(path, kind="csv", delimiter=delimiter)
+        return list(zip(table.index, table.to_dict("records"), strict=True))
+    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    lines = re.split("\r\n?|\n", decode(content, where=path_text(path)).removeprefix("\ufeff"))
+    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
