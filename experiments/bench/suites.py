@@ -10,7 +10,7 @@ from torch import nn
 
 import probattn
 from probattn.experiments.bench.measure import measure
-from probattn.experiments.bench.steps import batch_of, layer_step, training_steps
+from probattn.experiments.bench.steps import batch_of, layer_step, training_step
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.images.image_datasets import ImageDataset
@@ -50,8 +50,6 @@ SHAPES = {
     ),
 }
 NETWORKS = {"softmax": "kep-svgp/cifar10-softmax", "KEP-SVGP": "kep-svgp/cifar10"}
-# Changes to a ViT so small that the overhead of Pyro matters.
-SMALL = ("network.dim=64", "network.depth=4", "network.heads=4", "network.mlp_dim=128", "data.batch_size=32")
 
 
 def layers(suite: str, *, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
@@ -63,15 +61,11 @@ def layers(suite: str, *, rounds: int, device: str, changes: Sequence[str] = ())
 
 
 def train(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
-    """Yield training steps, by SVI and by a loop without Pyro, relative to softmax attention."""
+    """Yield training steps by SVI, relative to those of softmax attention."""
     networks, dataset = _networks(changes, device=device), random_images(512)
+    steps = {name: training_step(settings, dataset, device=device) for name, settings in networks.items()}
     with pyro.validation_enabled(False):
-        steps = {name: training_steps(settings, dataset, device=device) for name, settings in networks.items()}
-        cases = {f"{name}, {way}": step for name, ways in steps.items() for way, step in ways.items()}
-        yield measure("training step of the preset's ViT", cases, rounds=rounds, device=device)
-        small = training_steps(networks["KEP-SVGP"].with_changes(SMALL), dataset, device=device)
-        cases = dict(reversed(small.items()))
-        yield measure("training step of a small ViT with KEP-SVGP", cases, rounds=5 * rounds, device=device)
+        yield measure("training step of the preset's ViT", steps, rounds=rounds, device=device)
 
 
 def prediction(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:

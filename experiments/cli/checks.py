@@ -1,13 +1,52 @@
-"""``probattn check-gp`` and ``check-gpu``: closed forms and a GPU against references."""
+"""``probattn bench``, ``check-gp`` and ``check-gpu``: cost, closed forms and a GPU against references."""
 
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
 
-from probattn.experiments.cli.terminal import SEED, fail, say, show_table
+from probattn.experiments.cli.terminal import COUNT, SEED, SettingChanges, fail, say, show_table, writable
+
+Out = Annotated[
+    Path | None,
+    typer.Option(callback=writable, dir_okay=False, metavar="FILE.csv", help="Also write them."),
+]
+Suite = Literal["layers", "train", "predict", "scaling"]
+
+
+def bench(
+    suite: Annotated[Suite, typer.Argument(help="What is measured.")],
+    rounds: Annotated[int, typer.Option(**COUNT, help="Number of turns of each case.")] = 7,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device.")] = "cpu",
+    set_: SettingChanges = None,
+    out: Out = None,
+) -> None:
+    """Benchmark time and memory, as ratios to softmax attention in the same run; the cases take turns.
+
+    layers: forward and backward of a layer. scaling: the same over the number of tokens. train: training steps of the
+    ViT of CIFAR-10. predict: its prediction with ten posterior samples. --set changes the settings of that ViT.
+    """
+    import pandas as pd
+    import torch
+
+    from probattn.experiments.bench.suites import SUITES
+    from probattn.experiments.runs.environment import environment
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("PyTorch finds no GPU here; use --device cpu")
+    torch.manual_seed(0)
+    sections = []
+    for rows in SUITES[suite](rounds=rounds, device=device, changes=set_ or ()):
+        sections.append(rows)
+        shown = rows.drop(columns=["section", "low", "high", "gflop"])
+        say(f"{rows.section[0]}\n{shown.to_string(index=False, float_format='{:,.3f}'.format)}\n")
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            pd.concat(sections).to_csv(out, index=False)
+    say(", ".join(f"{key} {value}" for key, value in environment(device).items()))
 
 
 def check_gp(seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and parameters.")] = 0) -> None:

@@ -15,8 +15,6 @@ Scale = Annotated[Literal["full", "cpu"], typer.Option(help="cpu: reduced, and n
 SEEDS = {"min": 1, "max": terminal.MAX_RUNS, "help": "Runs of each model; default the paper's number, 2 for cpu."}
 Blocks = Annotated[list[str] | None, typer.Option(help="Blocks of the table, such as CIFAR-10; default all.")]
 Rows = Annotated[list[str] | None, typer.Option(help="Rows of the table, such as MSP; default all.")]
-Out = Annotated[Path, typer.Option(callback=terminal.writable, file_okay=False, help="Folder of the runs and results.")]
-Workers = Annotated[int, typer.Option(**terminal.COUNT, help="Runs at a time; default: one per core.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")]
 
 
@@ -28,9 +26,9 @@ def reproduce(
     block: Blocks = None,
     row: Rows = None,
     set_: terminal.SettingChanges = None,
-    out: Out = Path("runs/reproduce"),
+    out: terminal.OutFolder = Path("runs/reproduce"),
     data: terminal.Data = None,
-    workers: Workers = terminal.CORES,
+    workers: terminal.Workers = terminal.CORES,
     dry_run: DryRun = False,
 ) -> None:
     """Reproduce a table or figure of the papers: train what is missing, evaluate, and compare with the paper's numbers.

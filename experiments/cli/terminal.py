@@ -45,6 +45,8 @@ def writable(path: Path | None) -> Path | None:
 DATA = "Existing folder of the data sets, or your own data; default those of the run."
 Data = Annotated[Path | None, typer.Option(exists=True, help=DATA)]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
+OutFolder = Annotated[Path, typer.Option(callback=writable, file_okay=False, help="Folder of the results.")]
+Workers = Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")]
 SETS = "Conformal sets with the level on average, or in every class, which suits rare classes."
 Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 

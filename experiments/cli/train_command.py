@@ -1,13 +1,14 @@
-"""``probattn train``: train a preset, also on one's own data."""
+"""``probattn presets`` and ``train``: list the presets, and train one, also on one's own data."""
 
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Column, Table
 
 from probattn.experiments.cli import terminal
-from probattn.experiments.cli.terminal import COUNT, fail, say
+from probattn.experiments.cli.terminal import COUNT, fail, say, show_table
 
 if TYPE_CHECKING:
     from probattn.experiments.config.settings import Settings
@@ -17,6 +18,10 @@ LAYER = "Layer: softmax, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.modu
 EPOCHS = "Epochs in all, including a warm start; with --resume also more than before."
 CONFIG = "YAML file of settings; `probattn presets NAME --yaml` prints one."
 RESUME = "Resume the run in --out; only epochs and train.patience may be raised."
+NOTE = """\
+Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then B.
+`probattn presets NAME` lists the settings of one; the first six are for your own data, see docs/your-own-data.md."""
+YAML = "Print the settings as a file for `probattn train --config`."
 Out = Annotated[Path | None, typer.Option(callback=terminal.writable, help="Folder; default runs/PRESET.")]
 
 
@@ -74,3 +79,43 @@ def _base(preset: str | None, config: Path | None, *, out: Path | None, resume: 
     if preset not in (None, name):
         fail(f"{config} is for the preset {name}, not {preset}: leave one of the two out")
     return name, presets.preset(name).merged(content), False
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Preset whose settings are listed.")] = None,
+    yaml: Annotated[bool, typer.Option("--yaml", help=YAML)] = False,
+) -> None:
+    """List the presets, or the settings of one with their meanings and choices."""
+    from probattn.experiments.config.presets import PRESETS, preset
+    from probattn.experiments.config.yaml_files import to_yaml
+
+    if name is None:
+        _list_presets(PRESETS)
+    elif yaml:
+        typer.echo(to_yaml(name, preset(name)), nl=False)
+    else:
+        _list_settings(preset(name))
+
+
+def _list_presets(known: "dict[str, Settings]") -> None:
+    table = Table(Column("preset", no_wrap=True), "depth × width, heads", "layer", "in blocks", "epochs")
+    for name, settings in known.items():
+        network, layer, start = settings.network, settings.layer, settings.warm_start
+        shape = "pretrained" if network.kind == "encoder" else f"{network.depth} × {network.dim}, {network.heads}"
+        epochs = f"{start.epochs} + {settings.train.epochs}" if start else f"{settings.train.epochs}"
+        table.add_row(name, shape, layer.name, f"last {layer.last}" if layer.last else "all", epochs)
+    show_table(table)
+    say(NOTE)
+
+
+def _list_settings(settings: "Settings") -> None:
+    from probattn.experiments.config.schema import first_sentence
+    from probattn.experiments.config.settings import describe
+
+    table, described = Table(Column("setting", no_wrap=True), "value", "choices", "meaning"), describe(settings)
+    for key, value in settings.flat().items():
+        meaning, allowed = described.get(key, ("", []))
+        text = str(value).lower() if isinstance(value, bool | None) else str(value)
+        table.add_row(key, text, ", ".join(allowed), first_sentence(meaning))
+    show_table(table)
+    say("Change any with --set SETTING=VALUE, or in the file that --yaml prints.")

@@ -17,7 +17,6 @@ from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import TrainedRun, open_without_data
 from probattn.experiments.runs.sources import Part
 from probattn.experiments.sharing.answers import class_answers, number_answers
-from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
 from probattn.inference.io.pretrained import CONFIG, find_pretrained
@@ -71,7 +70,7 @@ class Pipeline:
 
         A ``README.md`` that is there already stays.
         """
-        save_run(self.run, Path(save_directory), card=model_card(self.run, self.calibration))
+        save_run(self.run, Path(save_directory), calibration=self.calibration)
 
     @property
     def classes(self) -> tuple[str, ...]:

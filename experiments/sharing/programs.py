@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.tables.table_dataset import TableDataset
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.sharing.pipeline import Pipeline
@@ -40,12 +40,10 @@ class Calibrated(nn.Module):
         probs = outputs["probs"]
         logits = probs.clamp(min=torch.finfo(probs.dtype).tiny).log().double() / self.calibration.temperature
         scaled = logits.softmax(-1).to(probs.dtype)
-        sets = {"set": self.calibration.sets(scaled, by_class=self.by_class)}
-        sets["accepted"] = self.calibration.accepts(scaled)
-        if "mutual_information" not in outputs:
-            return {"probs": scaled} | sets
-        information, entropy = outputs["mutual_information"], torch.special.entr(scaled).sum(-1)
-        return {"probs": scaled, "entropy": entropy, "mutual_information": information} | sets
+        answers = {"probs": scaled, "entropy": torch.special.entr(scaled).sum(-1)}
+        answers |= {name: value for name, value in outputs.items() if name == "mutual_information"}
+        answers |= {"set": self.calibration.sets(scaled, by_class=self.by_class)}
+        return answers | {"accepted": self.calibration.accepts(scaled)}
 
 
 def export_program(
@@ -82,12 +80,9 @@ def export_program(
     if isinstance(data, ImageDataset):
         example = (data.test.images[:1],)
         network = nn.Sequential(v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std), network)
-        takes = f"uint8 images (batch, {', '.join(map(str, example[0].shape[1:]))}), 0 to 255"
-    elif isinstance(data, TableDataset):
-        takes = f"float32 features (batch, {example[0].shape[1]}), encoded by the columns of preprocessing.json"
-    else:
-        shape, dtype = ", ".join(map(str, ("batch", "tokens", *example[0].shape[2:]))), str(example[0].dtype)
-        takes = f"{dtype[6:]} tokens ({shape}) and bool mask (batch, tokens), True for tokens"
+    sizes = ("batch", "tokens") if isinstance(data, TextDataset) else ("batch",)
+    shapes = [", ".join(map(str, (*sizes, *x.shape[len(sizes) :]))) for x in example]
+    takes = ", ".join(f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True))
     if pipeline.calibration is not None and data.classes:
         network = Calibrated(network, pipeline.calibration, by_class=by_class)
     about = {"name": run.name, "data": data.name, "classes": data.classes, "epoch": run.best_epoch, "takes": takes}

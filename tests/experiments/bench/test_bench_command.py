@@ -8,7 +8,7 @@ from probattn.experiments.bench import measure, suites
 
 TINY = ("network.dim=20", "network.heads=2", "network.depth=1", "network.mlp_dim=8", "data.batch_size=2")
 TOY = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
-ROWS = {"layers": 5, "train": 6, "predict": 2, "scaling": 2}
+ROWS = {"layers": 5, "train": 2, "predict": 2, "scaling": 2}
 
 
 @pytest.fixture
@@ -16,7 +16,6 @@ def tiny(monkeypatch):
     monkeypatch.setattr(measure, "TURN", 0.0)
     layers = ((("softmax", "KEP-SVGP concat"), TOY), (("softmax", "CGP", "SGPA"), TOY))
     monkeypatch.setattr(suites, "SHAPES", {"layers": layers, "scaling": ((("softmax", "kernel"), TOY),)})
-    monkeypatch.setattr(suites, "SMALL", ("network.depth=2",))
 
 
 @pytest.mark.usefixtures("tiny")

@@ -35,7 +35,7 @@ def test_a_program_of_images_takes_them_as_they_are(export, digits_run, tmp_path
     folder = shutil.copytree(digits_run, tmp_path / "run", ignore=shutil.ignore_patterns("calibration.json"))
     code, out, err = export(folder, "--out", path, "--num-samples", 0)
     assert (code, err) == (0, "")
-    takes = "uint8 images (batch, 1, 8, 8), 0 to 255"
+    takes = "uint8 (batch, 1, 8, 8)"
     assert out == f"{path}: takes {takes}; gives probs, energy\n"
     program, about, files = opened(path, "preprocessing.json")
     run = open_run(digits_run)
@@ -83,7 +83,7 @@ def test_a_program_of_texts_has_their_tokenizer(export, text_run, tmp_path):
     assert export(text_run, "--out", tmp_path / "a.pt2", "--num-samples", 0)[0] == 0
     program, about, files = opened(tmp_path / "a.pt2", "tokenizer.json")
     assert files["tokenizer.json"]
-    assert "bool mask" in about["takes"]
+    assert "bool (batch, tokens)" in about["takes"]
     run = open_run_without_data(text_run)
     x, _, mask = next(iter(run.batches(run.dataset.test)))
     assert program(x.repeat(3, *[1] * (x.dim() - 1)), mask.repeat(3, 1))["probs"].shape == (3, 2)

@@ -129,7 +129,7 @@ def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(number
 
 def test_a_program_takes_any_number_of_encoded_rows(number_run, table_rows, tmp_path):
     pipeline = Pipeline.from_pretrained(number_run)
-    assert "features (batch, 2)" in export_program(pipeline, tmp_path / "model.pt2")["takes"]
+    assert "float32 (batch, 2)" in export_program(pipeline, tmp_path / "model.pt2")["takes"]
     features = pipeline.run.dataset.encoding.features(table_rows, [""] * 60)
     outputs = torch.export.load(tmp_path / "model.pt2").module()(features)
     mean = pipeline.predict(table_rows, num_samples=200).mean

@@ -1,4 +1,4 @@
-"""``probattn predict``: answers of a trained model to images, texts and rows of tables, with their uncertainty."""
+"""``probattn predict`` and ``export``: a trained model answers, and goes to other programs and other people."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,8 +15,8 @@ COLUMN = "Column of the texts in .csv, .tsv and .jsonl files; default that of tr
 OUT = "File .csv or .jsonl to write, with all probabilities; - prints .jsonl."
 Out = Annotated[Path | None, typer.Option(callback=writable, dir_okay=False, metavar="FILE", help=OUT)]
 Measure = Literal["entropy", "mutual_information", "confidence", "std"]
-
-
+TARGET = "Folder to share (no suffix), or a file .pt2 for a PyTorch program."
+SAMPLES = "Samples in a program; 0: one pass at the posterior mean; default: as predict."
 # Largest number of inputs that the error names.
 MAX_FAILURES = 20
 
@@ -71,20 +71,47 @@ def predict(
         fail("\n".join([number, *names[:MAX_FAILURES], *more]))
 
 
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    out: Annotated[Path, typer.Option(callback=writable, help=TARGET)],
+    push_to_hub: Annotated[str | None, typer.Option(metavar="USER/NAME", help="Also upload the folder.")] = None,
+    num_samples: Annotated[int | None, typer.Option(min=0, max=COUNT["max"], help=SAMPLES)] = None,
+    sets: Sets = "plain",
+) -> None:
+    """Export a run: as a folder to share, or as a program that runs without this library.
+
+    Programs give probabilities, calibrated if the run was evaluated, with conformal sets and accepted answers, and
+    their uncertainty over posterior samples. Share folders: a PyTorch program from elsewhere can run code when it is
+    loaded.
+    """
+    from probattn.experiments.sharing.pipeline import Pipeline
+    from probattn.experiments.sharing.programs import export_program
+    from probattn.inference import upload_pretrained
+
+    pipeline = Pipeline.from_pretrained(run)
+    if out.suffix:
+        if push_to_hub is not None:
+            raise ValueError(f"a folder is uploaded, and {out} is a file: leave its suffix or --push-to-hub out")
+        about = export_program(pipeline, out, num_samples=num_samples, by_class=sets == "by-class")
+        say(f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}")
+        return
+    pipeline.save_pretrained(out)
+    say(f"{out}: weights, settings, preprocessing and a model card, whose licence is left to you")
+    if push_to_hub is not None:
+        say(upload_pretrained(out, push_to_hub))
+
+
 def _legend(pipeline: "Pipeline") -> str:
     """Return what the columns of the answers mean."""
     fit = pipeline.calibration
+    level = f"{90 if fit is None else 100 * fit.level:g} %"
     if not pipeline.classes:
-        level = f"{90 if fit is None else 100 * fit.level:g} %"
-        return f"std: of the predictive distribution; low, high: {level} interval; all in the units of the label"
-    entropy = f"total uncertainty in nats, at most that of {len(pipeline.classes)} classes equally likely"
-    information = "how much samples disagree, not whether an input is like the training data"
-    lines = [f"entropy: {entropy}", f"mutual information: {information}"]
+        return f"low, high: {level} interval; std: of the predictive distribution; all in the units of the label"
+    meaning = "entropy: total uncertainty in nats; mutual information: how much posterior samples disagree"
     if fit is None:
-        return "\n".join([*lines, "no prediction sets: `probattn evaluate RUN` fits them"])
-    share = f"{100 * fit.level:g} % for inputs like the validation data"
-    risk = f"of these answers at most {100 * fit.max_risk:g} % are expected to be wrong"
-    return "\n".join([*lines, f"set: holds the true class with probability {share}", f"accepted: {risk}"])
+        return f"{meaning}\nno prediction sets: `probattn evaluate RUN` fits them"
+    meaning += f"\nset: holds the true class with probability {level}, for inputs like the validation data"
+    return f"{meaning}\naccepted: of these answers at most {100 * fit.max_risk:g} % are expected to be wrong"
 
 
 def _cell(value: Any) -> str:
