@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 import pyro
 import torch
-from torch import nn
 
 import probattn
 from probattn.experiments.bench.measure import measure
 from probattn.experiments.bench.steps import batch_of, layer_step, training_step
 from probattn.experiments.config import presets
-from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.runs.build import build
@@ -60,27 +58,27 @@ def layers(suite: str, *, rounds: int, device: str, changes: Sequence[str] = ())
         yield measure(title, cases, rounds=rounds, device=device)
 
 
-def train(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
-    """Yield training steps by SVI, relative to those of softmax attention."""
-    networks, dataset = _networks(changes, device=device), random_images(512)
+def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
+    """Yield training steps of the ViT of CIFAR-10, relative to softmax attention, and predictions by ten samples.
+
+    These are relative to a deterministic forward pass of the softmax network.
+    """
+    changes, dataset = [f"train.accelerator={device}", *changes], random_images(512)
+    networks = {name: presets.preset(preset).with_changes(changes) for name, preset in NETWORKS.items()}
     steps = {name: training_step(settings, dataset, device=device) for name, settings in networks.items()}
     with pyro.validation_enabled(False):
         yield measure("training step of the preset's ViT", steps, rounds=rounds, device=device)
-
-
-def prediction(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
-    """Yield ten posterior samples, relative to a deterministic forward pass of the softmax ViT."""
-    networks, dataset = _networks(changes, device=device), random_images(512)
-    pairs = {name: nn.ModuleList(build(settings, dataset)).to(device) for name, settings in networks.items()}
-    network, x = pairs["softmax"][0].network.eval(), batch_of(networks["softmax"], dataset, device=device)[0]
+    (softmax, _), kep_svgp = (build(settings, dataset) for settings in networks.values())
+    network, pair = softmax.network.to(device).eval(), [module.to(device) for module in kep_svgp]
+    x, _ = batch_of(networks["softmax"], dataset, device=device)
     cases = {
         "softmax, deterministic": torch.no_grad()(lambda: network(x)),
-        "KEP-SVGP, 10 samples": lambda: predict(*pairs["KEP-SVGP"], x, num_samples=10),
+        "KEP-SVGP, 10 samples": lambda: predict(*pair, x, num_samples=10),
     }
     yield measure("prediction of a batch", cases, rounds=rounds, device=device)
 
 
-SUITES = {name: functools.partial(layers, name) for name in SHAPES} | {"train": train, "predict": prediction}
+SUITES = {name: functools.partial(layers, name) for name in SHAPES} | {"vit": vit}
 
 
 def random_images(number: int) -> ImageDataset:
@@ -88,9 +86,3 @@ def random_images(number: int) -> ImageDataset:
     pixels = torch.randint(256, (number, 3, 32, 32), dtype=torch.uint8)
     images, half = Images(pixels, torch.randint(10, (number,))), (0.5, 0.5, 0.5)
     return ImageDataset("noise", tuple("0123456789"), images, images, images, mean=half, std=half, augment=True)
-
-
-def _networks(changes: Sequence[str], *, device: str) -> dict[str, Settings]:
-    """Return the settings of kep-svgp/cifar10 and its softmax baseline."""
-    changes = [f"train.accelerator={device}", *changes]
-    return {name: presets.preset(preset).with_changes(changes) for name, preset in NETWORKS.items()}

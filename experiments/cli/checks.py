@@ -14,7 +14,7 @@ Out = Annotated[
     Path | None,
     typer.Option(callback=writable, dir_okay=False, metavar="FILE.csv", help="Also write them."),
 ]
-Suite = Literal["layers", "train", "predict", "scaling"]
+Suite = Literal["layers", "scaling", "vit"]
 
 
 def bench(
@@ -26,8 +26,8 @@ def bench(
 ) -> None:
     """Benchmark time and memory, as ratios to softmax attention in the same run; the cases take turns.
 
-    layers: forward and backward of a layer. scaling: the same over the number of tokens. train: training steps of the
-    ViT of CIFAR-10. predict: its prediction with ten posterior samples. --set changes the settings of that ViT.
+    layers: forward and backward of a layer. scaling: the same over the number of tokens. vit: training steps of the ViT
+    of CIFAR-10, and its prediction with ten posterior samples; --set changes its settings.
     """
     import pandas as pd
     import torch

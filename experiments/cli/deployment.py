@@ -66,9 +66,8 @@ def predict(
         say(_legend(pipeline))
     if read.failures:
         names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
-        more = ["…"] if len(names) > MAX_FAILURES else []
         number = f"{len(names)} of {len(names) + len(answers)} inputs could not be read"
-        fail("\n".join([number, *names[:MAX_FAILURES], *more]))
+        fail("\n".join([number, *names[:MAX_FAILURES]]))
 
 
 def export(
@@ -115,8 +114,6 @@ def _legend(pipeline: "Pipeline") -> str:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return value if isinstance(value, str) else ", ".join(value) or "none"
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value)

@@ -29,7 +29,7 @@ def compare(
 
 
 def study(
-    presets: Annotated[list[str] | None, typer.Argument(help="Presets; default digits/softmax.")] = None,
+    presets: Annotated[list[str], typer.Argument(metavar="PRESET…", help="Names from `probattn presets`.")],
     data: Annotated[str | None, typer.Option(metavar="PATH", help="Your data, or the folder of the data sets.")] = None,
     layers: Annotated[str | None, typer.Option(metavar="NAME,…", help="Layers, also package.module:Class.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")] = 5,
@@ -42,17 +42,12 @@ def study(
     out: terminal.OutFolder = Path("runs/study"),
 ) -> None:
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
-    from probattn.experiments.config.presets import digits
     from probattn.experiments.evaluation.methods import check
     from probattn.experiments.studies.study import plan, run_study
 
-    names = presets or (digits("all") if layers == "all" else ["digits/softmax"])
-    if presets is None and layers is None:
-        layers = "softmax,kep-svgp"
-    chosen = split_words([layers]) if layers not in (None, "all") else []
     by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
-    by = by and check(by)
-    jobs = plan(names, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=chosen, data=data)
+    by, chosen = by and check(by), split_words(layers and [layers])
+    jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=chosen, data=data)
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
     run_study(jobs, workers=workers, say=say, by=by, shift=shift, ood=sets)
     compare([job.folder for job in jobs], out)

@@ -11,8 +11,6 @@ import pandas as pd
 import torch
 
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
 from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.evaluation.metric_display import DISPLAY
@@ -66,13 +64,11 @@ def load_run(folder: Path) -> TrainedRun:
 
 def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
     """Return the model card of a run: what it is, how it is used, how it was trained, and its metrics, if any."""
-    kinds = {ImageDataset: "image", TableDataset: "tabular"}
     words = [without_paths(word.split("=", 1)) for word in shlex.split(train_command(run.name, run.settings))]
     template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown, not HTML
     return environment.from_string(template).render(
         run=run,
-        kind=kinds.get(type(run.dataset), "text"),
         data=run.dataset,
         command=shlex.join(map("=".join, words)),
         calibration=calibration,

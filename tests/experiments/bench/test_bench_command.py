@@ -8,7 +8,7 @@ from probattn.experiments.bench import measure, suites
 
 TINY = ("network.dim=20", "network.heads=2", "network.depth=1", "network.mlp_dim=8", "data.batch_size=2")
 TOY = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
-ROWS = {"layers": 5, "train": 2, "predict": 2, "scaling": 2}
+ROWS = {"layers": 5, "scaling": 2, "vit": 4}
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_tables_are_printed_and_written(command, tmp_path, assignments, suite):
     [
         (["layers", "--out", "FILE/x.csv"], "--out"),
         (["layers", "--out", "FOLDER"], "--out"),
-        (["predict", "--device", "cuda"], "--device cpu"),
-        (["train", "--set", "train.epoch=3"], "did you mean train.epochs"),
+        (["vit", "--device", "cuda"], "--device cpu"),
+        (["vit", "--set", "train.epoch=3"], "did you mean train.epochs"),
     ],
 )
 def test_what_cannot_be_measured_or_written_is_refused_before(

@@ -82,7 +82,7 @@ def test_a_run_killed_in_either_phase_goes_on_as_if_it_had_not_been(
     monkeypatch.setattr(trainer, "train_step", killed)
     code, _, err = command(*arguments, tmp_path / "run")
     assert code == 130
-    assert "--resume continues" in err
+    assert "--resume" in err
     assert command(*arguments, tmp_path / "run", "--resume")[0] == 0
     for phase in ("", "warm-start"):
         one, other = (tmp_path / name / phase for name in ("whole", "run"))
