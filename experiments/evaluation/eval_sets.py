@@ -10,13 +10,9 @@ from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.corruptions import STANDARD
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.table_dataset import Table, TableDataset
-from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_dataset import TextDataset
+from probattn.experiments.runs.sources import Dataset, Part
 
 SEVERITIES = (1, 2, 3, 4, 5)
-Dataset = ImageDataset | TextDataset | TableDataset
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class TestSet:
     ``source`` describes where corrupted images are from.
     """
 
-    load: Callable[[], Images | Texts | Table]
+    load: Callable[[], Part]
     digest: Callable[[], str]
     source: str = ""
 
@@ -76,5 +72,5 @@ def eval_sets(
     return sets
 
 
-def _loaded(part: Images | Texts | Table) -> TestSet:
+def _loaded(part: Part) -> TestSet:
     return TestSet(lambda: part, lambda: part.digest)

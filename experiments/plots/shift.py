@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from probattn.experiments.evaluation.metric_display import DISPLAY, heading
 from probattn.experiments.plots import style
 
-Runs = Mapping[str, Mapping[str, Mapping[int, Mapping[str, float]]]]
-"""Label → corruption → severity → metrics, unscaled."""
+Runs = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Label → ``CORRUPTION/SEVERITY`` → metrics, unscaled."""
 
 
 def boxes(runs: Runs, *, metric: str) -> Figure | None:
@@ -21,10 +21,9 @@ def boxes(runs: Runs, *, metric: str) -> Figure | None:
     """
     display = DISPLAY[metric]
     rows = [
-        (label, name, level, display.scale * row.get(metric, np.nan))
-        for label, corruptions in runs.items()
-        for name, levels in corruptions.items()
-        for level, row in levels.items()
+        (label, *name.split("/"), display.scale * row.get(metric, np.nan))
+        for label, shifted in runs.items()
+        for name, row in shifted.items()
     ]
     frame = pd.DataFrame(rows, columns=["run", "corruption", "severity", "value"])
     frame = frame[np.isfinite(frame["value"].astype(float))]
@@ -45,7 +44,7 @@ def boxes(runs: Runs, *, metric: str) -> Figure | None:
     ax.set_xticks(range(len(names)), [style.wrapped(name.replace("_", " "), 12) for name in names])
     ax.tick_params(axis="x", rotation=45 if len(names) > 8 else 0, length=0)
     ax.set(xlim=(-0.5, len(names) - 0.5), ylabel=heading(display))
-    severities = ", ".join(map(str, sorted(frame["severity"].unique())))
+    severities = ", ".join(sorted(frame["severity"].unique()))
     ax.set_title(f"severities {severities}; dashed: the mean of all", **style.TITLE)
     style.legend(figure, columns=4)
     return figure

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from probattn.experiments.evaluation.metric_display import displays
@@ -69,12 +70,13 @@ def save_figures(folder: str | os.PathLike, result: RunResult) -> None:
 
 def summary_table(results: Sequence[RunResult]) -> Table:
     """Return a row per run in the papers' scale, the best of several in bold."""
-    return metrics_table([(result.label, result.metrics) for result in results], corner="run")
+    return metrics_table([(result.name, result.metrics) for result in results], corner="run")
 
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
     """Return the means over corruptions and severities, a row per run; None without runs on corrupted images."""
-    rows = [(result.label, result.mean_shift) for result in results if result.shift]
+    shifted = [(result.name, pd.DataFrame(list(result.shift.values()))) for result in results if result.shift]
+    rows = [(name, dict(metrics.mean(skipna=False))) for name, metrics in shifted]
     return metrics_table(rows, corner="run, corrupted images") if rows else None
 
 
@@ -95,7 +97,7 @@ def figures(result: RunResult) -> dict[str, Figure]:
 
 def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     """Draw the figures that can show several runs, by name; those without content are left out."""
-    labels = [result.label for result in results]
+    labels = [result.name for result in results]
     names = labels if len(labels) == 1 else [f"{place}. {label}" for place, label in enumerate(labels, 1)]
     runs = dict(zip(names, results, strict=True))
     answers = {name: (result.probs, result.labels) for name, result in runs.items() if result.has_predictions}

@@ -200,8 +200,8 @@ def _softmax(runs: Iterable[str]) -> dict[str, str]:
 def _baseline(run: str, method: str, baselines: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
     """Return the row that one is compared with: its twin by the same method, or by the last part of it, or alone.
 
-    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods
-    of a run that is its own twin are compared with it alone.
+    ``laplace+temperature`` is compared with the ``temperature`` of a twin without ``laplace``. Methods of a run that is
+    its own twin are compared with it alone.
     """
     twin = baselines.get(run, "")
     if twin in ("", run):

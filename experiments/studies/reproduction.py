@@ -125,7 +125,7 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, 
     first = {jobs[0].folder: model for model, jobs in plan.jobs.items()}
     results = {}
     for options, jobs in groups.values():
-        done = study.run_jobs(jobs, workers=workers, say=say, convergence=False, **options)
+        done = study.run_jobs(jobs, workers=workers, say=say, **options)
         results |= {first[job.folder]: result for job, result in done if job.folder in first}
     return results
 

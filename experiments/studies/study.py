@@ -134,10 +134,9 @@ def check(
     names = methods.check(methods.DEFAULT if by is None and dataset.classes else by or ())[1:]
     for job in kinds:
         parts = _check_model(job, datasets[repr((job.settings.data, job.settings.network, job.root))])
-        suits = {"has_classes": bool(dataset.classes), "kl_weight": job.settings.train.kl_weight}
         for name in names:
             try:
-                methods.check_model(name, *parts, **suits)
+                methods.check_model(name, *parts, has_classes=bool(dataset.classes))
             except SettingsError:
                 if by is not None:
                     raise
@@ -160,7 +159,7 @@ def run_study(
         Exception: as for :func:`check`; the first one of a run, whereupon the others stop until the study continues.
     """
     options = check(jobs, **({"severities": SEVERITIES} | options))
-    for _ in run_jobs(jobs, workers=workers, say=say, convergence=False, **options):
+    for _ in run_jobs(jobs, workers=workers, say=say, **options):
         pass
 
 

@@ -93,8 +93,8 @@ def test_evaluate_writes_table_scores_figures_and_report_of_each_run_in_a_folder
     assert f"probattn train {KEP} --set " in (kep / "report.html").read_text(encoding="utf-8")
     stored = content(kep)
     assert stored["best_epoch"] == torch.load(kep / "best.pt")["extra"]["epoch"]
-    assert (stored["run"], stored["options"]["num_samples"], stored["options"]["seed"]) == (KEP, 10, 0)
-    assert json.loads((kep / "calibration.json").read_text())["weights"] == stored["files"]["best.pt"]
+    assert (stored["run"], stored["stamp"]["num_samples"], stored["stamp"]["seed"]) == (KEP, 10, 0)
+    assert json.loads((kep / "calibration.json").read_text())["weights"] == stored["stamp"]["weights"]
 
 
 def test_metrics_equal_those_computed_from_the_probabilities_by_hand(kep):
@@ -155,7 +155,7 @@ def by_hand(probs, labels):
 @pytest.mark.usefixtures("no_figures")
 def test_evaluate_is_repeatable_and_the_seed_and_the_level_matter(command, kep):
     def scores(*options):
-        assert command("evaluate", kep, "--no-convergence", *options)[0] == 0
+        assert command("evaluate", kep, *options)[0] == 0
         return row(kep)["nll"], content(kep)
 
     nll, first = scores()
@@ -165,7 +165,7 @@ def test_evaluate_is_repeatable_and_the_seed_and_the_level_matter(command, kep):
     assert other != nll
     assert second["variants"]["at its mean"] == first["variants"]["at its mean"]
     few, third = scores("--num-samples", 3, "--level", 0.5)
-    assert third["options"]["num_samples"] == 3
+    assert third["stamp"]["num_samples"] == 3
     assert few != nll
     assert third["decisions"]["plain sets"]["coverage"] < first["decisions"]["plain sets"]["coverage"]
 

@@ -84,10 +84,10 @@ def test_abstention_is_the_error_rate_of_the_most_confident(result):
 )
 def test_the_posterior_contributes_what_averaging_changes(result, mean, drawn, word):
     run = result(variants={"at its mean": {"nll": mean}, "drawn from q": {"nll": drawn}})
-    site = SiteConvergence(site="u", size=10, num_data=100, kl=50.0, std_ratio=(0.2, 0.2, 0.2), gain=100.0)
-    *_, last = conclusion(replace(run, posterior=[site, replace(site, gain=0.0)]))
+    site = SiteConvergence(site="u", size=10, num_data=100, kl=50.0, std_ratio=(0.2, 0.2, 0.2))
+    *_, last = conclusion(replace(run, posterior=[site, replace(site, kl=0.0, std_ratio=(1.0, 1.0, 1.0))]))
     assert f"{word} " in last
-    assert "not converged at 1 of 2 sites" in last
+    assert "collapsed to the prior at 1 of 2 sites" in last
     assert "no latent variables" in conclusion(result())[-1]
 
 

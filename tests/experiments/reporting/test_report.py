@@ -30,7 +30,7 @@ def numbers(result, n=40):
 
 def test_page_of_one_run_is_whole_self_contained_and_small(probabilistic, read, tmp_path):
     run = probabilistic(n=60)
-    run = replace(run, shift={"fog": {3: run.metrics}}, ood={"letters": Prediction(probs=run.probs)})
+    run = replace(run, shift={"fog/3": run.metrics}, ood={"letters": Prediction(probs=run.probs)})
     reader = read([run], title="one run", draw=True)
     ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
     links = [attrs["href"] for tag, attrs in reader.tags if tag == "a"]
@@ -139,9 +139,7 @@ def test_nearly_no_test_data(result, read, n):
 def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, read, monkeypatch):
     shared = []
     monkeypatch.setattr(model_diagnostics, "similarity", lambda runs: shared.append(runs))
-    one, other = (
-        replace(run, shift={"fog": {3: run.metrics | {"accuracy": 0.5}}}) for run in (result(), probabilistic())
-    )
+    one, other = (replace(run, shift={"fog/3": run.metrics | {"accuracy": 0.5}}) for run in (result(), probabilistic()))
     reader = read([one, other, result(n=30)])
     assert shared[-1] == {"1. softmax": {}, "2. kep-svgp": other.similarity, "3. softmax": {}}
     assert [row[0] for row in reader.tables[0]] == ["run", "softmax", "kep-svgp", "softmax"]

@@ -108,7 +108,6 @@ def test_what_does_not_exist_is_named(tmp_path, names, options, words):
     ("options", "check", "error", "words"),
     [
         ({}, {"by": ("laplac",)}, SettingsError, "unknown method"),
-        ({}, {"by": ("refit",)}, SettingsError, "global latent variables"),
         ({"changes": ["network.dropout=0"]}, {"by": ("mc-dropout",)}, SettingsError, "dropout"),
         ({}, {"ood": ("lettres",)}, ValueError, "letters"),
         ({"layers": ("softmax", OWN), "changes": ["layer.broken=true"]}, {}, SettingsError, "Mean fails, Runtime"),
