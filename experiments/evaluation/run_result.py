@@ -38,10 +38,9 @@ class RunResult:
     metrics: dict[str, float]
     steps: list[dict]  # step, epoch, loss, nll, kl/SITE…, penalty/SITE…, lr
     epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
-    probs: Tensor | None  # (n, classes); None for regression
-    labels: Tensor  # (n,), (n, 1) for regression
+    test: Prediction  # of the test part, with its labels
     images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # empty for numbers
     spectra: dict[str, Spectrum]  # by layer
     posterior: list[SiteConvergence]  # of global latent sites, without a refit
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
@@ -53,13 +52,7 @@ class RunResult:
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     texts: tuple[str, ...] = ()  # n texts if the data are texts
-    numbers: Prediction | None = None  # predictions of a regression
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
-
-    @property
-    def has_predictions(self) -> bool:
-        """True if there is at least one prediction of classes and all probabilities are finite."""
-        return self.probs is not None and len(self.labels) > 0 and bool(self.probs.isfinite().all())
 
 
 def run_result(
@@ -93,11 +86,9 @@ def run_result(
         metrics={key: value for key, value in scores["test"].items() if key != "n"},
         steps=steps,
         epochs=epochs,
-        probs=test.probs,
-        labels=test.labels,
+        test=test,
         images=data.images if isinstance(data, Images) else torch.empty(0),
         texts=getattr(data, "texts", ()),
-        numbers=test if test.probs is None else None,
         classes=classes,
         spectra=attention_spectra(run.model, run.guide, examples),
         posterior=posterior,

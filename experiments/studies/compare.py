@@ -19,7 +19,7 @@ from probattn.experiments.reporting.tables import Table, comparison_table, plain
 from probattn.experiments.studies import collect
 from probattn.inference.io.files import write_bytes
 
-SINGLE_SEED = "With one seed, intervals are percentiles over 1,000 paired resamples of the test examples."
+SINGLE_SEED = "With one seed, intervals are percentiles over 300 paired resamples of the test examples."
 Baselines = Mapping[str, str]
 """Run → the run that it is compared with, possibly itself, which compares its methods."""
 

@@ -100,9 +100,9 @@ def test_evaluate_writes_table_scores_figures_and_report_of_each_run_in_a_folder
 def test_metrics_equal_those_computed_from_the_probabilities_by_hand(kep):
     result = evaluate.evaluate(kep).result
     found = row(kep)
-    expected = by_hand(result.probs.double().numpy(), result.labels.numpy())
+    expected = by_hand(result.test.probs.double().numpy(), result.test.labels.numpy())
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
-    assert len(result.labels) == 359  # data.limit leaves the test part whole
+    assert len(result.test.labels) == 359  # data.limit leaves the test part whole
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -191,7 +191,7 @@ def test_ten_draws_are_averaged_as_probabilities(kep):
         with torch.no_grad(), poutine.condition(data={"network.blocks.1.attention.u": draw}):
             each.append(model.network(x).softmax(-1))
     assert not torch.equal(each[0], each[1])
-    torch.testing.assert_close(result.probs[: len(x)], (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(result.test.probs[: len(x)], (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)
 
 
 def test_evaluate_needs_no_log(command, kep):

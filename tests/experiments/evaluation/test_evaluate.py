@@ -106,7 +106,7 @@ def test_scores_csv_is_the_wide_form_and_the_report_gets_the_posterior_predictiv
     assert set(frame["method"]) == {"posterior", *BY}
     assert frame.groupby("set")["n"].first()["test"] == len(stored["test"])
     pd.testing.assert_frame_equal(frame, done.scores, check_dtype=False)
-    assert torch.equal(done.result.probs, stored["test"].probs)
+    assert torch.equal(done.result.test.probs, stored["test"].probs)
     assert scores(frame, "posterior", "shift/contrast/5")["nll"] == done.result.shift["contrast/5"]["nll"]
     shifted = frame[frame["set"].str.startswith("shift/") & (frame["method"] == "posterior")]
     assert sum(row["nll"] for row in done.result.shift.values()) == pytest.approx(shifted["nll"].sum())

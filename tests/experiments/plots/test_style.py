@@ -36,8 +36,8 @@ def test_text_and_lines_stand_out_from_paper_and_screen(scheme):
 
 def test_every_colour_of_a_figure_has_a_dark_one_and_any_name_is_visible_text(result, tmp_path):
     run = result(n=40, classes=3)
-    answers = run.probs, run.labels
-    for figure in (classes.reliability(*answers), classes.risk_coverage(dict.fromkeys(NAMES, answers))):
+    answers = run.test
+    for figure in (classes.reliability(answers), classes.risk_coverage(dict.fromkeys(NAMES, answers))):
         save_figure(tmp_path / "figure.svg", figure)
         drawn = (tmp_path / "figure.svg").read_text(encoding="utf-8")
         assert not RAW.search(drawn)

@@ -25,12 +25,12 @@ def numbers(result, n=40):
     prediction = Prediction(mean=truth, variance=torch.ones(n, 1), labels=truth, components=(law,))
     scores = metrics.evaluate(prediction)
     table = {"images": torch.empty(0), "classes": ()}
-    return replace(result(n=n), probs=None, labels=truth, numbers=prediction, metrics=scores, **table)
+    return replace(result(n=n), test=prediction, metrics=scores, **table)
 
 
 def test_page_of_one_run_is_whole_self_contained_and_small(probabilistic, read, tmp_path):
     run = probabilistic(n=60)
-    run = replace(run, shift={"fog/3": run.metrics}, ood={"letters": Prediction(probs=run.probs)})
+    run = replace(run, shift={"fog/3": run.metrics}, ood={"letters": run.test})
     reader = read([run], title="one run", draw=True)
     ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
     links = [attrs["href"] for tag, attrs in reader.tags if tag == "a"]
@@ -128,12 +128,8 @@ def test_numbers_have_a_page_with_their_intervals_and_largest_errors(result, rea
     assert "Classes" not in reader.text
 
 
-@pytest.mark.parametrize("n", [0, 1])
-def test_nearly_no_test_data(result, read, n):
-    run = result(n=max(n, 1), classes=2)
-    if not n:
-        run = replace(run, probs=run.probs[:0], labels=run.labels[:0], images=run.images[:0], metrics={})
-    assert ("no answers to judge" in read([run], draw=True).text) == (n == 0)
+def test_nearly_no_test_data(result, read):
+    assert "0 of 1 test examples" in read([result(n=1, classes=2)], draw=True).text
 
 
 def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, read, monkeypatch):
@@ -142,8 +138,8 @@ def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, 
     one, other = (replace(run, shift={"fog/3": run.metrics | {"accuracy": 0.5}}) for run in (result(), probabilistic()))
     reader = read([one, other, result(n=30)])
     assert shared[-1] == {"1. softmax": {}, "2. kep-svgp": other.similarity, "3. softmax": {}}
-    assert [row[0] for row in reader.tables[0]] == ["run", "softmax", "kep-svgp", "softmax"]
-    assert [row[:2] for row in reader.tables[1][1:]] == [["softmax", "50.00"], ["kep-svgp", "50.00"]]
+    assert [row[0] for row in reader.tables[0]] == ["run", "1. softmax", "2. kep-svgp", "3. softmax"]
+    assert [row[:2] for row in reader.tables[1][1:]] == [["1. softmax", "50.00"], ["2. kep-svgp", "50.00"]]
     assert [attrs["id"] for tag, attrs in reader.tags if tag == "details" and "id" in attrs] == [
         "run-1",
         "run-2",
