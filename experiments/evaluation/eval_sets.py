@@ -1,6 +1,7 @@
 """Test sets of a run by name: its own parts and other domains, corrupted images, out-of-distribution (OOD) images."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +59,9 @@ def eval_sets(
         raise SettingsError(f"--shift and --ood need images, and {dataset.name} has none: leave them out")
     if shift:
         source = corrupted_sets(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
-        for name, level in ((name, level) for name in corruptions for level in severities):
-            load, digest = (functools.partial(function, name, level) for function in (source.images, source.digest))
-            sets[f"shift/{name}/{level}"] = TestSet(load, digest, source.source)
+        for pair in itertools.product(corruptions, severities):
+            load, digest = (functools.partial(function, *pair) for function in (source.images, source.digest))
+            sets["shift/{}/{}".format(*pair)] = TestSet(load, digest, source.source)
     for name in ood:
         for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
             channels, size = dataset.test.images.shape[1:3]

@@ -68,11 +68,11 @@ def evaluate(
         run = open_run(folder, root=root)
         sets = eval_sets(run.dataset, root=root, **tests)
         draws = {"num_samples": num_samples or run.settings.train.num_samples, "seed": seed}
-        stamp = run_stamp(folder, **draws)
+        stamp = run_stamp(folder) | draws
         predicted = predict_sets(run, sets, names, stamp=stamp, say=say)
         posterior, scores = predicted[methods.POSTERIOR], {name: score(by_set) for name, by_set in predicted.items()}
-        levels = {"level": level, "max_risk": max_risk}
-        calibration = Calibration.fit(posterior["valid"], weights=run.weights, **draws, **levels)
+        origin = {"weights": run.weights, **draws}
+        calibration = Calibration.fit(posterior["valid"], level=level, max_risk=max_risk, **origin)
         source = next((part.source for part in sets.values() if part.source), "")
         result = run_result(run, posterior, scores[methods.POSTERIOR], calibration=calibration, shift_source=source)
         for row in result.by_class:
@@ -82,12 +82,9 @@ def evaluate(
         calibration.save(folder)
         write_bytes(folder / SCORES, frame.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace"))
         content = {name: getattr(result, name) for name in ("decisions", "variants", "unfinished", "shift_source")} | {
-            "run": run.name,
-            "options": levels | tests | {"methods": names, "data": root and str(root)},
             "stamp": stamp,
             "data": {name: part.digest() for name, part in sets.items()},
-            "posterior": [asdict(site) | {"state": site.state} for site in result.posterior],
-            "best_epoch": run.best_epoch,
+            "posterior": [asdict(site) for site in result.posterior],
         }
         write_bytes(folder / EVALUATION, json.dumps(content, indent=2).encode())
     return Evaluation(result, frame, calibration)

@@ -12,7 +12,7 @@ import pandas as pd
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import predictions
-from probattn.experiments.runs.folder import SETTINGS, read_record, weights_digest
+from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, read_record
 from probattn.inference import Prediction
 
 EVALUATION, SCORES = "evaluation.json", "scores.csv"
@@ -43,23 +43,15 @@ class EvaluatedRun:
 
     def predictions(self, names: Collection[str], method: str) -> dict[str, Prediction]:
         """Return the stored predictions by a method on those of some test sets that the scores were computed from."""
-        stored = {
-            name: predictions.load(
-                predictions.path(self.folder, method, name), stamp=self.content["stamp"] | {"data": digest}
-            )
-            for name, digest in self.content["data"].items()
-            if name in names
-        }
+        stamps = {name: self.content["stamp"] | {"data": digest} for name, digest in self.content["data"].items()}
+        files = {name: predictions.path(self.folder, method, name) for name in stamps if name in names}
+        stored = {name: predictions.load(file, stamp=stamps[name]) for name, file in files.items()}
         return {name: prediction for name, prediction in stored.items() if prediction is not None}
 
 
-def run_stamp(folder: Path, *, num_samples: int, seed: int) -> dict[str, Any]:
-    """Return what all predictions of a run depend on.
-
-    These are the SHA-256 of its weights and of its settings, and number and seed of the posterior samples.
-    """
-    settings = hashlib.sha256((folder / SETTINGS).read_bytes()).hexdigest()
-    return {"weights": weights_digest(folder), "settings": settings, "num_samples": num_samples, "seed": seed}
+def run_stamp(folder: Path) -> dict[str, Any]:
+    """Return the SHA-256 of a run's weights and of its settings, on which all its predictions depend."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, SETTINGS)}
 
 
 def read_evaluated_run(folder: Path) -> EvaluatedRun:
@@ -74,8 +66,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
         scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} was not evaluated: {advice}") from error
-    draws = {name: content["stamp"][name] for name in ("num_samples", "seed")}
-    if content["stamp"] != run_stamp(folder, **draws):
+    if not run_stamp(folder).items() <= content["stamp"].items():
         raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
     return EvaluatedRun(folder, record.name, record.settings, scores, content)
 
@@ -90,10 +81,9 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
     """
     first: dict[str, tuple[object, Path]] = {}
     for run in runs:
-        data = run.content["data"]
-        shifts = [name for name in data if name.startswith("shift/")]
-        conditions = {name: run.content["stamp"][name] for name in ("num_samples", "seed")} | data
-        for name, value in (conditions | ({"corruptions": set(shifts)} if shifts else {})).items():
+        shifts = {name for name in run.content["data"] if name.startswith("shift/")}
+        draws = {name: run.content["stamp"][name] for name in ("num_samples", "seed")}
+        for name, value in (draws | run.content["data"] | ({"corruptions": shifts} if shifts else {})).items():
             expected, other = first.setdefault(name, (value, run.folder))
             if value != expected and name != "valid":
                 which = f"{other} and {run.folder} were evaluated on other {name}"

@@ -20,7 +20,7 @@ def confusion(result: RunResult) -> pd.DataFrame:
 def by_class(result: RunResult) -> pd.DataFrame:
     """Return examples, right answers, accuracy and most frequent wrong answer of each class, the worst class first.
 
-    The coverage of sets follows if it is known. Classes without a test example are last.
+    The coverage of sets follows. Classes without a test example are last.
     """
     matrix = confusion(result)
     counts, names = matrix.to_numpy(), list(matrix)
@@ -29,7 +29,7 @@ def by_class(result: RunResult) -> pd.DataFrame:
     frame["accuracy"] = frame["right"] / frame["examples"]
     frame["taken for"] = [f"{names[row.argmax()]} ({row.max()})" if row.any() else "" for row in wrong]
     covered = {row["class"]: row for row in result.by_class}
-    for key in ("coverage", "coverage_by_class") if covered else ():
+    for key in ("coverage", "coverage_by_class"):
         frame[key] = [float(covered.get(name, {}).get(key, math.nan)) for name in result.classes]
     return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
 

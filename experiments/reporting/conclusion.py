@@ -33,7 +33,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
     risk = metrics.risk_coverage(probs, labels)[1]
     calibrated = probs.multinomial(RESAMPLES, replacement=True, generator=torch.Generator().manual_seed(0)).T
     classes = by_class(result)
-    covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage") if "coverage" in classes else classes[:0]
+    least_covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage").to_dict("records")
     return {
         "accuracy": right / count,
         "right": right,
@@ -42,7 +42,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "worst": classes[classes["right"] < classes["examples"]][:3].to_dict("records"),
         "pair": confused_pairs(result, 1),
         "missing": list(classes["class"][classes["examples"] == 0]),
-        "uncovered": [row for row in covered.to_dict("records") if _is_uncovered(row, result)],
+        "uncovered": [row for row in least_covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
         "chance": float(np.quantile([metrics.ece(probs, drawn) for drawn in calibrated], 0.95)),
         "risks": [float(risk[math.ceil(share * count) - 1]) for share in (0.5, 0.8, 1)],

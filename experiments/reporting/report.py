@@ -14,7 +14,7 @@ from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots import classes, model_diagnostics, regression, shift
-from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting.class_statistics import by_class, confused_pairs, confusion
 from probattn.experiments.reporting.conclusion import conclusion
 from probattn.experiments.reporting.example_cards import cards
@@ -104,7 +104,7 @@ def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     answers = {name: result.test for name, result in runs.items() if result.classes}
     drawn = {
         "risk_coverage": classes.risk_coverage(answers) if answers else None,
-        "shift": shift.boxes({name: result.shift for name, result in runs.items()}, metric="accuracy"),
+        "shift": shift.boxes({name: result.shift for name, result in runs.items()}),
         "similarity": model_diagnostics.similarity({name: result.similarity for name, result in runs.items()}),
         "spectrum": model_diagnostics.spectrum({name: result.spectra for name, result in runs.items()}),
     }

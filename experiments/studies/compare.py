@@ -13,7 +13,7 @@ from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLA
 from probattn.experiments.evaluation.scores import KEYS, mean_shift
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, Resampled, best_rows, compare
 from probattn.experiments.plots.differences import differences
-from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting.table_formats import latex, markdown
 from probattn.experiments.reporting.tables import Table, comparison_table, plain_table
 from probattn.experiments.studies import collect

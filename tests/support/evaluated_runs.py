@@ -25,7 +25,7 @@ def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, 
               for method, value in methods.items()}  # fmt: skip
     to_frame(by_set, run=name, seed=seed).to_csv(folder / "scores.csv", index=False)
     content = {
-        "stamp": run_stamp(folder, num_samples=draws[0], seed=draws[1]),
+        "stamp": run_stamp(folder) | dict(zip(("num_samples", "seed"), draws, strict=True)),
         "data": {"valid": "digest", "test": "digest"} | dict(data or {}),
         "unfinished": unfinished,
     }

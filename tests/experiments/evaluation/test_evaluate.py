@@ -115,7 +115,7 @@ def test_scores_csv_is_the_wide_form_and_the_report_gets_the_posterior_predictiv
 
 def test_each_class_has_count_accuracy_and_coverage(evaluated):
     folder, done = evaluated
-    weights = json.loads((folder / "evaluation.json").read_text())["stamp"]["weights"]
+    weights = json.loads((folder / "evaluation.json").read_text())["stamp"]["best.pt"]
     calibration, test = Calibration.load(folder, weights=weights), predictions(folder)["test"]
     assert (calibration.num_samples, calibration.seed, calibration.level) == (4, 3, 0.9)
     probs = calibration.apply(test).probs

@@ -65,12 +65,12 @@ def test_similarity_is_a_line_per_run_over_depth():
 
 def test_boxes_are_the_quartiles_over_severities_of_each_corruption():
     fog = {f"fog/{severity}": {"accuracy": severity / 10} for severity in range(1, 6)}
-    runs = {"one": fog | {"snow/1": {"accuracy": math.nan}}, "other": {"snow/1": {"accuracy": 0.9}}}
-    (ax,) = shift.boxes(runs, metric="accuracy").axes
+    runs = {"one": fog, "other": {"snow/1": {"accuracy": 0.9}}}
+    (ax,) = shift.boxes(runs).axes
     heights = [patch.get_path().vertices[:, 1] for patch in ax.patches]
     np.testing.assert_allclose([(values.min(), values.max()) for values in heights], [(20, 40), (90, 90)])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["fog", "snow"]
-    assert shift.boxes({"one": {}}, metric="accuracy") is None
+    assert shift.boxes({"one": {}}) is None
 
 
 def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
