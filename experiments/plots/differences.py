@@ -31,7 +31,9 @@ def differences(comparison: Comparison) -> Figure | None:
         return None
     names = [style.wrapped(row, 44) for row in rows]
     height = 0.8 + 0.16 * len(names) + 0.13 * sum(name.count("\n") + 1 for name in names)
-    figure, axes = style.panels(len(metrics), width=2.8, height=height, columns=COLUMNS, sharey=True)
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    width = 1.9 + 0.068 * longest / min(COLUMNS, len(metrics))
+    figure, axes = style.panels(len(metrics), width=width, height=height, columns=COLUMNS, sharey=True)
     for ax, (key, metric) in zip(axes, metrics.items(), strict=True):
         ax.axvline(0, color=style.INK, lw=0.8, zorder=1)
         ax.grid(axis="y", color=style.PALE, lw=0.4)
