@@ -54,6 +54,6 @@ def evaluate(
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
         page, title = run / "report.html", f"probattn: {done.result.name}"
-        report.save_figures(run / "figures", done.result)
+        report.save_figures(run / "figures", part)
         report.write(page, [part], title=title)
         say(f"report: {page}; all scores: {run / 'scores.csv'}")

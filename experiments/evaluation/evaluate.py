@@ -23,11 +23,10 @@ from probattn.inference.io.files import locked, write_bytes
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of an evaluation: content of a report on the posterior predictive, scores of all methods, calibration."""
+    """Result of an evaluation: content of a report on the posterior predictive, and scores of all methods."""
 
     result: RunResult
     scores: pd.DataFrame
-    calibration: Calibration
 
 
 def evaluate(
@@ -87,7 +86,7 @@ def evaluate(
             "posterior": [asdict(site) for site in result.posterior],
         }
         write_bytes(folder / EVALUATION, json.dumps(content, indent=2).encode())
-    return Evaluation(result, frame, calibration)
+    return Evaluation(result, frame)
 
 
 def predict_sets(

@@ -35,13 +35,11 @@ class Method(NamedTuple):
 POSTERIOR, ENSEMBLE = "posterior", "ensemble"
 METHODS = {
     POSTERIOR: Method("", lambda predictor: predictor, of_numbers=True),
+    "temperature": Method("temperature scaling", lambda predictor: predictor),
     "mc-dropout": Method("MC dropout", MCDropout, of_numbers=True),
     "laplace": Method("KFLLLA", Laplace),
     "sv-dkl": Method("SV-DKL", SVDKL),
-    "temperature": Method("temperature scaling", lambda predictor: predictor),
 }
-DEFAULT = ("temperature", "mc-dropout", "laplace", "sv-dkl")
-"""Methods of a study of classes besides the posterior predictive."""
 
 
 class Forward:

@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from torch import Tensor
 
 from probattn.draws import at_mean
-from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.scores import nested
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
+from probattn.experiments.runs.sources import Part
 from probattn.inference import Prediction, attention_spectra, metrics, posterior_summary, predict, token_similarity
 from probattn.inference.diagnostics.attention import Spectrum
 from probattn.inference.diagnostics.convergence import SiteConvergence
@@ -39,7 +38,7 @@ class RunResult:
     steps: list[dict]  # step, epoch, loss, nll, kl/SITE…, penalty/SITE…, lr
     epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
     test: Prediction  # of the test part, with its labels
-    images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
+    data: Part  # the test part: images, texts or rows
     classes: tuple[str, ...]  # empty for numbers
     spectra: dict[str, Spectrum]  # by layer
     posterior: list[SiteConvergence]  # of global latent sites, without a refit
@@ -51,7 +50,6 @@ class RunResult:
     by_class: list[dict[str, Any]] = field(default_factory=list)  # class, count, accuracy, coverage, coverage_by_class
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
-    texts: tuple[str, ...] = ()  # n texts if the data are texts
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
 
 
@@ -87,8 +85,7 @@ def run_result(
         steps=steps,
         epochs=epochs,
         test=test,
-        images=data.images if isinstance(data, Images) else torch.empty(0),
-        texts=getattr(data, "texts", ()),
+        data=data,
         classes=classes,
         spectra=attention_spectra(run.model, run.guide, examples),
         posterior=posterior,

@@ -7,6 +7,8 @@ import textwrap
 from torch import Tensor
 from torchvision.transforms.functional import to_pil_image
 
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.metric_display import format_number
 from probattn.experiments.evaluation.run_result import RunResult
 
@@ -44,8 +46,8 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
     else:
         true, answer = (result.classes[place] for place in (test.labels, test.predicted))
         certainty = f"{100 * float(test.confidence):.1f} %"
-    picture = _picture(result.images[number]) if result.images.numel() else ""
-    text = textwrap.shorten(result.texts[number], 160, placeholder=" …") if result.texts else ""
+    picture = _picture(result.data.images[number]) if isinstance(result.data, Images) else ""
+    text = textwrap.shorten(result.data.texts[number], 160, placeholder=" …") if isinstance(result.data, Texts) else ""
     values = {"true": true, "answer": answer, "certainty": certainty, "is_right": true == answer}
     return {"number": number, "picture": picture, "text": text, **values}
 

@@ -1,6 +1,5 @@
 """Report of evaluated runs: a self-contained HTML page with a conclusion in words, and figures as SVG."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +50,7 @@ def section(result: RunResult) -> Section:
     return Section(result, content)
 
 
-def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -> None:
+def write(path: Path, sections: Sequence[Section], *, title: str) -> None:
     """Write a report as one self-contained HTML file, atomically; of several runs their comparison comes first.
 
     Args:
@@ -63,15 +62,15 @@ def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -
     content = {"summary": summary_table(results), "shifted": shift_table(results), "figures": {}}
     if len(results) > 1:
         content["figures"] = shared_figures(results)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(Path(path), render("report.html", title=title, sections=sections, **content).encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, render("report.html", title=title, sections=sections, **content).encode())
 
 
-def save_figures(folder: str | os.PathLike, result: RunResult) -> None:
-    """Save the run's figures as ``folder/NAME.svg``."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, figure in figures(result).items():
-        save_figure(Path(folder) / f"{name}.svg", figure)
+def save_figures(folder: Path, part: Section) -> None:
+    """Save the figures of a run as ``folder/NAME.svg``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in part.content["figures"].items():
+        save_figure(folder / f"{name}.svg", figure)
 
 
 def summary_table(results: Sequence[RunResult]) -> Table:

@@ -104,7 +104,7 @@ def check(
 
     Args:
         jobs: the runs.
-        by: methods besides the posterior predictive; None takes those of :data:`~methods.DEFAULT` that all models can.
+        by: methods besides the posterior predictive; None takes all that all models can.
         shift: evaluate on corrupted images; None if the data are images.
         ood: OOD image sets; None takes the default ones of images.
         corrupted: ``corruptions`` and ``severities``.
@@ -131,7 +131,7 @@ def check(
     shift = isinstance(dataset, ImageDataset) if shift is None else shift
     options = {"shift": shift, "ood": tuple(_default_ood(dataset) if ood is None else ood), **corrupted}
     eval_sets(dataset, root=jobs[0].root, **options)
-    names = methods.check(methods.DEFAULT if by is None and dataset.classes else by or ())[1:]
+    names = methods.check(methods.METHODS if by is None and dataset.classes else by or ())[1:]
     for job in kinds:
         parts = _check_model(job, datasets[repr((job.settings.data, job.settings.network, job.root))])
         for name in names:

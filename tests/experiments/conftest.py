@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.run_result import RunResult
@@ -136,7 +137,7 @@ def make_result(name="softmax", *, n=60, classes=4, channels=1, seed=0, probs=No
         ],
         "epochs": [{"epoch": e, "step": 4, "valid/accuracy": 0.5 + e / 4, "valid/nll": 1 - e / 4} for e in (0, 1)],
         "test": Prediction(probs=probs, labels=labels),
-        "images": ramp.expand(n, channels, 5, 5).contiguous(),  # image i is filled with i
+        "data": Images(ramp.expand(n, channels, 5, 5).contiguous(), labels),  # image i is filled with i
         "classes": tuple(f"class {c}" for c in range(classes)),
         "spectra": {},
         "posterior": [],

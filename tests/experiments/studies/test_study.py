@@ -145,7 +145,7 @@ def test_methods_and_test_sets_follow_from_the_task(data):
     table = {"data": data / "numbers.csv", "changes": ["data.label_column=y", "data.task=regression", *SMALL]}
     assert study.check(plan(data, "tabular/csv", layers=("softmax",), **table)) == {"by": (), "shift": False, "ood": ()}
     options = study.check(plan(data, "vit/folder", layers=("softmax",), data=data / "pets", changes=SMALL))
-    assert options == {"by": methods.DEFAULT, "shift": True, "ood": ("letters", "patches")}
+    assert options == {"by": tuple(methods.METHODS)[1:], "shift": True, "ood": ("letters", "patches")}
     without = plan(data, "text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"])
     assert study.check(without) == {"by": ("temperature", "laplace", "sv-dkl"), "shift": False, "ood": ()}
 
@@ -183,8 +183,8 @@ def test_layers_are_compared_on_own_data_and_a_second_call_trains_and_predicts_n
 def test_an_own_layer_is_evaluated_by_every_method(tmp_path):
     (job,) = plan(tmp_path, "digits/softmax", layers=(OWN,), changes=[*SMALL, "data.limit=100"])
     train.train(job.settings, job.folder, name=job.name, progress=False)
-    done = evaluate.evaluate(job.folder, by=methods.DEFAULT, ood=("letters",))
-    assert set(done.scores["method"]) == {"posterior", *methods.DEFAULT}
+    done = evaluate.evaluate(job.folder, by=tuple(methods.METHODS)[1:], ood=("letters",))
+    assert set(done.scores["method"]) == set(methods.METHODS)
     assert done.result.settings["layer.name"] == OWN
 
 
