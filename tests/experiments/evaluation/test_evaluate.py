@@ -13,7 +13,7 @@ from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.corruptions import corrupt
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate, methods
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import eval_sets
