@@ -191,7 +191,7 @@ def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
         ({"ood": ("digits",)}, ValueError, "digits"),
         ({"shift": True, "corruptions": ("gausian_noise",)}, ValueError, "gaussian_noise"),
         ({"shift": True, "severities": (6,)}, ValueError, "6"),
-        ({"ood": ("./nowhere",)}, DatasetError, "nowhere"),
+        ({"ood": ("./nowhere",)}, ValueError, "nowhere"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, options, error, words):
