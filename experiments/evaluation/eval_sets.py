@@ -8,12 +8,9 @@ from pathlib import Path
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images import ood_sets as ood_datasets
-from probattn.experiments.data.images.corrupted_sets import corrupted_sets
-from probattn.experiments.data.images.corruptions import STANDARD
+from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, corrupted_sets
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.runs.sources import Dataset, Part
-
-SEVERITIES = (1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import textwrap
 from torch import Tensor
 from torchvision.transforms.functional import to_pil_image
 
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.metric_display import format_number
 from probattn.experiments.evaluation.run_result import RunResult

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.run_result import RunResult

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pyro.distributions import Normal
 
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.displayable import displayable
