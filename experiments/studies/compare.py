@@ -189,15 +189,11 @@ def _groups(rows: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {"single models": single, "ensembles": ensembles} if ensembles else {"": single}
 
 
-def _baseline(run: str, method: str, baselines: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
-    """Return the row that one is compared with: its twin by the same method, or by the last part of it, or alone.
+def _baseline(run: str, method: str, pairs: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
+    """Return the row that one is compared with: its twin by the same method with all its seeds, or else its twin alone.
 
-    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods
-    of a run that is its own twin are compared with it alone.
+    Methods of a run that is its own twin are compared with it alone.
     """
-    twin = baselines.get(run, "")
-    if twin in ("", run):
-        return twin
-    parts, seeds = method.split("+"), scores[row_label(run, method)].keys() & scores.get(twin, {}).keys()
-    candidates = [row_label(twin, "+".join(parts[start:])) for start in range(len(parts))]
-    return next((row for row in candidates if seeds and seeds <= scores.get(row, {}).keys()), twin)
+    twin = pairs.get(run, "")
+    row, seeds = row_label(twin, method), scores[row_label(run, method)].keys()
+    return row if twin not in ("", run) and seeds <= scores.get(row, {}).keys() else twin
