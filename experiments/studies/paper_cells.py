@@ -5,10 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from probattn.experiments.config.validation import unknown
+from probattn.experiments.data.images.corruptions import SEVERITIES
 
 PAPERS = Path(__file__).parent / "papers"
-SEVERITIES = "12345"
-"""Severities of the corruptions in the papers."""
 DEFAULT_TRIALS = 3
 """Seeds where the paper does not give its number."""
 
