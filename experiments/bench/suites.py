@@ -11,8 +11,7 @@ import probattn
 from probattn.experiments.bench.measure import measure
 from probattn.experiments.bench.steps import batch_of, layer_step, training_step
 from probattn.experiments.config import presets
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.runs.build import build
 from probattn.inference import predict
 

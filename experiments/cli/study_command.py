@@ -1,5 +1,6 @@
 """``probattn study``, ``compare`` and ``demo``: layers over seeds on any data, their comparison, and an example."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -62,13 +63,17 @@ def demo(
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
     from probattn.experiments.config import presets
     from probattn.experiments.reporting import report
+    from probattn.experiments.runs import train
     from probattn.experiments.studies import study
 
-    jobs = study.plan(presets.digits(layers), seeds=1, epochs=epochs, out=out)
-    say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
-    longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)  # slow layers have a warm start
     options = {"num_samples": 5, "shift": True, "severities": (3,)}
-    done = {job.folder: result for job, result in study.run_jobs(longest_first, workers=workers, say=say, **options)}
+    planned = study.plan(presets.digits(layers), seeds=1, epochs=epochs, out=out)
+    jobs = [replace(job, options=options) for job in planned]
+    say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
+    for job in jobs:
+        train.check(job.settings, job.folder, resume=True)
+    longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)  # slow layers have a warm start
+    done = {job.folder: result for job, result in study.run_jobs(longest_first, workers=workers, say=say)}
     results = [done[job.folder] for job in jobs]
     sections = list(map(report.section, results))
     for section in sections:
