@@ -51,12 +51,10 @@ def evaluate(
             show_metrics(comparison_table(table))
         part = report.section(done.result)
         say("\nConclusion", style="bold")
-        for sentence in part.content["conclusion"]:
-            say(sentence)
+        say("\n".join(part.content["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
-        page, title = run / "report.html", f"probattn: {done.result.name}"
         report.save_figures(run / "figures", part)
-        report.write(page, [part], title=title)
-        say(f"report: {page}; all scores: {run / 'scores.csv'}")
+        report.write(run / "report.html", [part], title=f"probattn: {done.result.name}")
+        say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

@@ -66,14 +66,8 @@ def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
     """Return the model card of a run: what it is, how it is used, how it was trained, and its metrics, if any."""
     words = [without_paths(word.split("=", 1)) for word in shlex.split(train_command(run.name, run.settings))]
     template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown, not HTML
-    return environment.from_string(template).render(
-        run=run,
-        data=run.dataset,
-        command=shlex.join(map("=".join, words)),
-        calibration=calibration,
-        metrics=test_metrics(run),
-    )
+    card, command = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True), shlex.join(map("=".join, words))
+    return card.render(run=run, calibration=calibration, metrics=test_metrics(run), command=command)
 
 
 def test_metrics(run: TrainedRun) -> dict[str, str]:
