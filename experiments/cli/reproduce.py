@@ -48,8 +48,7 @@ def reproduce(
             say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
         if dry_run:
             return
-        done = reproduction.run(plan, workers=workers, say=say)
-        cells = paper_comparison.results(plan, done)
+        cells = paper_comparison.results(plan.cells, reproduction.run(plan, workers=workers, say=say))
         for block, table in paper_comparison.tables(cells).items():
             say(f"\n{block}", style="bold")
             terminal.show_metrics(table)

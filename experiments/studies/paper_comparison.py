@@ -1,7 +1,7 @@
 """Our numbers beside a paper's: differences with intervals, tables, a page in Markdown, and a CSV file."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ NOTE = """Mean ± standard deviation over seeds, below it the paper's. After our
 brackets its 95 % interval, * where it excludes 0: that of our seeds alone, to which the paper's number is exact."""
 
 
-def results(plan: Plan, done: Sequence[Model]) -> pd.DataFrame:
-    """Return the cells of models that were evaluated, with our numbers and their differences from the paper's.
+def results(cells: pd.DataFrame, done: Mapping[Model, Sequence[Job]]) -> pd.DataFrame:
+    """Return the cells of models whose runs were evaluated, with our numbers and their differences from the paper's.
 
     Columns in the paper's unit: ``seeds``, ``ours``, ``ours_std``, ``difference``, ``low``, ``high``.
     """
-    frames = {model: _scores(plan.jobs[model]) for model in done}
+    frames = {model: _scores(jobs) for model, jobs in done.items()}
     lines = []
-    for cell in plan.cells.to_dict("records"):
+    for cell in cells.to_dict("records"):
         model = cell["preset"], cell["changes"]
         if model in frames:
             sets = averaged_sets(cell["set"])

@@ -136,8 +136,8 @@ def plan(
     return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
 
 
-def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> list[Model]:
-    """Train, or resume, and evaluate the models whose data are there, which are returned.
+def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, list[Job]]:
+    """Train, or resume, and evaluate the runs of the models whose data are there, which are returned.
 
     Args:
         plan: the runs.
@@ -148,19 +148,18 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> list[Model]:
         DatasetError: all data are missing.
         Exception: the first one of a run.
     """
-    root, done, jobs = next(iter(plan.jobs.values()))[0].root, [], []
+    root, done = next(iter(plan.jobs.values()))[0].root, {}
     missing = [name for name in _options(plan.cells)["ood"] if _is_missing(name, root, say)]
     for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
         options = _options(cells)
         options["ood"] = [name for name in options["ood"] if name not in missing]
         try:
-            jobs += study.check(plan.jobs[model], **options)
-            done.append(model)
+            done[model] = study.check(plan.jobs[model], **options)
         except DatasetError as error:
             say(f"left out: {model[0]}: {error}")
-    if not jobs:
+    if not done:
         raise DatasetError("no model has its data; give their folder with --data")
-    for _ in study.run_jobs(jobs, workers=workers, say=say):
+    for _ in study.run_jobs([job for jobs in done.values() for job in jobs], workers=workers, say=say):
         pass
     return done
 
