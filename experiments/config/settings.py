@@ -1,13 +1,11 @@
 """Settings of one run: what a preset holds, ``--set key=value`` and files change, and ``settings.json`` saves."""
 
-import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from probattn import KernelAttention
 from probattn.experiments.config.data import DataSettings, data_class, setting
@@ -15,6 +13,7 @@ from probattn.experiments.config.layers import Layer, layer_class
 from probattn.experiments.config.networks import Network, network_class
 from probattn.experiments.config.schema import choices, meanings, settings_class
 from probattn.experiments.config.validation import Count, SettingsError, unknown, validation_error
+from probattn.experiments.config.yaml_files import from_text
 from probattn.inference import TrainOptions
 
 
@@ -28,6 +27,7 @@ class TrainSettings(TrainOptions):
     """
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
+    devices: Annotated[int | str, Field(union_mode="left_to_right")] = 1
     class_weights: Literal["balanced"] | dict[str, float] | None = None
 
     @property
@@ -47,18 +47,12 @@ class _Start:
     epochs: Count
 
 
-class _Text(str):
-    """A value from the command line: YAML, or the text itself."""
-
-
 # The setting of each part that selects its kind, and the function that returns the kind's class.
 SELECTORS = {"data": ("name", data_class), "network": ("kind", network_class), "layer": ("name", layer_class)}
 WarmStartSettings = settings_class("WarmStartSettings", _Start, KernelAttention, leave_out=("dim", "heads"))
 # Classes of the parts of a single kind.
 CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
 PARTS = (*SELECTORS, *CLASSES)
-# Types of values that may stand for themselves as text.
-TEXTS = (_Text, str, int, float)
 LISTING = "`probattn presets NAME` lists all keys"
 
 
@@ -139,8 +133,8 @@ class Settings:
             part, _, name = key.partition(".")
             if not equals:
                 raise SettingsError(f"--set takes key=value, got {change!r}")
-            none = None if text.lower() == "none" else text
-            nested[part] = (nested.get(part) or {}) | {name: _Text(text)} if name else none
+            value = from_text(text)
+            nested[part] = (nested.get(part) or {}) | {name: value} if name else value
         return self.merged(nested)
 
     def merged(self, nested: Mapping[str, Any]) -> "Settings":
@@ -203,25 +197,10 @@ def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
             raise unknown("setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING)
     current = {} if value is None or (part == "layer" and type(value) is not kind) else vars(value)
     content = {name: current[name] for name in names if name in current}
-    content |= {name: _parsed(text) for name, text in changes.items()}
-    check = TypeAdapter(kind).validate_python
     try:
-        return check(content)
-    except ValidationError as error:  # texts that YAML takes for something else, such as a precision of 32
-        wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
-        content |= {name: str(text) for name, text in changes.items() if name in wrong and type(text) in TEXTS}
-    try:
-        return check(content)
+        return TypeAdapter(kind).validate_python(content | changes)
     except ValidationError as error:
         raise validation_error(part, error) from error
-
-
-def _parsed(value: Any) -> Any:
-    """Return a text of the command line as YAML means it, and other values as they are."""
-    if isinstance(value, _Text):
-        with contextlib.suppress(yaml.YAMLError, ValueError):
-            return None if value.lower() == "none" else yaml.safe_load(value)
-    return value
 
 
 def _scaled(train: TrainSettings, epochs: int) -> TrainSettings:

@@ -38,12 +38,9 @@ def unknown(kind: str, name: str, known: Iterable[str], *, listing: str) -> Sett
 
 def validation_error(part: str, error: ValidationError) -> SettingsError:
     """Return an error of one line: each wrong key of a part of the settings, what is allowed, and its value."""
-    return SettingsError("; ".join(_problem(part, **problem) for problem in error.errors()))
-
-
-def _problem(part: str, *, loc: tuple[str | int, ...], type: str, msg: str, input: object, **_: object) -> str:
-    if type == "value_error":
-        return msg.removeprefix("Value error, ")
-    value = "" if isinstance(input, dict) else f", got {input!r}"
-    quoted = "; quote yes, no, true and false in YAML where text is meant" if isinstance(input, bool) else ""
-    return f"{'.'.join(map(str, (part, *loc)))}: {msg[0].lower()}{msg[1:]}{value}{quoted}"
+    problems = []
+    for problem in error.errors():
+        key, text = ".".join(map(str, (part, *problem["loc"]))), problem["msg"].removeprefix("Value error, ")
+        value = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
+        problems.append(f"{key}: {text[0].lower()}{text[1:]}{value}" if problem["loc"] else text)
+    return SettingsError("; ".join(problems))
