@@ -38,17 +38,6 @@ def preset(name: str) -> Settings:
     return PRESETS[name]
 
 
-def twin(name: str) -> str | None:
-    """Return the softmax baseline of a preset, which differs in the layer alone, or None.
-
-    Args:
-        name: ``PAPER/DATA-LAYER``, or ``digits/LAYER``.
-    """
-    paper, _, rest = name.partition("/")
-    softmax = "digits/softmax" if paper == "digits" else f"{paper}/{rest.partition('-')[0]}-softmax"
-    return softmax if softmax in PRESETS else None
-
-
 def digits(layers: str) -> list[str]:
     """Return the names of the digits presets of some layers.
 

@@ -18,7 +18,8 @@ from probattn.experiments.config.validation import CONFIG, SettingsError, unknow
 GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
 # Types of values that settings hold, besides literals, and tuples and dictionaries of them.
 PLAIN = (bool, int, float, str, NoneType)
-ARGUMENT = re.compile(r"^    ([\w, ]+):(?: |$)(.*)")
+# An entry of the section ``Args``: names, and a text whose further lines are indented.
+ARGUMENT = re.compile(r"^    (\w[\w, ]*):(.*(?:\n     .*)*)", re.MULTILINE)
 
 
 def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
@@ -112,17 +113,10 @@ def choices(annotation: Any) -> list[str]:
 
 def meanings(described: Callable[..., Any]) -> dict[str, str]:
     """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases, by parameter."""
-    texts: dict[str, str] = {}
-    for kind in reversed(described.__mro__) if inspect.isclass(described) else (described,):
-        _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")
-        names: list[str] = []
-        for line in section.partition("\n\n")[0].splitlines():
-            if match := ARGUMENT.match(line):
-                names = match[1].split(", ")
-                texts |= dict.fromkeys(names, match[2])
-            else:
-                texts |= {name: f"{texts[name]} {line.strip()}".strip() for name in names}
-    return texts
+    kinds = reversed(described.__mro__) if inspect.isclass(described) else (described,)
+    sections = (inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0] for kind in kinds)
+    entries = (entry for section in sections for entry in ARGUMENT.findall(section))
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 def first_sentence(text: str) -> str:

@@ -9,16 +9,11 @@ from probattn import guides
 from probattn.attention.base import LayerFactory
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.batch_loader import BatchLoader as Loader
-from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.likelihoods import class_weights, regression_likelihood
 from probattn.experiments.runs.sources import Dataset
 from probattn.experiments.runs.sources import load_data as load_data
-from probattn.inference.prediction.predict import GPU_CHUNK_SIZE
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
-
-# Images of a batch of validation on a GPU.
-MAX_VALIDATION_BATCH = 2048
 
 
 class Loaders(NamedTuple):
@@ -66,13 +61,10 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
     """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device.
 
-    Texts are validated and tested in the order of their length. On a GPU, images are validated in larger batches.
+    Texts are validated and tested in the order of their length.
     """
     options = {"batch_size": settings.data.batch_size, "device": device}
     train = dataset.training(generator=generator(settings), **options)
-    if device == "cuda" and isinstance(dataset, ImageDataset):
-        largest = min(GPU_CHUNK_SIZE // settings.train.num_samples, MAX_VALIDATION_BATCH)
-        options["batch_size"] = max(settings.data.batch_size, largest)
     if isinstance(dataset, TextDataset):
         options["by_length"] = True
     return Loaders(train, dataset.batches(dataset.valid, **options), dataset.batches(dataset.test, **options))

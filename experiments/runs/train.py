@@ -10,7 +10,7 @@ import torch
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import build
-from probattn.experiments.runs.folder import changes, check_free, claim
+from probattn.experiments.runs.folder import check_free, claim
 from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
@@ -44,7 +44,7 @@ def train(
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
         progress: show a progress bar.
-        say: called with a line of text for each raised setting and each phase.
+        say: called with a line of text for each phase, and a table's columns.
 
     Raises:
         FileExistsError: the folder holds other files, or a run while ``resume`` is False.
@@ -53,8 +53,6 @@ def train(
         CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm start's.
     """
     fabric = check(settings, out, resume=resume)
-    for change in changes(out, settings):
-        say(f"{out}: {change}")
     with fabric.rank_zero_first():
         dataset = load_data(settings, root)
     is_fresh = not (out / "last.pt").exists()

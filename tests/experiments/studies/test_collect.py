@@ -2,6 +2,7 @@
 
 import pytest
 from evaluated_runs import random_prediction, run, store
+from twins import twin
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
@@ -96,9 +97,9 @@ def test_the_presets_of_the_papers_differ_from_their_softmax_twin_in_the_layer_o
     for name, settings in presets.PRESETS.items():
         if name.partition("/")[0] in ("digits", "kep-svgp", "cgp", "finetune"):
             monitor = f"train.monitor={settings.train.monitor or 'none'}"  # the papers' own choice of the best epoch
-            twin = presets.preset(presets.twin(name))
-            twin = twin.with_changes([monitor]) if name.endswith("-paper") else twin
-            assert collect.differ_in_layer_only(twin, settings), name
+            softmax = presets.preset(twin(name))
+            softmax = softmax.with_changes([monitor]) if name.endswith("-paper") else softmax
+            assert collect.differ_in_layer_only(softmax, settings), name
 
 
 def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
