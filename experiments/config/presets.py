@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import unknown
 from probattn.experiments.config.yaml_files import packaged
@@ -65,18 +64,21 @@ def with_layer(settings: Settings, name: str) -> Settings:
     """
     if name == settings.layer.name:
         return settings
-    kind, total = settings.network.kind, settings.epochs
+    about, kind, total = packaged("layers").get(name, {}), settings.network.kind, settings.epochs
     is_text = kind in ("text", "encoder")
-    defaults = packaged("layers").get(name, {})
-    options = dict(defaults.get("text" if is_text else kind, {}))
+    layer = {"name": name} | about.get("text" if is_text else kind, {})
     if kind == "encoder":
-        options["last"] = 0 if name == "softmax" else 1
-    rates = {"guide_lr": defaults.get("guide_lr", GUIDE_LR), "alpha_start": defaults.get("alpha_start", 1.0)}
-    train = replace(settings.train, epochs=total, alpha_end=1.0, **rates)
-    changed = replace(settings, layer=layer_class(name)(**options), train=train, warm_start=None)
-    start = 0 if is_text else round(defaults.get("start", 0) * total)
-    if not 0 < start < total:
-        return changed
-    warmup = 0.0 if train.warmup_epochs >= total - start else train.warmup_epochs
-    changed = replace(changed, train=replace(train, epochs=total - start, warmup_epochs=warmup))
-    return changed.merged({"warm_start": {"epochs": start} | defaults.get("warm_start", {})})
+        layer["last"] = 0 if name == "softmax" else 1
+    start = 0 if is_text else round(about.get("start", 0) * total)
+    start = 0 if start == total else start
+    rates = {
+        "guide_lr": about.get("guide_lr", GUIDE_LR),
+        "alpha_start": about.get("alpha_start", 1.0),
+        "alpha_end": 1.0,
+    }
+    train = rates | {"epochs": total - start}
+    if settings.train.warmup_epochs >= total - start:
+        train["warmup_epochs"] = 0.0
+    warm_start = {"epochs": start} | about.get("warm_start", {}) if start else None
+    changes = {"layer": layer, "train": train, "warm_start": warm_start}
+    return replace(settings, warm_start=None).merged(changes)

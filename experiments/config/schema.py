@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.dataclasses import dataclass
 
@@ -69,7 +69,7 @@ def settings_class(
     """
     annotations: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    texts = meanings(base)
+    texts: dict[str, str] = {}
     for constructor in constructors:
         texts |= meanings(constructor)
         for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
@@ -85,14 +85,14 @@ def settings_class(
     values |= defaults or {}
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
-    content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts}
+    content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts | meanings(base)}
     return dataclass(type(name, (base,), content), frozen=True, kw_only=True, config=CONFIG)
 
 
 def plain(annotation: Any) -> Any:
     """Return the part of a type whose values settings can hold; None if there is none."""
     origin, parts = get_origin(annotation), get_args(annotation)
-    if annotation in PLAIN or origin is Literal:
+    if annotation in PLAIN or origin in (Literal, Annotated):
         return annotation
     if origin in (Union, UnionType):
         usable = [part for part in map(plain, parts) if part is not None]

@@ -73,8 +73,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.warm_start is not None and self.layer.name == "softmax":
             raise SettingsError("softmax attention cannot start from kernel attention; set warm_start=none")
-        if self.train.class_weights is not None and getattr(self.data, "task", "classes") != "classes":
+        is_regression = getattr(self.data, "task", "classes") == "regression"
+        if is_regression and self.train.class_weights is not None:
             raise SettingsError("train.class_weights are for classes, and data.task is regression")
+        if not is_regression and getattr(self.data, "likelihood", "gaussian") != "gaussian":
+            raise SettingsError("data.likelihood is for numbers: set data.task=regression, or leave it out")
 
     def __reduce__(self) -> tuple:
         """Pickle the values: the classes of the parts are derived, and have no module to be imported from."""

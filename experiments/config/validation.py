@@ -1,10 +1,11 @@
-"""Validation of settings by pydantic, with errors of one readable line."""
+"""Types of settings, and their validation by pydantic with errors of one readable line."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from PIL import ImageColor
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
@@ -15,6 +16,25 @@ CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 # Type of a seed of PyTorch's generators.
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+
+
+def _columns(names: Any) -> Any:
+    """Split a text with commas between names of columns."""
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+
+
+def _colour(name: str) -> str:
+    """Return the name of a colour that Pillow knows; raise ValueError for others."""
+    ImageColor.getrgb(name)
+    return name
+
+
+# Type of what separates the columns of a file.
+Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
+# Type of names of columns, as a list or with commas between them.
+Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+# Type of a colour, such as ``white`` or ``#rrggbb``.
+Colour = Annotated[str, AfterValidator(_colour)]
 
 
 class SettingsError(ValueError):

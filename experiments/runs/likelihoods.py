@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from probattn.experiments.config.data import TableSettings
+from probattn.experiments.config.data import OwnTableSettings
 from probattn.experiments.config.schema import find_object
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.functional.dtypes import at_least_float32
@@ -44,7 +44,7 @@ OURS = (likelihoods.Gaussian, ScaledHeteroscedastic, likelihoods.StudentT)
 KNOWN = dict(zip(("gaussian", "heteroscedastic", "student-t"), OURS, strict=True))
 
 
-def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
+def regression_likelihood(data: OwnTableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
     """Build the likelihood of a table's numbers, and say whether its single output is in the units of the labels.
 
     The initial scale is the standard deviation of the labels. A class of your own has as many outputs as its attribute

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
@@ -14,9 +14,6 @@ from probattn.experiments.runs.folder import check_free, claim
 from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 Say = Callable[[str], None]
 
@@ -93,8 +90,8 @@ def train(
         return fit(model, guide, *batches[:2], options=options, out=out, resume=resume, progress=progress)
 
 
-def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
-    """Connect the processes of torchrun, which is returned, and check the device and the folder.
+def check(settings: Settings, out: Path, *, resume: bool) -> Any:
+    """Connect the processes of torchrun by Lightning's Fabric, which is returned; check the device and the folder.
 
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
@@ -102,10 +99,7 @@ def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
     accelerator, devices = settings.train.accelerator, settings.train.devices
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    try:
-        fabric = make_fabric(accelerator, devices)
-    except TypeError as error:  # of Lightning, which also has errors of values that are readable
-        raise SettingsError(f"train.devices={devices}: {error}") from error
+    fabric = make_fabric(accelerator, devices)
     if fabric.world_size != world().size:
         raise SettingsError(f"train.devices={devices}: torchrun starts a process for each device")
     broadcast_result(lambda: check_free(out, settings, resume=resume))
