@@ -71,12 +71,8 @@ def with_layer(settings: Settings, name: str) -> Settings:
         layer["last"] = 0 if name == "softmax" else 1
     start = 0 if is_text else round(about.get("start", 0) * total)
     start = 0 if start == total else start
-    rates = {
-        "guide_lr": about.get("guide_lr", GUIDE_LR),
-        "alpha_start": about.get("alpha_start", 1.0),
-        "alpha_end": 1.0,
-    }
-    train = rates | {"epochs": total - start}
+    train = {"guide_lr": about.get("guide_lr", GUIDE_LR), "alpha_start": about.get("alpha_start", 1.0)}
+    train |= {"alpha_end": 1.0, "epochs": total - start}
     if settings.train.warmup_epochs >= total - start:
         train["warmup_epochs"] = 0.0
     warm_start = {"epochs": start} | about.get("warm_start", {}) if start else None

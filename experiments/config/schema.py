@@ -89,6 +89,12 @@ def settings_class(
     return dataclass(type(name, (base,), content), frozen=True, kw_only=True, config=CONFIG)
 
 
+def options_of(constructor: Callable[..., Any], settings: Any) -> dict[str, Any]:
+    """Return those of the settings that are parameters of a constructor."""
+    parameters = inspect.signature(constructor).parameters
+    return {name: value for name, value in vars(settings).items() if name in parameters}
+
+
 def plain(annotation: Any) -> Any:
     """Return the part of a type whose values settings can hold; None if there is none."""
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -97,9 +103,8 @@ def plain(annotation: Any) -> Any:
     if origin in (Union, UnionType):
         usable = [part for part in map(plain, parts) if part is not None]
         return Union[tuple(usable)] if any(part is not NoneType for part in usable) else None  # noqa: UP007
-    if origin in (tuple, list, dict) and all(part is Ellipsis or plain(part) is not None for part in parts):
-        return annotation
-    return None
+    is_plain = origin in (tuple, list, dict) and all(part is Ellipsis or plain(part) is not None for part in parts)
+    return annotation if is_plain else None
 
 
 def choices(annotation: Any) -> list[str]:

@@ -11,7 +11,7 @@ from probattn import KernelAttention
 from probattn.experiments.config.data import DataSettings, data_class, setting
 from probattn.experiments.config.layers import Layer, layer_class
 from probattn.experiments.config.networks import Network, network_class
-from probattn.experiments.config.schema import choices, meanings, settings_class
+from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
 from probattn.experiments.config.validation import Count, SettingsError, unknown, validation_error
 from probattn.experiments.config.yaml_files import from_text
 from probattn.inference import TrainOptions
@@ -33,7 +33,7 @@ class TrainSettings(TrainOptions):
     @property
     def options(self) -> TrainOptions:
         """Options of :func:`~probattn.inference.fit`, which a checkpoint holds."""
-        return TrainOptions(**{option.name: getattr(self, option.name) for option in fields(TrainOptions)})
+        return TrainOptions(**options_of(TrainOptions, self))
 
 
 @dataclass(frozen=True, kw_only=True)

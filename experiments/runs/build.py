@@ -7,6 +7,7 @@ from torch import nn
 
 from probattn import guides
 from probattn.attention.base import LayerFactory
+from probattn.experiments.config.schema import options_of
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.batch_loader import BatchLoader as Loader
 from probattn.experiments.data.text.text_dataset import TextDataset
@@ -91,21 +92,19 @@ def _network(
     """Build a network; ``units`` are the mean and standard deviation that scale the numbers of a table."""
     network, layer = settings.network, settings.layer
     if network.kind == "encoder":
-        options = {"dropout": network.dropout, "pooling": network.pooling, "last": layer.last}
-        encoder = dataset.tokens.network()
-        return PretrainedClassifier(encoder, classes=outputs, attention=layer.factory(None), **options)
-    sizes = {name: getattr(network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
+        parts = {"encoder": dataset.tokens.network(), "attention": layer.factory(None), "last": layer.last}
+        return PretrainedClassifier(classes=outputs, **options_of(PretrainedClassifier, network) | parts)
 
     def attention(tokens: int | None) -> list[LayerFactory]:
         depth = network.depth
         return last(depth if layer.last is None else layer.last, layer.factory(tokens), of=depth)
 
     if network.kind == "tabular":
-        columns = dataset.encoding.sizes
-        return TabularTransformer(columns, outputs=outputs, units=units, attention=attention(len(columns)), **sizes)
+        columns, options = dataset.encoding.sizes, options_of(TabularTransformer, network)
+        return TabularTransformer(columns, outputs=outputs, units=units, attention=attention(len(columns)), **options)
     if network.kind == "text":
-        sizes |= {"classes": outputs, "max_length": network.max_length}
-        return TextTransformer(dataset.tokens.embedding(network.dim), attention=attention(None), **sizes)
+        embedding, options = dataset.tokens.embedding(network.dim), options_of(TextTransformer, network)
+        return TextTransformer(embedding, classes=outputs, attention=attention(None), **options)
     channels, size = dataset.train.images.shape[1:3]
-    sizes |= {"classes": outputs, "image_size": size, "patch_size": network.patch_size, "channels": channels}
-    return ViT(attention=attention((size // network.patch_size) ** 2), **sizes)
+    options = {"classes": outputs, "image_size": size, "channels": channels} | options_of(ViT, network)
+    return ViT(attention=attention((size // network.patch_size) ** 2), **options)
