@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.schema import find_object, settings_class
 from probattn.experiments.config.validation import CONFIG, Count, Seed
-from probattn.experiments.data.images import image_datasets
+from probattn.experiments.data.images import known_sets
 from probattn.experiments.data.own import hugging_face_sets as hub
 from probattn.experiments.data.own import images, rows
 from probattn.experiments.data.tables import table_dataset
@@ -91,7 +91,7 @@ class OwnTableSettings(OwnDataSettings):
 
 
 # Names of the data sets of the papers.
-KNOWN = (*image_datasets.NAMES, *text_dataset.NAMES)
+KNOWN = (*known_sets.NAMES, *text_dataset.NAMES)
 # Of each kind of a user's own data: base of the settings, reader, and the functions whose options are settings.
 READERS: dict[str, tuple[Any, ...]] = {
     "image-folder": (OwnImageSettings, images.read, images.labelled_images),

@@ -7,15 +7,12 @@ from pathlib import Path
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images import ood_sets as ood_datasets
-from probattn.experiments.data.images.corrupted_sets import corrupted_sets
-from probattn.experiments.data.images.corruptions import STANDARD
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, corrupted_sets
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import TextDataset
 
-SEVERITIES = (1, 2, 3, 4, 5)
 Dataset = ImageDataset | TextDataset | TableDataset
 
 

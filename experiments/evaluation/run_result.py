@@ -9,7 +9,7 @@ from pyro import poutine
 from torch import Tensor
 
 from probattn.draws import at_mean
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.guide_convergence import run_convergence
 from probattn.experiments.evaluation.scores import nested

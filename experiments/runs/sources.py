@@ -10,9 +10,9 @@ from probattn.experiments.config.data import DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images import image_datasets
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
+from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
+from probattn.experiments.data.images.known_sets import load as load_images
 from probattn.experiments.data.preprocessing import read_preprocessing
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
@@ -46,7 +46,7 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
     if type(data).reader is None:
         options = {"root": root, "seed": data.seed, "limit": data.limit}
         if network.kind == "vit":
-            return image_datasets.load(data.name, **options)
+            return load_images(data.name, **options)
         return text_dataset.load(data.name, network, **options)
     content = _read(data, root)
     return content if isinstance(content, Dataset) else _of_parts(settings, content)
@@ -116,5 +116,5 @@ def _of_parts(settings: Settings, content: Any) -> Dataset:
         raise SettingsError(f"{settings.data.name} must return {form}: {error}") from error
     if is_image:
         augment = getattr(settings.data, "augment", False)
-        return image_datasets.from_parts(settings.data.name, tuple(classes), *parts, augment=augment)
+        return images_from_parts(settings.data.name, tuple(classes), *parts, augment=augment)
     return text_dataset.from_parts(settings.data.name, tuple(classes), *parts, network=settings.network)

@@ -6,10 +6,9 @@ from pathlib import Path
 import pandas as pd
 
 from probattn.experiments.config.validation import unknown
+from probattn.experiments.data.images.corruptions import SEVERITIES
 
 PAPERS = Path(__file__).parent / "papers"
-SEVERITIES = (1, 2, 3, 4, 5)
-"""Severities of the corruptions in the papers."""
 
 
 def entries() -> pd.DataFrame:

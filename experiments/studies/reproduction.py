@@ -13,6 +13,7 @@ from probattn.experiments.config import presets
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import ood_sets as ood_datasets
+from probattn.experiments.data.images.corruptions import SEVERITIES
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.studies import paper_cells, study
@@ -38,7 +39,7 @@ class Plan:
     @property
     def severities(self) -> Sequence[int]:
         """Severities of the corruptions."""
-        return REDUCED_SEVERITIES if self.is_reduced else paper_cells.SEVERITIES
+        return REDUCED_SEVERITIES if self.is_reduced else SEVERITIES
 
 
 def number_of_seeds(trials: float) -> int:
@@ -130,7 +131,7 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, 
     return results
 
 
-def _options(cells: pd.DataFrame, *, severities: Sequence[int] = paper_cells.SEVERITIES) -> dict[str, Any]:
+def _options(cells: pd.DataFrame, *, severities: Sequence[int] = SEVERITIES) -> dict[str, Any]:
     """Return the options of an evaluation that gives some cells."""
     sets = dict.fromkeys(
         name for cell in cells["set"] for name in paper_cells.averaged_sets(cell, severities=severities)

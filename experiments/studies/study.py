@@ -27,8 +27,6 @@ from probattn.inference import CheckpointError, predict, warm_start
 from probattn.models import Supervised
 
 SEVERITIES = (1, 3, 5)
-GENERATED = ("letters", "patches")
-"""OOD images for data sets without default ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +199,7 @@ def _variants(names: Sequence[str], layers: Sequence[str]) -> Iterator[tuple[str
 
 
 def _default_ood(dataset: Dataset) -> tuple[str, ...]:
-    if not isinstance(dataset, ImageDataset):
-        return ()
-    try:
-        return default_names(dataset.name)
-    except ValueError:
-        return GENERATED
+    return default_names(dataset.name) if isinstance(dataset, ImageDataset) else ()
 
 
 def _check_model(job: Job, dataset: Dataset) -> tuple[Supervised, Guide]:

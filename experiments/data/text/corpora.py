@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.labelled_texts import Texts, decode
 
@@ -56,25 +55,18 @@ def read_cola(root: Path) -> list[Texts]:
 def read_imdb(root: Path) -> Texts:
     """Return all reviews in a fixed order: by :data:`FOLDERS`, then by file name. HTML line breaks become spaces.
 
-    The texts are cached until the archive or a folder changes.
-
     Raises:
         DatasetError: the reviews are missing, incomplete or damaged.
     """
     source = _source("imdb", root)
-
-    def extract() -> list[str]:
-        texts = {path: _BREAK.sub(" ", content).strip() for path, content in _texts("imdb", source).items()}
-        folders = {name: sorted(path for path in texts if f"{name}/" in path and texts[path]) for name in FOLDERS}
-        counts = {name: len(paths) for name, paths in folders.items()}
-        if set(counts.values()) != {PER_FOLDER}:
-            raise _broken("imdb", f"{source.absolute()} has {counts} reviews with text, expected {PER_FOLDER:,} each")
-        return [texts[path] for paths in folders.values() for path in paths]
-
-    sources = [source, *(source / folder for folder in FOLDERS)]
-    texts = cache.read_or_compute(root / cache.FOLDER / "imdb.pt", sources=sources, compute=extract)
+    texts = {path: _BREAK.sub(" ", content).strip() for path, content in _texts("imdb", source).items()}
+    folders = {name: sorted(path for path in texts if f"{name}/" in path and texts[path]) for name in FOLDERS}
+    counts = {name: len(paths) for name, paths in folders.items()}
+    if set(counts.values()) != {PER_FOLDER}:
+        raise _broken("imdb", f"{source.absolute()} has {counts} reviews with text, expected {PER_FOLDER:,} each")
+    reviews = tuple(texts[path] for paths in folders.values() for path in paths)
     labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(PER_FOLDER)
-    return Texts(tuple(texts), labels)
+    return Texts(reviews, labels)
 
 
 def _source(name: str, root: Path) -> Path:

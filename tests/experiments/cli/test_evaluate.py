@@ -13,7 +13,7 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from probattn import draws
 from probattn.experiments.config import presets
-from probattn.experiments.data.images.image_datasets import load
+from probattn.experiments.data.images.known_sets import load
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.runs.build import build, loaders
 from probattn.experiments.runs.folder import read_record

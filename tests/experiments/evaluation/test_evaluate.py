@@ -11,9 +11,8 @@ from fitted_methods import features_of, laplace, mc_dropout
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.corruptions import corrupt
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate, methods
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import eval_sets
@@ -191,7 +190,7 @@ def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
         ({"ood": ("digits",)}, ValueError, "digits"),
         ({"shift": True, "corruptions": ("gausian_noise",)}, ValueError, "gaussian_noise"),
         ({"shift": True, "severities": (6,)}, ValueError, "6"),
-        ({"ood": ("./nowhere",)}, DatasetError, "nowhere"),
+        ({"ood": ("./nowhere",)}, ValueError, "nowhere"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, options, error, words):
