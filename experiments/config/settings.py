@@ -22,13 +22,12 @@ class TrainSettings(TrainOptions):
     """Training of a run.
 
     Args:
-        class_weights: weights of the classes in the loss: balanced gives rare and frequent classes the same weight in
-            all; a mapping has weights by name of the class, of which others have 1. Metrics have no weights.
+        class_weights: balanced gives rare and frequent classes the same weight in the loss; metrics have no weights.
     """
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
     devices: Annotated[int | str, Field(union_mode="left_to_right")] = 1
-    class_weights: Literal["balanced"] | dict[str, float] | None = None
+    class_weights: Literal["balanced"] | None = None
 
     @property
     def options(self) -> TrainOptions:

@@ -55,9 +55,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), TextLoader)  # noqa: S506 - it makes texts only
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
-        line = f", line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"cannot read {path}{line}: {problem}; correct the file, or --config") from error
+        problem = " ".join(str(error).split())
+        raise SettingsError(f"cannot read {path}: {problem}; correct the file, or --config") from error
     if not isinstance(content, dict):
         raise SettingsError(f"{path} is no mapping; `probattn presets NAME --yaml` prints a file of settings")
     return content

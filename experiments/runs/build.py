@@ -10,10 +10,9 @@ from probattn.attention.base import LayerFactory
 from probattn.experiments.config.schema import options_of
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.batch_loader import BatchLoader as Loader
+from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.text.text_dataset import TextDataset
-from probattn.experiments.runs.likelihoods import class_weights, regression_likelihood
-from probattn.experiments.runs.sources import Dataset
-from probattn.experiments.runs.sources import load_data as load_data
+from probattn.experiments.runs.likelihoods import balanced_weights, regression_likelihood
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
 
 
@@ -42,14 +41,15 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
     """Build the model of a run, initialised from ``train.seed``: a classifier, or a regression.
 
     Raises:
-        SettingsError: class weights or a likelihood that do not suit the data.
+        SettingsError: a likelihood that is unknown, or options that it does not take.
     """
     if settings.train.seed is not None:
         torch.manual_seed(settings.train.seed)
     examples = len(dataset.train)
     if dataset.classes:
-        weights = class_weights(settings.train.class_weights, dataset.classes, dataset.train.labels)
-        network = _network(settings, dataset, outputs=len(dataset.classes))
+        classes = len(dataset.classes)
+        weights = balanced_weights(dataset.train.labels, classes=classes) if settings.train.class_weights else None
+        network = _network(settings, dataset, outputs=classes)
         return Classifier(network, num_data=examples, class_weights=weights)
     likelihood, in_units = regression_likelihood(settings.data, mean=dataset.label_mean, std=dataset.label_std)
     units = (dataset.label_mean, dataset.label_std) if in_units else None

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 
 import probattn
-from probattn.experiments.config.presets import PRESETS
+from probattn.experiments.config.presets import preset
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.inference.io import checkpoint
@@ -123,7 +123,6 @@ def claim(
 
 
 def train_command(name: str, settings: Settings) -> str:
-    """Return the ``probattn train`` command of a preset with these settings; all of them for a preset that is gone."""
-    flat = (f"{key}={value}" for key, value in settings.flat().items())
-    differences = settings.changes_from(PRESETS[name]) if name in PRESETS else flat
-    return " ".join(["probattn train", name, *(f"--set {shlex.quote(change)}" for change in differences)])
+    """Return the ``probattn train`` command of a preset with these settings."""
+    changes = settings.changes_from(preset(name))
+    return " ".join(["probattn train", name, *(f"--set {shlex.quote(change)}" for change in changes)])

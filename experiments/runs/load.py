@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 
 from probattn import guides
+from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
 from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record, weights_digest
-from probattn.experiments.runs.sources import Dataset, Part, blank_dataset, load_data
+from probattn.experiments.runs.sources import blank_dataset, load_data
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.models import Supervised

@@ -9,6 +9,7 @@ import torch
 from probattn.experiments.config.data import DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
@@ -18,10 +19,7 @@ from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import text_dataset
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_dataset import TextDataset
 
-Dataset = ImageDataset | TextDataset | TableDataset
-Part = Images | Texts | Table
 # Networks that take each kind of data.
 NETWORKS = {"image": ("vit",), "text": ("text", "encoder"), "table": ("tabular",)}
 

@@ -10,8 +10,9 @@ import torch
 from probattn.experiments.cli import main
 from probattn.experiments.config import presets
 from probattn.experiments.runs import train
-from probattn.experiments.runs.build import build, load_data
+from probattn.experiments.runs.build import build
 from probattn.experiments.runs.load import open_run
+from probattn.experiments.runs.sources import load_data
 from probattn.inference.io import checkpoint
 from probattn.inference.training.optimizers import lr_factors
 from probattn.inference.training.trainer import Trainer
