@@ -151,16 +151,10 @@ class _HuggingFaceSettings(OwnDataSettings):
     Args:
         label_column: column of the labels.
         subset: name of a configuration of the data set.
-        train_split: name of the training part.
-        valid_split: name of the validation part; None takes ``valid_share`` of the training part.
-        test_split: name of the test part; None takes ``test_share`` of the training part.
     """
 
     label_column: str = "label"
     subset: str | None = None
-    train_split: str = "train"
-    valid_split: str | None = "validation"
-    test_split: str | None = "test"
 
 
 @setting()

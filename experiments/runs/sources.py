@@ -103,8 +103,6 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
         options = {name: value for name, value in options.items() if not name.startswith("likelihood")}
         return table_dataset.read(Path(source), name=data.name, **options)
     augment, is_hub = options.pop("augment", False), data.name.endswith("-hf")
-    if is_hub:
-        options["splits"] = {part: options.pop(f"{part}_split") for part in ("train", "valid", "test")}
     classes, *parts = READERS[data.name](source if is_hub else Path(source), **options)
     return _of_parts(settings, classes, parts, augment=augment)
 
