@@ -97,13 +97,13 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
     data, source = settings.data, settings.data.path if root is None else str(root)
     if source is None:
         raise SettingsError("name your data with --data PATH")
-    options = _options(data, OwnDataSettings)
-    options |= {"shares": {"valid": data.valid_share, "test": data.test_share}, "seed": data.seed, "limit": data.limit}
+    shares = {"valid": data.valid_share, "test": data.test_share}
+    division = {"shares": shares, "seed": data.seed, "limit": data.limit}
     if data.name == "table-csv":
-        options = {name: value for name, value in options.items() if not name.startswith("likelihood")}
-        return table_dataset.read(Path(source), name=data.name, **options)
-    augment, is_hub = options.pop("augment", False), data.name.endswith("-hf")
-    classes, *parts = READERS[data.name](source if is_hub else Path(source), **options)
+        return table_dataset.read(Path(source), data, **division)
+    options, is_hub = _options(data, OwnDataSettings), data.name.endswith("-hf")
+    augment = options.pop("augment", False)
+    classes, *parts = READERS[data.name](source if is_hub else Path(source), **options, **division)
     return _of_parts(settings, classes, parts, augment=augment)
 
 

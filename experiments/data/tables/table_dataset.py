@@ -1,25 +1,23 @@
 """Data sets of tables, for classes or for regression."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
-from probattn.experiments.data.own.rows import check_columns, names, read_parts, texts
-from probattn.experiments.data.tables.columns import column_kinds, describe_columns, feature_notations
-from probattn.experiments.data.tables.encoding import Column, TableEncoding
+from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_parts
+from probattn.experiments.data.tables.columns import IGNORED, choose_features, describe_columns, find_columns
+from probattn.experiments.data.tables.encoding import CATEGORY, NUMBER, Column, TableEncoding
 from probattn.experiments.data.tables.numbers import readings
 
-Task = Literal["classes", "regression"]  # kinds of labels: names of classes, or numbers
+# Kinds of columns that the settings of a table choose.
+KINDS = {"ignore_columns": IGNORED, "categorical_columns": CATEGORY, "number_columns": NUMBER}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,74 +55,60 @@ class TableDataset(Dataset):
         return {"kind": "table", "columns": self.encoding.to_json(), **scale}
 
 
-def read(
-    path: Path,
-    *,
-    name: str,
-    label_column: str,
-    task: Task,
-    ignore_columns: Collection[str] = (),
-    categorical_columns: Collection[str] = (),
-    number_columns: Collection[str] = (),
-    decimal: str | None = None,
-    delimiter: str | None = None,
-    **division: Any,
-) -> TableDataset:
+def read(path: Path, data: Any, **division: Any) -> TableDataset:
     """Read a table from one CSV file, or from the files of the parts in a folder.
 
     Args:
-        path, delimiter: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
-        name: name of the data set.
-        label_column: column of the labels; all others are features.
-        task: ``classes`` for names, ``regression`` for numbers.
-        ignore_columns, categorical_columns, number_columns: columns that are no features, categories, or numbers; the
-            kind of others is found (see :func:`~.columns.column_kinds`).
-        decimal: decimal mark of the numbers; None finds it in each column.
+        path: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
+        data: settings of the table; the kind of columns that they do not name is found
+            (see :func:`~.columns.find_columns`).
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
         DatasetError: missing columns, no features, columns whose kind is unclear, or cells and labels that cannot be
             used.
     """
-    parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
-    cells = parts["train"]
-    choices = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
-    choices |= {"number_columns": number_columns, "label_column": [label_column]}
-    check_columns(cells, **choices)
-    words = ("ignored", "category", "number", "number" if is_regression else "category")
-    chosen = {column: kind for kind, columns in zip(words, choices.values(), strict=True) for column in columns}
-    kinds = column_kinds(cells, chosen=chosen, decimal=decimal)
-    notations = feature_notations(cells, kinds, label_column=label_column, path=path)
-    given = {}
-    for part, rows in parts.items():
-        labels = names(rows, label_column)
-        if is_regression:  # a column of mean 0 and standard deviation 1: the labels keep their units
-            labels = Column(label_column, kinds[label_column]).features(texts(rows, label_column), rows.index)[0]
-        given[part] = pd.DataFrame({"input": rows.to_dict("records"), "label": labels}, index=rows.index)
-    if not is_regression:
-        values = set(given["train"].label)
-        if len(values) > 20 and 4 * len(values) > len(cells) and readings(list(values)):
-            raise DatasetError(
-                f"{label_column!r} has {len(values):,} numbers: predict them with --set data.task=regression"
-            )
-    examples = divide(given, by_class=not is_regression, **division)
-    train, columns = examples["train"], describe_columns(cells, kinds)
-    encoding = TableEncoding.fit(train.input, notations=notations)
-    features = [encoding.features(rows.input, rows.index) for rows in examples.values()]
+    parts, is_regression = read_parts(path, kind="csv", delimiter=data.delimiter), data.task == "regression"
+    choices = {setting: getattr(data, setting) for setting in KINDS} | {"label_column": [data.label_column]}
+    for rows in parts.values():
+        check_columns(rows, **choices)
+    kinds = KINDS | {"label_column": NUMBER if is_regression else CATEGORY}
+    chosen = {column: kinds[setting] for setting, names in choices.items() for column in names}
+    columns = find_columns(parts["train"], chosen=chosen, decimal=data.decimal)
+    description, label = describe_columns(parts["train"], columns), columns[data.label_column]
+    features = choose_features(columns, description, label_column=label.name)
+    examples = divide({part: _examples(rows, label) for part, rows in parts.items()}, **division)
+    train = examples["train"]
     if is_regression:
-        classes, scale = (), _scale(train.label, label_column)
-        labels = [torch.tensor(rows.label.tolist(), dtype=torch.float32)[:, None] for rows in examples.values()]
+        classes, scale = (), _scale(label.fit([row[label.name] for row in train.input]))
+        unscaled = TableEncoding((label,))  # of mean 0 and standard deviation 1: the labels keep their units
+        labels = [unscaled.features(part.input, part.index) for part in examples.values()]
     else:
         classes, scale = class_names(train.label), {}
-        labels = [class_indices(rows.label, classes) for rows in examples.values()]
-    tables = map(Table, features, labels)
-    return TableDataset(name, classes, *tables, encoding, label_column, **scale, columns=columns)
+        labels = [class_indices(part.label, classes) for part in examples.values()]
+    encoding = TableEncoding.fit(train.input, features)
+    inputs = [encoding.features(part.input, part.index) for part in examples.values()]
+    tables = map(Table, inputs, labels)
+    return TableDataset(data.name, classes, *tables, encoding, label.name, **scale, columns=description)
 
 
-def _scale(labels: pd.Series, column: str) -> dict[str, float]:
-    """Return mean and standard deviation; refuse equal labels, or differences that single precision cannot hold."""
-    mean, std = fmean(labels), pstdev(labels)
-    if not 1e-15 < std < 1e15 or abs(mean) > 1e5 * std:
-        problem = f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}"
+def _examples(rows: pd.DataFrame, label: Column) -> pd.DataFrame:
+    """Return rows as examples; those of a regression have one label, so that they are divided at random.
+
+    Raises:
+        DatasetError: many classes that are numbers.
+    """
+    if label.kind == NUMBER:
+        return pd.DataFrame({"input": rows.to_dict("records"), "label": "all rows"}, index=rows.index)
+    number = rows[label.name].nunique()
+    if number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
+        raise DatasetError(f"{label.name!r} has {number:,} numbers: predict them with --set data.task=regression")
+    return labelled_rows(rows, rows.to_dict("records"), label.name)
+
+
+def _scale(label: Column) -> dict[str, float]:
+    """Return mean and standard deviation; refuse labels that differ by less than single precision can hold."""
+    if not 1e-15 < label.std < 1e15 or abs(label.mean) > 1e5 * label.std:
+        problem = f"the training labels in {label.name!r} are {label.mean:.4g} ± {label.std:.4g}"
         raise DatasetError(f"{problem}, too near for single precision: subtract a constant, or change their unit")
-    return {"label_mean": mean, "label_std": std}
+    return {"label_mean": label.mean, "label_std": label.std}

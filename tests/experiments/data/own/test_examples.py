@@ -80,7 +80,11 @@ def test_a_label_that_training_does_not_have_is_named_with_its_place():
 
 
 def test_parts_are_recognised_by_every_usual_name():
-    assert find_parts(["Training", "DEV", "testing", "cats"]) == {"train": "Training", "valid": "DEV", "test": "testing"}
+    assert find_parts(["Training", "DEV", "testing", "cats"]) == {
+        "train": "Training",
+        "valid": "DEV",
+        "test": "testing",
+    }
     for name in ("valid", "Val", "validation.csv", "eval"):
         assert find_parts(["TRAIN", name]) == {"train": "TRAIN", "valid": name}
     assert find_parts(["trains", "tests", "evaluate"]) == {}

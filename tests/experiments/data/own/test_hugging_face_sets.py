@@ -10,7 +10,6 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.hugging_face_sets import read_images, read_texts
 from probattn.inference.imports import MissingExtraError
 
-
 COMMON = {
     "label_column": "label",
     "subset": None,
