@@ -28,9 +28,10 @@ _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 def read(name: str, root: Path) -> list[Texts]:
-    """Return the parts of a corpus: of CoLA in-domain training and development and out-of-domain development, of IMDB all.
+    """Return the parts of a corpus; IMDB is one part.
 
-    Archives are not unpacked to disk. The texts of IMDB are cached until the archive or a folder changes.
+    Those of CoLA are the in-domain training and development and the out-of-domain development sentences. Archives are
+    not unpacked to disk. The texts of IMDB are cached until the archive or a folder changes.
 
     Raises:
         DatasetError: the files are missing, incomplete or damaged.
