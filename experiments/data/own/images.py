@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, is_image, path_text, read_pixels
+from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, path_text, read_pixels
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.own.examples import Parts, choose_parts, find_parts, labelled, normal_name, shorten
 
@@ -51,10 +51,8 @@ def labelled_images(
 def list_images(folder: Path) -> pd.DataFrame:
     """Return the images of each class's folder as examples, whose inputs are paths."""
     files = list(find_files(folder))
-    for file in files:
-        if file.parent == folder or not is_image(file.name):
-            problem = "is in no class's folder" if file.parent == folder else "has no suffix of an image"
-            raise DatasetError(f"{path_text(file)} {problem}: move it elsewhere")
+    if outside := [file for file in files if file.parent == folder]:
+        raise DatasetError(f"{path_text(outside[0])} is in no class's folder: move it into one, or elsewhere")
     names = [file.relative_to(folder).parts[0] for file in files]
     empty = _folders(folder).keys() - set(names)
     if empty or not names:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
@@ -45,7 +46,7 @@ class Column:
         """Number of codes of each of its features; None for numbers."""
         return [len(self.values) + 1] if self.kind == CATEGORY else [None, 2] if self.missing else [None]
 
-    def fit(self, cells: Sequence[Any]) -> Self:
+    def fit(self, cells: pd.Series) -> Self:
         """Return the column fitted to the cells of the training part."""
         if self.kind == CATEGORY:
             return replace(self, values=tuple(sorted(set(map(_category, cells)))))
@@ -53,14 +54,14 @@ class Column:
         present = numbers[np.isfinite(numbers)].tolist() or [0.0]
         return replace(self, mean=fmean(present), std=pstdev(present) or 1.0, missing=bool(np.isnan(numbers).any()))
 
-    def features(self, cells: Sequence[Any], places: Sequence[str]) -> list[np.ndarray]:
+    def features(self, cells: pd.Series) -> list[np.ndarray]:
         """Return one or two features of each cell; raise DatasetError for a cell that is no number of the notation."""
         if self.kind == CATEGORY:
-            return [pd.Index(self.values).get_indexer(list(map(_category, cells))) + 1]
+            return [pd.Index(self.values).get_indexer(cells.map(_category)) + 1]
         numbers = self.notation.read(cells)
         wrong = np.isinf(numbers) | (np.isnan(numbers) & (not self.missing))
         if wrong.any():
-            problem = f"{places[wrong.argmax()]}: {self.name!r} is {cells[wrong.argmax()]!r}, in a column of numbers"
+            problem = f"{cells.index[wrong][0]}: {self.name!r} is {cells[wrong].iloc[0]!r}, in a column of numbers"
             raise DatasetError(f"{problem}; mend it, remove the row, or add the column to data.categorical_columns")
         scaled = np.nan_to_num((numbers - self.mean) / self.std)
         return [scaled, np.isnan(numbers)] if self.missing else [scaled]
@@ -73,26 +74,29 @@ class TableEncoding:
     columns: tuple[Column, ...]
 
     @classmethod
-    def fit(cls, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> Self:
-        """Fit columns to the rows of the training part, which are cells by column."""
-        return cls(tuple(column.fit([row[column.name] for row in rows]) for column in columns))
+    def fit(cls, rows: pd.DataFrame, columns: Sequence[Column]) -> Self:
+        """Fit columns to the rows of the training part."""
+        return cls(tuple(column.fit(rows[column.name]) for column in columns))
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
         """Number of codes of each feature; None for numbers."""
         return tuple(size for column in self.columns for size in column.sizes)
 
-    def features(self, rows: Sequence[Mapping[str, Any]], places: Sequence[str]) -> Tensor:
+    def features(self, rows: pd.DataFrame) -> Tensor:
         """Return the features of rows, float32 ``(n, features)``.
+
+        Args:
+            rows: cells by column, indexed by their place, such as file and line.
 
         Raises:
             DatasetError: a missing column, or a cell that is no number in a column of numbers; names file and line.
         """
         features: list[np.ndarray] = []
         for column in self.columns:
-            if any(column.name not in row for row in rows):
-                raise DatasetError(f"{places[0]}: there is no column {column.name!r}")
-            features += column.features([row[column.name] for row in rows], places)
+            if column.name not in rows:
+                raise DatasetError(f"{rows.index[0]}: there is no column {column.name!r}")
+            features += column.features(rows[column.name])
         return torch.from_numpy(np.stack(features, axis=1).astype(np.float32))
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -102,10 +106,7 @@ class TableEncoding:
     @classmethod
     def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> Self:
         """Read columns back that :meth:`to_json` returned."""
-        types = {"notation": lambda parts: Notation(*parts), "values": tuple}
-        return cls(
-            tuple(Column(**column | {key: kind(column[key]) for key, kind in types.items()}) for column in columns)
-        )
+        return cls(TypeAdapter(tuple[Column, ...]).validate_python(columns))
 
 
 def _category(cell: Any) -> str:

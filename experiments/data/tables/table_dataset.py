@@ -11,7 +11,7 @@ from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
-from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_parts
+from probattn.experiments.data.own.rows import check_columns, names, read_parts
 from probattn.experiments.data.tables.columns import IGNORED, choose_features, describe_columns, find_columns
 from probattn.experiments.data.tables.encoding import CATEGORY, NUMBER, Column, TableEncoding
 from probattn.experiments.data.tables.numbers import readings
@@ -73,42 +73,39 @@ def read(path: Path, data: Any, **division: Any) -> TableDataset:
     for rows in parts.values():
         check_columns(rows, **choices)
     kinds = KINDS | {"label_column": NUMBER if is_regression else CATEGORY}
-    chosen = {column: kinds[setting] for setting, names in choices.items() for column in names}
+    chosen = {column: kinds[setting] for setting, columns in choices.items() for column in columns}
     columns = find_columns(parts["train"], chosen=chosen, decimal=data.decimal)
     description, label = describe_columns(parts["train"], columns), columns[data.label_column]
     features = choose_features(columns, description, label_column=label.name)
     examples = divide({part: _examples(rows, label) for part, rows in parts.items()}, **division)
-    train = examples["train"]
+    tables = [parts.get(part, parts["train"]).loc[chosen.index] for part, chosen in examples.items()]
     if is_regression:
-        classes, scale = (), _scale(label.fit([row[label.name] for row in train.input]))
+        classes, scale = (), _scale(label.fit(tables[0][label.name]))
         unscaled = TableEncoding((label,))  # of mean 0 and standard deviation 1: the labels keep their units
-        labels = [unscaled.features(part.input, part.index) for part in examples.values()]
+        labels = list(map(unscaled.features, tables))
     else:
-        classes, scale = class_names(train.label), {}
+        classes, scale = class_names(examples["train"].label), {}
         labels = [class_indices(part.label, classes) for part in examples.values()]
-    encoding = TableEncoding.fit(train.input, features)
-    inputs = [encoding.features(part.input, part.index) for part in examples.values()]
-    tables = map(Table, inputs, labels)
-    return TableDataset(data.name, classes, *tables, encoding, label.name, **scale, columns=description)
+    encoding = TableEncoding.fit(tables[0], features)
+    encoded = map(Table, map(encoding.features, tables), labels)
+    return TableDataset(data.name, classes, *encoded, encoding, label.name, **scale, columns=description)
 
 
 def _examples(rows: pd.DataFrame, label: Column) -> pd.DataFrame:
-    """Return rows as examples; those of a regression have one label, so that they are divided at random.
+    """Return the labels of rows; those of a regression have one label, so that they are divided at random.
 
     Raises:
         DatasetError: many classes that are numbers.
     """
-    if label.kind == NUMBER:
-        return pd.DataFrame({"input": rows.to_dict("records"), "label": "all rows"}, index=rows.index)
     number = rows[label.name].nunique()
-    if number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
+    if label.kind == CATEGORY and number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
         raise DatasetError(f"{label.name!r} has {number:,} numbers: predict them with --set data.task=regression")
-    return labelled_rows(rows, rows.to_dict("records"), label.name)
+    labels = names(rows, label.name) if label.kind == CATEGORY else "a number"
+    return pd.DataFrame({"label": labels}, index=rows.index)
 
 
 def _scale(label: Column) -> dict[str, float]:
     """Return mean and standard deviation; refuse labels that differ by less than single precision can hold."""
-    if not 1e-15 < label.std < 1e15 or abs(label.mean) > 1e5 * label.std:
-        problem = f"the training labels in {label.name!r} are {label.mean:.4g} ± {label.std:.4g}"
-        raise DatasetError(f"{problem}, too near for single precision: subtract a constant, or change their unit")
+    if abs(label.mean) > 1e5 * label.std:
+        raise DatasetError(f"the labels in {label.name!r} differ too little for single precision: subtract a constant")
     return {"label_mean": label.mean, "label_std": label.std}

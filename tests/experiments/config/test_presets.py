@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -43,10 +44,10 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
         return
     kind = settings.data.name
     if kind == "table-csv":
-        rows = [{"a": "1", "b": "x", "c": "y", "d": "2"}, {"a": "2", "b": "y", "c": "y", "d": "2"}]
+        rows = pd.DataFrame({"a": ["1", "2"], "b": ["x", "y"], "c": ["y", "y"], "d": ["2", "2"]})
         columns = [Column("a"), Column("b", CATEGORY), Column("c", CATEGORY), Column("d")]
         encoding = TableEncoding.fit(rows, columns)
-        table = Table(encoding.features(rows, ["", ""]), torch.arange(2))
+        table = Table(encoding.features(rows), torch.arange(2))
         guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), table, table, table, encoding, "label")))
         return
     sizes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
