@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import read_pixels
 from probattn.experiments.data.own.examples import Parts, choose_parts
 from probattn.experiments.data.own.images import labelled_images
@@ -24,7 +23,8 @@ def read_texts(source: str, *, subset: str | None, **options: Any) -> Parts:
         options: as for :func:`~.rows.text_parts`.
 
     Raises:
-        DatasetError: missing data, training split or columns, empty texts, labels that are missing; names the row.
+        OSError: missing data.
+        DatasetError: missing training split or columns, empty texts, labels that are missing; names the row.
     """
     return text_parts(_read_splits(source, subset), **options)
 
@@ -51,11 +51,7 @@ def _read_splits(source: str, subset: str | None) -> dict[str, pd.DataFrame]:
         import datasets
     datasets.disable_progress_bars()
     is_saved = any(Path(source, name).exists() for name in ("dataset_dict.json", "state.json"))
-    try:
-        loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source, subset)
-    except Exception as error:  # of many classes, those of the network included
-        problem = f"cannot load the Hugging Face data set {source!r}: {' '.join(str(error).split())}"
-        raise DatasetError(f"{problem}; name the folder of save_to_disk, or a name of the hub, with --data") from error
+    loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source, subset)
     splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     parts = {}
     for part, data in choose_parts(splits, source=source).items():

@@ -1,5 +1,6 @@
 """Rows of CSV, TSV and JSON Lines files: data frames indexed by the place of each row, such as ``a.csv, line 2``."""
 
+import contextlib
 import csv
 import io
 import json
@@ -118,13 +119,13 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
     rows = _parse(text, delimiter, csv.QUOTE_MINIMAL, source) if delimiter != "\t" else _parse_tabs(text, source)
     first, *lines = rows or [1]
     columns = list(map(normal_name, rows.get(first, [])))
-    while columns and not columns[-1] and not any("".join(rows[line][len(columns) - 1 :]) for line in lines):
-        columns.pop()  # a delimiter at the end of the first line
+    while columns and not columns[-1]:
+        columns.pop()  # delimiters at the end of the first line
     columns = [name or f"Unnamed: {position}" for position, name in enumerate(columns)]
     if not columns or len(set(columns)) < len(columns):
         raise DatasetError(f"{source}: its first line must name the columns, each with another name; got {columns}")
     for line in lines:
-        if len(rows[line]) not in (len(columns), len(rows[first])):
+        if len(rows[line]) < len(columns) or any(rows[line][len(columns) :]):
             problem = f"{source}, line {line} has {len(rows[line])} cells, and there are {len(columns)} columns"
             raise DatasetError(f"{problem}: quote cells with delimiters, or name another delimiter")
     return {line: dict(zip(columns, rows[line], strict=False)) for line in lines}
@@ -133,11 +134,11 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
 def _parse_tabs(text: str, source: str) -> dict[int, list[str]]:
     """Return the rows of a file with tabs, in which quotes are marks of the texts if they would join its rows."""
     plain = _parse(text, "\t", csv.QUOTE_NONE, source)
-    try:
+    with contextlib.suppress(DatasetError):
         quoted = _parse(text, "\t", csv.QUOTE_MINIMAL, source)
-    except DatasetError:
-        return plain
-    return plain if len(quoted) < len(plain) and len(set(map(len, plain.values()))) == 1 else quoted
+        if len(quoted) == len(plain) or len(set(map(len, plain.values()))) > 1:
+            return quoted
+    return plain
 
 
 def _parse(text: str, delimiter: str, quoting: int, source: str) -> dict[int, list[str]]:

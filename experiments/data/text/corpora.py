@@ -20,10 +20,7 @@ PLACES = {
     "cola": ("cola_public/raw", "raw", "cola_public.zip", "cola_public_1.1.zip"),
     "imdb": ("aclImdb", "aclImdb.tar.xz", "aclImdb_v1.tar.gz"),
 }
-_ORIGINS = {
-    "cola": "https://nyu-mll.github.io/CoLA",
-    "imdb": "https://ai.stanford.edu/~amaas/data/sentiment",
-}
+_ORIGINS = {"cola": "https://nyu-mll.github.io/CoLA", "imdb": "https://ai.stanford.edu/~amaas/data/sentiment"}
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 

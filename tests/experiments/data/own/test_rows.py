@@ -47,9 +47,11 @@ def test_a_quote_in_a_file_with_tabs_joins_no_rows(tmp_path, lines, expected):
 
 
 def test_a_delimiter_at_the_end_of_the_first_line_names_no_column(tmp_path):
-    for body in ("1,2\n", "1,2,\n"):
-        rows = read_file(write(tmp_path / "a.csv", f"a,b,\n{body}"), kind="csv")
+    for text in ("a,b,\n1,2\n", "a,b,,\n1,2,\n", "a,b\n1,2,,\n"):
+        rows = read_file(write(tmp_path / "a.csv", text), kind="csv")
         assert rows.to_dict("records") == [{"a": "1", "b": "2"}]
+    with pytest.raises(DatasetError, match="line 2 has 3 cells"):
+        read_file(write(tmp_path / "a.csv", "a,b,\n1,2,3\n"), kind="csv")
 
 
 def test_json_lines_have_texts_and_numbers(tmp_path):
