@@ -13,8 +13,7 @@ from probattn.experiments.bench.measure import measure, summary
 from probattn.experiments.bench.steps import batch_of, layer_step, training_steps
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.runs.build import build, loaders
 from probattn.inference import fit, predict
 

@@ -1,11 +1,11 @@
 """Validation of settings by pydantic, with errors of one readable line."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from probattn.experiments.data.errors import unknown_name
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
 # Configuration of the settings' classes: no unknown keys, finite numbers.
@@ -22,18 +22,8 @@ class SettingsError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, listing: str) -> SettingsError:
-    """Return the error of an unknown name, which suggests similar ones.
-
-    Args:
-        kind: what the name is of, such as ``"preset"``.
-        name: the unknown name.
-        known: the known names; all are listed if they are few.
-        listing: how to list all of them.
-    """
-    known = list(known)
-    near = get_close_matches(name, known, n=3, cutoff=0.5) or (known if len(known) <= 10 else [])
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
-    return SettingsError(f"unknown {kind} {name!r}; {guess}{listing}")
+    """Return the error of an unknown name; arguments as for :func:`~probattn.experiments.data.errors.unknown_name`."""
+    return SettingsError(unknown_name(kind, name, known, listing=listing))
 
 
 def validation_error(part: str, error: ValidationError) -> SettingsError:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 Floats = Sequence[float]
 _BATCHES_PER_GROUP = 50
@@ -14,8 +15,8 @@ _BATCHES_PER_GROUP = 50
 class BatchLoader:
     """Loader of batches ``x`` (batch, ...) and ``y`` (batch, ...); the last batch may be smaller.
 
-    All data are on the device. A batch is then one gather, and there are no worker processes to seed. The generator is
-    the only source of randomness: its state at an epoch's first batch determines that epoch bit for bit.
+    Rows and images are on the device. A batch is then one gather, and there are no worker processes to seed. The
+    generator is the only source of randomness: its state at an epoch's first batch determines that epoch bit for bit.
 
     Args:
         inputs: ``(n, ...)``.
@@ -121,8 +122,7 @@ def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -
 class TextLoader(BatchLoader):
     """Loader of batches: ``x`` int64 (batch, n, ...), ``y`` (batch, ...) and ``mask`` bool (batch, n).
 
-    Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is True for tokens. All
-    tokens are concatenated in one tensor on the device.
+    Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is True for tokens.
 
     A shuffled epoch has batches of similar length: a random order is cut into groups of 50 batches, each group is
     sorted by length and cut into batches, and the batches are shuffled. Otherwise the order is that of the data, or,
@@ -137,9 +137,8 @@ class TextLoader(BatchLoader):
     """
 
     def __init__(self, encoded: Sequence[Tensor], labels: Tensor, *, by_length: bool = False, **options: Any) -> None:
-        super().__init__(torch.cat(list(encoded)).int(), labels, **options)
-        self._lengths = torch.tensor(list(map(len, encoded)))
-        self._starts = self._lengths.cumsum(0) - self._lengths
+        self._encoded, self._lengths = encoded, torch.tensor(list(map(len, encoded)))
+        super().__init__(self._lengths, labels, **options)
         self.order = self._lengths.argsort(stable=True, descending=True) if by_length else None
 
     def _positions(self) -> Sequence[Tensor]:
@@ -152,11 +151,8 @@ class TextLoader(BatchLoader):
         return [batches[index] for index in torch.randperm(len(batches), generator=self.generator)]
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        lengths = self._lengths[indices][:, None]
-        steps = torch.arange(int(lengths.max()))
-        mask = steps < lengths
-        positions = (self._starts[indices][:, None] + steps).where(mask, 0)
-        mask, positions, indices = (part.to(self.device, non_blocking=True) for part in (mask, positions, indices))
-        tokens = self._inputs[positions].long()
-        padding = ~mask.view(*mask.shape, *[1] * (tokens.ndim - 2))
-        return tokens.masked_fill_(padding, 0), self._labels[indices], mask
+        lengths, labels = super()._batch(indices)
+        sequences = [self._encoded[index] for index in indices.tolist()]
+        tokens = pad_sequence(sequences, batch_first=True).to(self.device, torch.long, non_blocking=True)
+        mask = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
+        return tokens, labels, mask

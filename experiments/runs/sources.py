@@ -12,9 +12,8 @@ from probattn.experiments.config.data import OWN, DataSettings, OwnDataSettings,
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images import image_datasets
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
+from probattn.experiments.data.images.known_sets import load as load_images
 from probattn.experiments.data.own import hugging_face_sets, images, rows
 from probattn.experiments.data.preprocessing import read_preprocessing
 from probattn.experiments.data.tables import table_dataset
@@ -61,7 +60,7 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         return _call(function, settings)
     options = {"root": root, "seed": data.seed, "limit": data.limit}
     if network.kind == "vit":
-        return image_datasets.load(data.name, **options)
+        return load_images(data.name, **options)
     return text_dataset.load(data.name, network, **options)
 
 
@@ -130,7 +129,7 @@ def _call(function: Callable[..., Any], settings: Settings) -> Dataset:
 
 def _of_parts(settings: Settings, classes: tuple[str, ...], parts: Sequence[Part], *, augment: bool = False) -> Dataset:
     if settings.network.kind == "vit":
-        return image_datasets.from_parts(settings.data.name, classes, *parts, augment=augment)
+        return from_parts(settings.data.name, classes, *parts, augment=augment)
     return text_dataset.from_parts(settings.data.name, classes, *parts, network=settings.network)
 
 

@@ -10,8 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration

@@ -43,6 +43,12 @@ def find_files(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in sorted(files) if not is_hidden(name))
 
 
+def check_number(folder: Path, number: int, expected: int) -> None:
+    """Raise DatasetError unless the number of a folder's images is the expected one."""
+    if number != expected:
+        raise DatasetError(f"{folder.absolute()} holds {number:,} of {expected:,} images: give its complete folder")
+
+
 def path_text(path: Path) -> str:
     """Return a path as text that can be printed and stored, also where its name is not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
@@ -104,12 +110,8 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     """Return the upright image without transparency, which may be that of a channel, a palette or a single colour."""
     if image.mode.startswith(("I", "F")):  # Pillow would keep the lowest 256 levels only
         raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
-    key, tiles = image.info.get("transparency"), getattr(image, "tile", None)
-    layout = tiles[0].args if tiles and key is not None else None
-    if layout in ("L;2", "L;4"):  # Pillow scales the pixels of these PNG files, but not the transparent colour
-        image.info["transparency"] = key * {"L;2": 85, "L;4": 17}[layout]
-    elif layout == "RGB;16B":
-        image.info["transparency"] = tuple(level >> 8 for level in key)
+    if image.format == "PNG" and "transparency" in image.info:
+        image.info["transparency"] = _transparent_colour(image.info["transparency"], layout=image.tile[0].args)
     upright = ImageOps.exif_transpose(image)
     if not upright.has_transparency_data:
         return upright
@@ -119,3 +121,10 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     if lowest < highest and contrast < _MIN_CONTRAST:
         raise ValueError(f"it is transparent and cannot be seen on {background}: set another data.background=COLOUR")
     return composed
+
+
+def _transparent_colour(colour: Any, *, layout: str) -> Any:
+    """Return the transparent colour of a PNG file in 8 bits; Pillow scales the pixels, but not this colour."""
+    if layout == "RGB;16B":
+        return tuple(level >> 8 for level in colour)
+    return colour * {"L;2": 85, "L;4": 17}.get(layout, 1)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from io import BytesIO
 
 import numpy as np
+import torch
 from PIL import Image
+from torchvision.transforms.v2.functional import pil_to_tensor, to_pil_image
 
 Generator = np.random.Generator
 # Weights of red, green and blue in the luma of Rec. 601, which JPEG, OpenCV and Pillow use.
@@ -81,7 +83,7 @@ def pixelate(images: np.ndarray, rng: Generator, share: float) -> np.ndarray:
         small = [max(1, int(length * share)) for length in image.size]
         return image.resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.BOX)
 
-    return _map_pil_images(images, shrink)
+    return _by_pillow(images, shrink)
 
 
 def jpeg_compression(images: np.ndarray, rng: Generator, quality: int) -> np.ndarray:
@@ -92,12 +94,10 @@ def jpeg_compression(images: np.ndarray, rng: Generator, quality: int) -> np.nda
         image.save(buffer, "JPEG", quality=quality)
         return Image.open(buffer)
 
-    return _map_pil_images(images, compress)
+    return _by_pillow(images, compress)
 
 
-def _map_pil_images(images: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:
-    levels = np.rint(255 * images).astype(np.uint8).transpose(0, 2, 3, 1)
-    changed = [
-        np.asarray(change(Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image))) for image in levels
-    ]
-    return np.stack(changed).reshape(levels.shape).transpose(0, 3, 1, 2).astype(np.float32) / 255
+def _by_pillow(images: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:
+    levels = torch.from_numpy(np.rint(255 * images).astype(np.uint8))
+    changed = torch.stack([pil_to_tensor(change(to_pil_image(image))) for image in levels])
+    return changed.numpy().astype(np.float32) / 255

@@ -9,7 +9,7 @@ import pandas as pd
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, path_text, read_pixels
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.own.examples import Parts, choose_parts, find_parts, labelled, normal_name, shorten
 
 

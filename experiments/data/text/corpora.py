@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.labelled_texts import Texts, decode
 
@@ -28,7 +27,7 @@ def read(name: str, root: Path) -> list[Texts]:
     """Return the parts of a corpus; IMDB is one part.
 
     Those of CoLA are the in-domain training and development and the out-of-domain development sentences. Archives are
-    not unpacked to disk. The texts of IMDB are cached until the archive or a folder changes.
+    not unpacked to disk.
 
     Raises:
         DatasetError: the files are missing, incomplete or damaged.
@@ -36,18 +35,12 @@ def read(name: str, root: Path) -> list[Texts]:
     places = [root / place for place in PLACES[name]]
     source = next(filter(Path.exists, places), places[-1])
     try:
-        if name == "cola":
-            return _read_cola(source)
-        sources = [source, *(source / folder for folder in FOLDERS)]
-        cached = root / cache.FOLDER / "imdb.pt"
-        texts = cache.read_or_compute(cached, sources=sources, compute=lambda: _read_reviews(source))
+        return _read_cola(source) if name == "cola" else [_read_imdb(source)]
     except Exception as error:  # damage raises errors of many types
         remedy = (
-            f"Put {places[-1].name} from {_ORIGINS[name]} there, or give another folder with --data or PROBATTN_DATA"
+            f"Put {places[-1].name} from {_ORIGINS[name]} there, or name another folder by --data or PROBATTN_DATA"
         )
         raise DatasetError(f"cannot read {name} in {source.absolute()}: {error}. {remedy}.") from error
-    labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(PER_FOLDER)
-    return [Texts(tuple(texts), labels)]
 
 
 def _read_cola(source: Path) -> list[Texts]:
@@ -63,7 +56,7 @@ def _read_cola(source: Path) -> list[Texts]:
     return parts
 
 
-def _read_reviews(source: Path) -> list[str]:
+def _read_imdb(source: Path) -> Texts:
     """Read reviews in the order of :data:`FOLDERS`, then of file names. HTML line breaks become spaces."""
     contents = _read_files(source, rf".*({'|'.join(FOLDERS)})/[^./][^/]*\.txt")
     texts = {path: _BREAK.sub(" ", content).strip() for path, content in contents.items()}
@@ -71,7 +64,9 @@ def _read_reviews(source: Path) -> list[str]:
     counts = {name: len(paths) for name, paths in folders.items()}
     if set(counts.values()) != {PER_FOLDER}:
         raise ValueError(f"there are {counts} reviews with text, expected {PER_FOLDER:,} each")
-    return [texts[path] for paths in folders.values() for path in paths]
+    reviews = tuple(texts[path] for paths in folders.values() for path in paths)
+    labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(PER_FOLDER)
+    return Texts(reviews, labels)
 
 
 def _read_files(source: Path, pattern: str) -> dict[str, str]:

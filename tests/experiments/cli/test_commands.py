@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from probattn.experiments.data.images.image_datasets import load
+from probattn.experiments.data.images.known_sets import load
 from probattn.experiments.studies import study
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"

@@ -9,8 +9,7 @@ import torch
 from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.presets import PRESETS, digits, preset, twin
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.encoding import CATEGORY, Column, TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts

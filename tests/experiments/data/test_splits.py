@@ -1,6 +1,6 @@
 import torch
 
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.splits import split, stratified_order
 
 

@@ -5,20 +5,13 @@ import pytest
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images import cifar
-from probattn.experiments.data.images.corrupted_sets import corrupted_sets
-from probattn.experiments.data.images.corruptions import corrupt
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.corruptions import corrupt, corrupted_sets
+from probattn.experiments.data.images.image_datasets import Images
 
 TEST = 30
 """Images of the small CIFAR-10 of these tests, three a class."""
 NAMES = ("gaussian_noise", "fog", "pixelate")
 LABELS = np.arange(TEST, dtype=np.uint8) % 10
-
-
-@pytest.fixture(autouse=True)
-def small_cifar(monkeypatch):
-    monkeypatch.setitem(cifar.CIFAR, "cifar10", cifar.CIFAR["cifar10"]._replace(num_test=TEST))
 
 
 @pytest.fixture
@@ -101,7 +94,16 @@ def test_other_content_is_refused_before_a_long_computation(folder, test_images,
 
 
 def test_unknown_names_and_severities_are_refused(tmp_path, test_images):
-    with pytest.raises(ValueError, match="unknown corruption 'frog': choose one of fog, frost"):
+    with pytest.raises(ValueError, match="unknown corruption 'frog'; .*fog"):
         corrupted_sets("cifar10", test_images, root=tmp_path, corruptions=["fog", "frog"])
     with pytest.raises(ValueError, match="severity must be an integer from 1 to 5, got 6"):
         corrupted_sets("cifar10", test_images, root=tmp_path, corruptions=["fog"], severities=[1, 6])
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10"])
+def test_spatter_is_read_from_official_files_only(folder, test_images, name, tmp_path):
+    np.save(folder / "spatter.npy", numbered_images(9))
+    options = {"corruptions": ["fog", "spatter"], "root": folder.parent}
+    assert corrupted_sets("cifar10", test_images, **options).images("spatter", 2).images[0, 0, 0, 0] == 9
+    with pytest.raises(DatasetError, match="spatter cannot be generated"):
+        corrupted_sets(name, test_images, **options | {"root": tmp_path / "elsewhere"})

@@ -76,8 +76,8 @@ def test_odd_shapes_change_but_keep_their_range_of_values(name, shape):
 
 
 # The affine part of elastic_transform shrinks while its waves grow; saturate first takes colour away, then adds it;
-# frost, fog and spatter also lower the image's own weight or change from water to mud; glass changes two numbers.
-UNORDERED = ("elastic_transform", "saturate", "frost", "fog", "spatter", "glass_blur")
+# frost and fog also lower the image's own weight; glass changes two numbers.
+UNORDERED = ("elastic_transform", "saturate", "frost", "fog", "glass_blur")
 
 
 @pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in UNORDERED])
@@ -98,7 +98,7 @@ def test_every_severity_of_the_others_changes_the_images(name):
 @pytest.mark.parametrize("side", [8, 32])
 def test_a_grey_image_is_the_luma_of_three_equal_channels(name, side):
     grey = smooth(n=3, channels=1, side=side) // 4 + 20  # dark enough that colour is not clipped
-    severity = 2 if name in ("frost", "spatter") else 5
+    severity = 2 if name == "frost" else 5
     of_grey = corrupt(grey, name, severity).double()
     of_colour = luma(corrupt(grey.repeat(1, 3, 1, 1), name, severity))
     # JPEG rounds luma and colours apart; some of frost's blue is clipped.
@@ -114,9 +114,9 @@ def test_values_are_truncated_and_whole_levels_kept():
 
 def test_an_unknown_name_is_answered_with_near_ones():
     images = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="unknown corruption 'gausian_noise': choose one of gaussian_noise"):
+    with pytest.raises(ValueError, match="unknown corruption 'gausian_noise'; .*gaussian_noise"):
         corrupt(images, "gausian_noise", 1)
-    with pytest.raises(ValueError, match="choose one of gaussian_noise, shot_noise, .*, saturate"):
+    with pytest.raises(ValueError, match="gaussian_noise, shot_noise, .*, saturate"):
         corrupt(images, "qqq", 1)
 
 
