@@ -14,7 +14,7 @@ from probattn.experiments.data.own.rows import check_columns, labelled_rows, tex
 from probattn.inference.imports import extra
 
 
-def read_texts(source: str, *, subset: str | None, **options: Any) -> Parts:
+def read_texts(source: str, *, subset: str | None = None, **options: Any) -> Parts:
     """Read texts and labels.
 
     Args:
@@ -29,8 +29,17 @@ def read_texts(source: str, *, subset: str | None, **options: Any) -> Parts:
     return text_parts(_read_splits(source, subset), **options)
 
 
-def read_images(source: str, *, subset: str | None, image_column: str, label_column: str, **options: Any) -> Parts:
-    """Read images and labels; arguments and errors as for :func:`read_texts` and images in folders."""
+def read_images(
+    source: str, *, image_column: str = "image", label_column: str = "label", subset: str | None = None, **options: Any
+) -> Parts:
+    """Read images and labels; errors as for :func:`read_texts` and images in folders.
+
+    Args:
+        source, options: as for :func:`read_texts`, and of :func:`~.images.labelled_images`.
+        image_column: column of the images.
+        label_column: column of the labels.
+        subset: name of the configuration, or None.
+    """
     given = {}
     for part, rows in _read_splits(source, subset).items():
         check_columns(rows, image_column=[image_column], label_column=[label_column])

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from torch import Tensor
 
+from probattn.experiments.config.validation import Columns, Delimiter
 from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
@@ -16,8 +17,7 @@ from probattn.experiments.data.tables.columns import IGNORED, choose_features, d
 from probattn.experiments.data.tables.encoding import CATEGORY, NUMBER, Column, TableEncoding
 from probattn.experiments.data.tables.numbers import readings
 
-# Kinds of columns that the settings of a table choose.
-KINDS = {"ignore_columns": IGNORED, "categorical_columns": CATEGORY, "number_columns": NUMBER}
+Task = Literal["classes", "regression"]  # kinds of labels: names of classes, or numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,28 +55,46 @@ class TableDataset(Dataset):
         return {"kind": "table", "columns": self.encoding.to_json(), **scale}
 
 
-def read(path: Path, data: Any, **division: Any) -> TableDataset:
+def read(
+    path: Path,
+    *,
+    label_column: str = "label",
+    task: Task = "classes",
+    ignore_columns: Columns = (),
+    categorical_columns: Columns = (),
+    number_columns: Columns = (),
+    decimal: Literal[".", ","] | None = None,
+    delimiter: Delimiter | None = None,
+    **division: Any,
+) -> TableDataset:
     """Read a table from one CSV file, or from the files of the parts in a folder.
 
     Args:
         path: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
-        data: settings of the table; the kind of columns that they do not name is found
-            (see :func:`~.columns.find_columns`).
+        label_column: column of the labels; all others are features.
+        task: whether the labels are classes or numbers.
+        ignore_columns: columns that are no features.
+        categorical_columns: columns of numbers that stand for categories; the kind of others is found (see
+            :func:`~.columns.find_columns`).
+        number_columns: columns of numbers, also where they only number the rows.
+        decimal: decimal mark of the numbers; None finds it in each column.
+        delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
         DatasetError: missing columns, no features, columns whose kind is unclear, or cells and labels that cannot be
             used.
     """
-    parts, is_regression = read_parts(path, kind="csv", delimiter=data.delimiter), data.task == "regression"
-    choices = {setting: getattr(data, setting) for setting in KINDS} | {"label_column": [data.label_column]}
+    parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
+    choices = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
+    choices |= {"number_columns": number_columns, "label_column": (label_column,)}
     for rows in parts.values():
         check_columns(rows, **choices)
-    kinds = KINDS | {"label_column": NUMBER if is_regression else CATEGORY}
-    chosen = {column: kinds[setting] for setting, columns in choices.items() for column in columns}
-    columns = find_columns(parts["train"], chosen=chosen, decimal=data.decimal)
-    description, label = describe_columns(parts["train"], columns), columns[data.label_column]
-    features = choose_features(columns, description, label_column=label.name)
+    kinds = (IGNORED, CATEGORY, NUMBER, NUMBER if is_regression else CATEGORY)
+    chosen = {column: kind for kind, names in zip(kinds, choices.values(), strict=True) for column in names}
+    columns = find_columns(parts["train"], chosen=chosen, decimal=decimal)
+    description, label = describe_columns(parts["train"], columns), columns[label_column]
+    features = choose_features(columns, description, label_column=label_column)
     examples = divide({part: _examples(rows, label) for part, rows in parts.items()}, **division)
     tables = [parts.get(part, parts["train"]).loc[chosen.index] for part, chosen in examples.items()]
     if is_regression:
@@ -88,7 +106,7 @@ def read(path: Path, data: Any, **division: Any) -> TableDataset:
         labels = [class_indices(part.label, classes) for part in examples.values()]
     encoding = TableEncoding.fit(tables[0], features)
     encoded = map(Table, map(encoding.features, tables), labels)
-    return TableDataset(data.name, classes, *encoded, encoding, label.name, **scale, columns=description)
+    return TableDataset("table-csv", classes, *encoded, encoding, label.name, **scale, columns=description)
 
 
 def _examples(rows: pd.DataFrame, label: Column) -> pd.DataFrame:

@@ -37,9 +37,7 @@ def read(name: str, root: Path) -> list[Texts]:
     try:
         return _read_cola(source) if name == "cola" else [_read_imdb(source)]
     except Exception as error:  # damage raises errors of many types
-        remedy = (
-            f"Put {places[-1].name} from {_ORIGINS[name]} there, or name another folder by --data or PROBATTN_DATA"
-        )
+        remedy = f"Put {places[-1].name} from {_ORIGINS[name]} there, or name another folder by --data or PROBATTN_DATA"
         raise DatasetError(f"cannot read {name} in {source.absolute()}: {error}. {remedy}.") from error
 
 

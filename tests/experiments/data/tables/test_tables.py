@@ -9,7 +9,6 @@ import pytest
 import torch
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 
-from probattn.experiments.config.data import TableSettings
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.tables.encoding import CATEGORY, Column, TableEncoding
 from probattn.experiments.data.tables.table_dataset import read
@@ -24,7 +23,7 @@ def write(path, rows, **options):
 
 
 def load(path, **options):
-    return read(path, TableSettings(batch_size=2, **{"label_column": "y"} | options), **DIVISION)
+    return read(path, **{"label_column": "y", "task": "classes", **DIVISION, **options})
 
 
 @pytest.fixture
