@@ -1,11 +1,12 @@
 """Test sets of a run by name: its own parts and other domains, corrupted images, out-of-distribution (OOD) images."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, corrupted_sets
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
@@ -58,10 +59,11 @@ def eval_sets(
     if (shift or ood) and not isinstance(dataset, ImageDataset):
         raise SettingsError(f"--shift and --ood need images, and {dataset.name} has none: leave them out")
     if shift:
-        source = corrupted_sets(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
+        options = {"root": root, "corruptions": corruptions, "severities": severities}
+        source, images = corrupted_sets(dataset.name, dataset.test, **options)
         for name, level in ((name, level) for name in corruptions for level in severities):
-            load, digest = (functools.partial(function, name, level) for function in (source.images, source.digest))
-            sets[f"shift/{name}/{level}"] = TestSet(load, digest, source.source)
+            content = dataset.test.digest, source, name, level
+            sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), partial(digest, *content), source)
     for name in ood:
         for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
             channels, size = dataset.test.images.shape[1:3]

@@ -136,8 +136,7 @@ def _fit_base(run: TrainedRun, name: str, num_samples: int) -> Method:
 
 def predict(method: Method, forward: Forward) -> Prediction:
     """Return the prediction of a method, in the order of the data, by :meth:`TrainedRun.batches`."""
-    prediction, order = _apply(method, forward), forward.batches.order
-    return prediction if order is None else prediction[order.argsort()]
+    return _apply(method, forward)[forward.batches.order.argsort()]
 
 
 def _apply(method: Method, forward: Forward) -> Prediction:

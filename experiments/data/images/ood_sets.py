@@ -92,9 +92,8 @@ def _sources(name: str, root: Path, size: int) -> Iterable[Path | np.ndarray]:
     if name == "patches":
         return ood_generated.patches()
     if name == "svhn":
-        url, file, _ = SVHN.split_list["test"]
-        folder = root if (root / file).is_file() else root / "svhn"
-        with downloading("SVHN", folder.absolute(), url):
+        folder = (root / "svhn").absolute()
+        with downloading("SVHN", folder, SVHN.split_list["test"][0]):
             return SVHN(folder, split="test", download=True).data.transpose(0, 2, 3, 1)
     if name in CIFAR:
         return read_cifar(name, root)[2].images.permute(0, 2, 3, 1).numpy()

@@ -11,7 +11,6 @@ from fitted_methods import features_of, laplace, mc_dropout
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate, methods

@@ -9,7 +9,7 @@ from scipy import stats
 
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.images.corruptions import OFFICIAL, STANDARD
+from probattn.experiments.data.images.corruptions import ALL, STANDARD
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY
 from probattn.experiments.studies import paper_cells, paper_comparison, reproduction
@@ -81,7 +81,7 @@ def test_a_cell_averages_over_its_test_sets():
     assert paper_cells.averaged_sets("domain/out-of-domain") == ["domain/out-of-domain"]
     assert paper_cells.averaged_sets("ood/svhn+ood/lsun") == ["ood/svhn", "ood/lsun"]
     assert paper_cells.averaged_sets("shift/standard/5") == [f"shift/{name}/5" for name in STANDARD]
-    names = [f"shift/{name}/3" for name in OFFICIAL]
+    names = [f"shift/{name}/3" for name in ALL]
     assert sorted(paper_cells.averaged_sets("shift/all", severities=(3,))) == sorted(names)
     categories = [paper_cells.averaged_sets(f"shift/{name}/3") for name in ("noise", "blur", "weather", "digital")]
     assert sorted(sum(categories, [])) == sorted(names)
