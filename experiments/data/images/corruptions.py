@@ -15,7 +15,6 @@ size. Overlays (fog, frost, snow) are drawn at 32×32 and resized. Noise of each
 not scale.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -65,11 +64,10 @@ def corrupted_sets(
         ValueError: an unknown corruption or severity.
         DatasetError: official files are missing, damaged or have the wrong content.
     """
-    for corruption, severity in itertools.product(corruptions, severities):
-        if corruption not in ALL:
-            raise ValueError(unknown_name("corruption", corruption, ALL, listing=f"known: {', '.join(ALL)}"))
-        if severity not in SEVERITIES:
-            raise ValueError(f"severity must be an integer from 1 to 5, got {severity!r}")
+    if wrong := [corruption for corruption in corruptions if corruption not in ALL]:
+        raise ValueError(unknown_name("corruption", wrong[0], ALL, listing=f"known: {', '.join(ALL)}"))
+    if not set(severities) <= set(SEVERITIES):
+        raise ValueError(f"severities are integers from 1 to 5, got {', '.join(map(str, severities))}")
     folder = data_root(root) / f"{CIFAR[name][0] if name in CIFAR else 'CIFAR'}-C"
     if name in CIFAR and folder.is_dir():
         return f"official files of {folder.name}", _official(folder, test, corruptions)

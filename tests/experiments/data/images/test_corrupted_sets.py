@@ -92,7 +92,7 @@ def test_other_content_is_refused_before_a_long_computation(folder, test_images,
 def test_unknown_names_and_severities_are_refused(tmp_path, test_images):
     with pytest.raises(ValueError, match="unknown corruption 'frog'; .*fog"):
         corrupted_sets("cifar10", test_images, root=tmp_path, corruptions=["fog", "frog"])
-    with pytest.raises(ValueError, match="severity must be an integer from 1 to 5, got 6"):
+    with pytest.raises(ValueError, match="severities are .* 1, 6"):
         corrupted_sets("cifar10", test_images, root=tmp_path, corruptions=["fog"], severities=[1, 6])
 
 
