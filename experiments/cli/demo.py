@@ -1,5 +1,6 @@
 """``probattn demo``: train and compare layers on handwritten digits."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ def demo(
             train.check(job.settings, job.folder, resume=True)
         longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)  # slow layers have a warm start
         options = {"num_samples": 5, "shift": True, "severities": (3,)}
-        done = study.run_jobs(longest_first, workers=workers, say=say, **options)
+        done = study.run_jobs([replace(job, options=options) for job in longest_first], workers=workers, say=say)
         drawn = {job.folder: report.section(result) for job, result in done}  # while others still train
         sections = [drawn[job.folder] for job in jobs]
         results = [section.result for section in sections]

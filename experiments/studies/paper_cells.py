@@ -1,6 +1,5 @@
 """Tables and figures of the papers: CSV files in ``papers``, a line a cell, and the reduced size of their runs."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,14 +8,16 @@ from probattn.experiments.config.validation import unknown
 from probattn.experiments.data.images.corruptions import SEVERITIES
 
 PAPERS = Path(__file__).parent / "papers"
+DEFAULT_TRIALS = 3
+"""Seeds where the paper does not give its number."""
 
 
 def entries() -> pd.DataFrame:
-    """Return by name the title, source, number of trials (NaN if not given), note, and why one is not reproduced."""
-    return _read("entries", "name")
+    """Return by name the title, source, number of trials, note, and why one is not reproduced."""
+    return _read("entries", "name").fillna({"trials": DEFAULT_TRIALS}).astype({"trials": int})
 
 
-def cells(name: str, *, blocks: Sequence[str] = (), rows: Sequence[str] = ()) -> pd.DataFrame:
+def cells(name: str) -> pd.DataFrame:
     """Return the cells of a table or figure.
 
     Columns: ``block`` (a part of the table on one data set), ``row``, ``preset``, ``changes`` (of its settings, with
@@ -25,34 +26,22 @@ def cells(name: str, *, blocks: Sequence[str] = (), rows: Sequence[str] = ()) ->
 
     Args:
         name: such as ``kep-svgp/table-1``.
-        blocks, rows: those to keep, all by default.
 
     Raises:
-        SettingsError: an unknown entry, block or row.
+        SettingsError: an unknown entry.
     """
     if name not in entries().index:
         raise unknown("table or figure", name, entries().index, listing="`probattn reproduce --list` lists all")
-    frame = _read(name.partition("/")[0], "entry").query("entry == @name").reset_index()
-    for column, names in (("block", blocks), ("row", rows)):
-        known = frame[column].unique()
-        for wrong in set(names) - set(known):
-            raise unknown(f"{column} of {name}", wrong, known, listing=f"it has {', '.join(known)}")
-        frame = frame[frame[column].isin(names)] if names else frame
-    return frame
+    return _read(name.partition("/")[0], "entry").query("entry == @name").reset_index()
 
 
-def averaged_sets(name: str, *, severities: Sequence[int] = SEVERITIES) -> list[str]:
-    """Return the test sets over which a cell averages: of ``ood/A+ood/B``, ``shift/GROUP``, ``shift/GROUP/SEVERITY``.
-
-    Args:
-        name: the ``set`` of a cell.
-        severities: those of ``shift/GROUP``.
-    """
+def averaged_sets(name: str) -> list[str]:
+    """Return the sets over which a cell averages: of ``ood/A+ood/B``, ``shift/GROUP``, ``shift/GROUP/SEVERITY``."""
     if not name.startswith("shift/"):
         return name.split("+")
     _, group, *levels = name.split("/")
     corruptions = _read("corruptions", "group")["corruptions"][group].split()
-    return [f"shift/{corruption}/{level}" for corruption in corruptions for level in levels or severities]
+    return [f"shift/{corruption}/{level}" for corruption in corruptions for level in levels or SEVERITIES]
 
 
 def reduced(preset: str) -> tuple[int, list[str]]:

@@ -10,41 +10,28 @@ from urllib.parse import quote
 import pandas as pd
 
 from probattn.experiments.config import presets
-from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images import ood_sets as ood_datasets
-from probattn.experiments.data.images.corruptions import SEVERITIES
+from probattn.experiments.data.images import ood_sets
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.studies import paper_cells, study
 from probattn.experiments.studies.study import Job
 
-REDUCED_SEEDS, REDUCED_SEVERITIES = 2, (3,)
-DEFAULT_TRIALS = 3
-"""Seeds where the paper does not give its number."""
+REDUCED_SEEDS, REDUCED_SEVERITY = 2, 3
 Model = tuple[str, str]
 """Preset and changes of its settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Cells of an entry, and the runs that they need, by model; all of a reduced size, or of the paper's."""
+    """Cells of an entry, and the runs that they need, by model; reduced ones are without the paper's numbers."""
 
     name: str
     title: str
+    note: str
     cells: pd.DataFrame
     jobs: dict[Model, list[Job]]
-    is_reduced: bool
-
-    @property
-    def severities(self) -> Sequence[int]:
-        """Severities of the corruptions."""
-        return REDUCED_SEVERITIES if self.is_reduced else SEVERITIES
-
-
-def number_of_seeds(trials: float) -> int:
-    """Return the paper's number of seeds, or :data:`DEFAULT_TRIALS`."""
-    return DEFAULT_TRIALS if math.isnan(trials) else int(trials)
 
 
 def models(cells: pd.DataFrame) -> list[Model]:
@@ -62,31 +49,37 @@ def plan(
     name: str,
     *,
     out: Path,
+    only: Sequence[str] = (),
     is_reduced: bool = False,
     seeds: int | None = None,
     data: Path | None = None,
     changes: Sequence[str] = (),
-    **chosen: Sequence[str],
 ) -> Plan:
     """Plan the runs of an entry, in ``OUT/runs``, which entries share, or ``OUT/runs-cpu``.
 
     Args:
         name: such as ``kep-svgp/table-1``.
         out: folder of all results.
-        is_reduced: for hours of a CPU instead of weeks; results are not compared with the paper's.
+        only: presets whose models are kept; none keeps all.
+        is_reduced: for hours of a CPU instead of weeks; the paper's numbers are left out.
         seeds: runs of each model; by default the paper's number, or 2 of a reduced size.
         data: folder of the data sets.
         changes: settings of all runs, ``key=value``.
-        chosen: ``blocks`` and ``rows`` of the table.
 
     Raises:
-        SettingsError: an unknown entry, block or row, an entry that is not reproduced, or invalid changes.
+        SettingsError: an unknown entry or preset, an entry that is not reproduced, or invalid changes.
     """
-    cells, jobs = paper_cells.cells(name, **chosen), {}
+    cells, jobs = paper_cells.cells(name), {}
     entry = paper_cells.entries().loc[name]
     if entry.unavailable:
         raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
-    seeds = seeds or (REDUCED_SEEDS if is_reduced else number_of_seeds(entry.trials))
+    for wrong in set(only) - set(cells["preset"]):
+        raise unknown(f"preset of {name}", wrong, cells["preset"].unique(), listing="--dry-run lists them")
+    cells = cells[cells["preset"].isin(only)] if only else cells
+    if is_reduced:
+        sets = cells["set"].str.replace("^(shift/[^/]+)$", rf"\1/{REDUCED_SEVERITY}", regex=True)
+        cells = cells.assign(value=math.nan, std=math.nan, set=sets)
+    seeds = seeds or (REDUCED_SEEDS if is_reduced else entry.trials)
     for preset, text in models(cells):
         epochs, fewer = paper_cells.reduced(preset) if is_reduced else (None, [])
         further = [*text.split(), *fewer, *changes]
@@ -94,7 +87,8 @@ def plan(
         options = {"seeds": seeds, "epochs": epochs, "changes": further, "data": data}
         jobs[preset, text] = study.plan([preset], out=folder, **options)
     title = f"{name}: {entry.title}{', reduced (cpu)' if is_reduced else ''} ({entry.source})"
-    return Plan(name=name, title=title, cells=cells, jobs=jobs, is_reduced=is_reduced)
+    name += "-reduced-cpu" if is_reduced else ""
+    return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
 
 
 def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, RunResult]:
@@ -109,33 +103,25 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, 
         DatasetError: all data are missing.
         Exception: the first one of a run.
     """
-    root = next(iter(plan.jobs.values()))[0].root
-    present = [name for name in _options(plan.cells)["ood"] if _is_there(name, root, say)]
-    groups: dict[str, tuple[dict[str, Any], list[Job]]] = {}
+    root, jobs = next(iter(plan.jobs.values()))[0].root, []
+    missing = [name for name in _options(plan.cells)["ood"] if _is_missing(name, root, say)]
     for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
-        options = _options(cells, severities=plan.severities)
-        options["ood"] = [name for name in options["ood"] if name in present]
+        options = _options(cells)
+        options["ood"] = [name for name in options["ood"] if name not in missing]
         try:
-            options = study.check(plan.jobs[model], **options)
+            jobs += study.check(plan.jobs[model], **options)
         except DatasetError as error:
             say(f"left out: {model[0]}: {error}")
-        else:
-            groups.setdefault(repr(options), (options, []))[1].extend(plan.jobs[model])
-    if not groups:
-        raise DatasetError(f"the data of {plan.name} are missing; give their folder with --data")
+    if not jobs:
+        raise DatasetError("no model has its data; give their folder with --data")
     first = {jobs[0].folder: model for model, jobs in plan.jobs.items()}
-    results = {}
-    for options, jobs in groups.values():
-        done = study.run_jobs(jobs, workers=workers, say=say, convergence=False, **options)
-        results |= {first[job.folder]: result for job, result in done if job.folder in first}
-    return results
+    done = study.run_jobs(jobs, workers=workers, say=say)
+    return {first[job.folder]: result for job, result in done if job.folder in first}
 
 
-def _options(cells: pd.DataFrame, *, severities: Sequence[int] = SEVERITIES) -> dict[str, Any]:
+def _options(cells: pd.DataFrame) -> dict[str, Any]:
     """Return the options of an evaluation that gives some cells."""
-    sets = dict.fromkeys(
-        name for cell in cells["set"] for name in paper_cells.averaged_sets(cell, severities=severities)
-    )
+    sets = dict.fromkeys(name for cell in cells["set"] for name in paper_cells.averaged_sets(cell))
     shifted = [name.split("/")[1:] for name in sets if name.startswith("shift/")]
     return {
         "by": [name for name in cells["method"].unique() if name not in (POSTERIOR, ENSEMBLE)],
@@ -146,11 +132,11 @@ def _options(cells: pd.DataFrame, *, severities: Sequence[int] = SEVERITIES) -> 
     }
 
 
-def _is_there(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
-    """Return True if an OOD set can be read, or downloaded."""
+def _is_missing(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
+    """Return True if an OOD set can neither be read nor downloaded."""
     try:
-        ood_datasets.load(name, root=root, size=32, channels=3, in_distribution="", limit=1)
+        ood_sets.load(name, root=root, size=32, channels=3, in_distribution="", limit=1)
     except DatasetError as error:
         say(f"left out: {error}")
-        return False
-    return True
+        return True
+    return False

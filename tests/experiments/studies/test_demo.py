@@ -1,5 +1,7 @@
 """The demo: its runs in worker processes and in turn, and what is checked before the first begins."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,8 +12,8 @@ def test_workers_return_what_runs_in_turn_return(tmp_path, tiny):
     def run(folder, workers):
         jobs = study.plan(["digits/softmax", "digits/sparse-cgp"], seeds=1, out=tmp_path / folder, changes=tiny)
         options = {"num_samples": 5, "shift": True, "severities": (3,)}
-        done = study.run_jobs(jobs, workers=workers, say=said.append, **options)
-        return {job.name: result for job, result in done}
+        jobs = [replace(job, options=options) for job in jobs]
+        return {job.name: result for job, result in study.run_jobs(jobs, workers=workers, say=said.append)}
 
     said = []
     parallel, in_turn = run("parallel", 2), run("in turn", 1)
