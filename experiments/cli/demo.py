@@ -39,7 +39,7 @@ def demo(
         sections = [drawn[job.folder] for job in jobs]
         results = [section.result for section in sections]
         for section in sections:
-            say(f"{section.result.label}: {section.content['conclusion'][-1]}")
+            say(f"{section.result.name}: {section.content['conclusion'][-1]}")
         show_metrics(report.summary_table(results))
         show_metrics(report.shift_table(results))
         report.write(out / "report.html", sections, title="probattn demo: handwritten digits")

@@ -8,7 +8,7 @@ import typer
 from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
 
 SHARE = {"min": 0.001, "max": 0.999}
-METHODS = "Also evaluate refit, temperature, mc-dropout, laplace, sv-dkl or, e.g., refit+temperature."
+METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl or, e.g., laplace+temperature."
 
 
 def evaluate(
@@ -25,7 +25,6 @@ def evaluate(
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
-    convergence: Annotated[bool, typer.Option(help="Test whether the posterior has converged, by a refit.")] = True,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
     from probattn.experiments.config.validation import SettingsError
@@ -42,7 +41,7 @@ def evaluate(
         levels = tuple(dict.fromkeys(map(int, severities.split(","))))
     except ValueError as error:
         raise SettingsError(f"--severities takes numbers from 1 to 5, got {severities!r}") from error
-    options |= {"shift": shift, "corruptions": names, "severities": levels, "convergence": convergence}
+    options |= {"shift": shift, "corruptions": names, "severities": levels}
     options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
@@ -57,6 +56,6 @@ def evaluate(
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
         page, title = run / "report.html", f"probattn: {done.result.name}"
-        report.save_figures(run / "figures", done.result)
+        report.save_figures(run / "figures", part)
         report.write(page, [part], title=title)
         say(f"report: {page}; all scores: {run / 'scores.csv'}")

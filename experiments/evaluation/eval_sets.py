@@ -1,5 +1,6 @@
 """Test sets of a run by name: its own parts and other domains, corrupted images, out-of-distribution (OOD) images."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,12 +10,8 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, corrupted_sets
-from probattn.experiments.data.images.image_datasets import ImageDataset, Images
-from probattn.experiments.data.tables.table_dataset import Table, TableDataset
-from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_dataset import TextDataset
-
-Dataset = ImageDataset | TextDataset | TableDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.runs.sources import Dataset, Part
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class TestSet:
     ``source`` describes where corrupted images are from.
     """
 
-    load: Callable[[], Images | Texts | Table]
+    load: Callable[[], Part]
     digest: Callable[[], str]
     source: str = ""
 
@@ -61,7 +58,7 @@ def eval_sets(
     if shift:
         options = {"root": root, "corruptions": corruptions, "severities": severities}
         source, images = corrupted_sets(dataset.name, dataset.test, **options)
-        for name, level in ((name, level) for name in corruptions for level in severities):
+        for name, level in itertools.product(corruptions, severities):
             content = dataset.test.digest, source, name, level
             sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), partial(digest, *content), source)
     for name in ood:
@@ -75,5 +72,5 @@ def eval_sets(
     return sets
 
 
-def _loaded(part: Images | Texts | Table) -> TestSet:
+def _loaded(part: Part) -> TestSet:
     return TestSet(lambda: part, lambda: part.digest)

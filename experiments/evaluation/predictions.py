@@ -16,43 +16,36 @@ LAWS = {"Normal": ("loc", "scale"), "StudentT": ("df", "loc", "scale")}
 """Likelihoods of numbers whose parameters are stored; predictions with others are made anew each time."""
 
 
-def load(folder: Path, method: str, name: str, *, key: Mapping[str, Any]) -> Prediction | None:
-    """Return a stored prediction with this key; None without a file, or if it is damaged.
+def path(run: Path, method: str, name: str) -> Path:
+    """Return the file of a prediction by a method on a test set."""
+    return run / "predictions" / method / f"{name}.pt"
 
-    Args:
-        folder: the run's folder.
-        method: name of the method.
-        name: name of the test set.
-        key: what the prediction depends on: the run's files, number and seed of the samples, digest of the examples.
-    """
+
+def load(file: Path, *, stamp: Mapping[str, Any]) -> Prediction | None:
+    """Return a stored prediction with this stamp; None without a file, or if it is damaged."""
     try:
-        content = read_archive(_path(folder, method, name))
-        if content["key"] != dict(key):
-            return None
-        law, fields = content["law"], content["fields"]
-        parts = (getattr(dist, law)(**content["parameters"]).to_event(1),) if law else ()
-        return Prediction(components=parts, **fields)
+        content = read_archive(file)
+        laws = [getattr(dist, law)(**parameters).to_event(1) for law, parameters in content["laws"].items()]
+        return Prediction(components=tuple(laws), **content["fields"]) if content["stamp"] == dict(stamp) else None
     except Exception:  # of many types; what is not there is predicted
         return None
 
 
-def save(folder: Path, method: str, name: str, prediction: Prediction, *, key: Mapping[str, Any]) -> None:
-    """Write a prediction, unless its likelihood is none of :data:`LAWS`."""
-    parts = prediction.components
-    law = type(innermost(parts[0])).__name__ if parts else ""
-    if law and law not in LAWS:
-        return
+def save(file: Path, prediction: Prediction, *, stamp: Mapping[str, Any]) -> None:
+    """Write a prediction, unless its likelihood is none of :data:`LAWS`.
+
+    Args:
+        file: its file.
+        prediction: the prediction.
+        stamp: what it depends on: :func:`~evaluated_run.run_stamp`, and the digest of the examples.
+    """
+    parts, laws = prediction.components, {}
+    if parts:
+        law = type(innermost(parts[0])).__name__
+        if law not in LAWS:
+            return
+        laws[law] = {name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS[law]}
     tensors = {name: getattr(prediction, name) for name in PER_EXAMPLE}
-    content = {
-        "key": dict(key),
-        "law": law,
-        "parameters": {name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS.get(law, ())},
-        "fields": {name: value if value is None else value.cpu() for name, value in tensors.items()},
-    }
-    path = _path(folder, method, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_archive(path, content, tag="part")
-
-
-def _path(folder: Path, method: str, name: str) -> Path:
-    return folder / "predictions" / method / f"{name}.pt"
+    fields = {name: value if value is None else value.cpu() for name, value in tensors.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_archive(file, {"stamp": dict(stamp), "laws": laws, "fields": fields}, tag="part")

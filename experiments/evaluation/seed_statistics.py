@@ -92,13 +92,14 @@ def compare(
     Args:
         scores: row → seed → metric → value, unscaled, as `inference.metrics.evaluate` returns them.
         baselines: row → the row to subtract from it, seed by seed, such as its softmax twin.
-        groups: heading → its rows; the best is marked within a group. None is one group of all rows.
+        groups: heading → its rows; the best is marked within a group, and rows of no group are left out. None is one
+            group of all rows.
         metrics: the columns; None takes those of :data:`COLUMNS` that any row has.
         resampled: values on resampled test examples.
         note: sentences below the table.
 
     Raises:
-        ValueError: nothing to compare, an unknown baseline, or groups that do not hold each row once.
+        ValueError: nothing to compare, or an unknown baseline.
     """
     if metrics is None:
         known = {key for seeds in scores.values() for run in seeds.values() for key in run}
@@ -110,8 +111,6 @@ def compare(
         if row not in scores or baseline not in scores or row == baseline:
             raise ValueError(f"row {row!r} cannot have baseline {baseline!r}: the rows are {', '.join(scores)}")
     groups = {name: tuple(rows) for name, rows in (groups or {"": scores}).items()}
-    if sorted(row for rows in groups.values() for row in rows) != sorted(scores):
-        raise ValueError(f"groups must hold each of {', '.join(scores)} once, got {groups}")
     cells = {row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics} for row in scores}
     return Comparison(dict(metrics), groups, baselines, cells, best_rows(cells, groups, metrics), note)
 

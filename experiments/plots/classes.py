@@ -1,6 +1,6 @@
 """Predictions of classes: reliability, risk and coverage, confusion, confidence on OOD data.
 
-``probs`` is ``(n, classes)`` and ``labels`` ``(n,)``; the confidence is the largest probability, the answer its class.
+Predictions have labels ``(n,)``; the confidence is the largest probability, the answer its class.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from probattn.experiments.plots import style
 from probattn.inference import Prediction, metrics
@@ -17,9 +16,9 @@ from probattn.inference.metrics import ood
 BINS = 15
 
 
-def reliability(probs: Tensor, labels: Tensor) -> Figure:
+def reliability(prediction: Prediction) -> Figure:
     """Draw accuracy against confidence in 15 bins, the gap to the mean confidence hatched, and the counts below."""
-    confidence, right = (part.numpy() for part in metrics.confidence_and_correct(probs, labels))
+    confidence, right = (part.numpy() for part in metrics.confidence_and_correct(prediction.probs, prediction.labels))
     bins = np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1])  # [a, b), and 1 in the last one
     full, bins, count = np.unique(bins, return_inverse=True, return_counts=True)
     accuracy, mean = (np.bincount(bins, weights=values) / count for values in (right, confidence))
@@ -39,21 +38,21 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure:
     return figure
 
 
-def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
+def risk_coverage(runs: Mapping[str, Prediction]) -> Figure:
     """Draw the error rate of the accepted answers against the share accepted, the most confident first.
 
     The best possible order of each run's answers is dashed.
 
     Args:
-        runs: name → probs and labels.
+        runs: name → prediction.
     """
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     top = 0.0
-    for number, (name, (probs, labels)) in enumerate(runs.items()):
-        coverage, risk = (part.double().numpy() for part in metrics.risk_coverage(probs, labels))
+    for number, (name, run) in enumerate(runs.items()):
+        coverage, risk = (part.numpy() for part in metrics.risk_coverage(run.probs, run.labels))
         colour = style.line_colour(number)
         ax.plot(coverage, risk, color=colour, lw=1.8, label=style.wrapped(name, 56))
-        ideal = np.clip(1 - metrics.accuracy(probs, labels) / coverage, 0, None)
+        ideal = np.clip(1 - metrics.accuracy(run.probs, run.labels) / coverage, 0, None)
         ax.plot(coverage, ideal, color=colour, lw=1, ls="--")
         top = max(top, risk[len(risk) // 20 :].max())  # the first few answers alone jump between 0 and 1
     ax.plot([], [], color=style.INK, lw=1, ls="--", label="best possible at this accuracy")

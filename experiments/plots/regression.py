@@ -1,11 +1,10 @@
 """Predictions of numbers: means with intervals against the truth, and calibration of the quantiles.
 
-``prediction.mean`` and ``labels`` are ``(n, 1)``.
+Mean and labels of a prediction are ``(n, 1)``.
 """
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from probattn.experiments.plots import style
 from probattn.inference import Prediction
@@ -15,10 +14,10 @@ EXAMPLES = 200
 """Largest number of examples that are drawn."""
 
 
-def predicted(prediction: Prediction, labels: Tensor) -> Figure:
+def predicted(prediction: Prediction) -> Figure:
     """Draw mean and central 90 % interval of each prediction against the true number, of many examples some."""
-    chosen = torch.linspace(0, len(labels) - 1, min(EXAMPLES, len(labels))).round().long()
-    values = (*regression.interval(prediction, 0.9), labels, prediction.mean)
+    chosen = torch.linspace(0, len(prediction) - 1, min(EXAMPLES, len(prediction))).round().long()
+    values = (*regression.interval(prediction, 0.9), prediction.labels, prediction.mean)
     low, high, truth, mean = (part[chosen].flatten().cpu().double().numpy() for part in values)
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     ax.vlines(truth, low, high, color=style.SKY, lw=1, label="90 % interval")
@@ -30,10 +29,10 @@ def predicted(prediction: Prediction, labels: Tensor) -> Figure:
     return figure
 
 
-def quantiles(prediction: Prediction, labels: Tensor) -> Figure:
+def quantiles(prediction: Prediction) -> Figure:
     """Draw the share of true numbers below each predicted quantile."""
     levels = regression.QUANTILE_LEVELS
-    shares = regression.shares_below(prediction, labels, levels)
+    shares = regression.shares_below(prediction, prediction.labels, levels)
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     ax.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="calibrated")
     ax.plot(levels.tolist(), shares.flatten().tolist(), color=style.BLUE, label="this run")

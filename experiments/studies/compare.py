@@ -18,13 +18,13 @@ from probattn.experiments.evaluation.metric_display import (
 from probattn.experiments.evaluation.scores import KEYS, mean_shift
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
-from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting.table_formats import latex, markdown
 from probattn.experiments.reporting.tables import Table, comparison_table, plain_table
 from probattn.experiments.studies import collect
 from probattn.inference.io.files import write_bytes
 
-SINGLE_SEED = "With one seed, intervals are percentiles over 1,000 paired resamples of the test examples."
+SINGLE_SEED = "With one seed, intervals are percentiles over 300 paired resamples of the test examples."
 OF_LAYER = ("layer.", "warm_start", "train.elbo", "train.samples_per", "train.vectorize", "train.num_", "train.kl_",
             "train.local_kl_weight", "train.alpha_", "train.guide_")  # fmt: skip
 """Settings of a layer, and of its latent variables and regulariser, which softmax attention lacks."""

@@ -103,7 +103,7 @@ def check(
 
     Args:
         jobs: the runs.
-        by: methods besides the posterior predictive; None takes those of :data:`~methods.DEFAULT` that all models can.
+        by: methods besides the posterior predictive; None takes all that all models can.
         shift: evaluate on corrupted images; None if the data are images.
         ood: OOD image sets; None takes the default ones of images.
         severities, tests: ``severities`` and ``corruptions`` of the corrupted images.
@@ -115,7 +115,7 @@ def check(
         SettingsError: something that does not suit; says what.
         DatasetError, FileExistsError: data that cannot be read; a folder of something else.
     """
-    datasets, names = {}, methods.DEFAULT if by is None else methods.check(by)[1:]
+    datasets, names = {}, tuple(methods.METHODS)[1:] if by is None else methods.check(by)[1:]
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
     for job in {job.folder.parent: job for job in jobs}.values():
@@ -130,7 +130,7 @@ def check(
     ood = (default_names(dataset.name) if has_images else ()) if ood is None else ood
     options = {"shift": has_images if shift is None else shift, "ood": tuple(ood), "severities": severities, **tests}
     eval_sets(dataset, root=jobs[0].root, **options)
-    options |= {"by": methods.check(names)[1:], "convergence": False}
+    options |= {"by": methods.check(names)[1:]}
     return [replace(job, options=options) for job in jobs]
 
 
@@ -209,10 +209,9 @@ def _check_model(job: Job, dataset: Dataset, names: Sequence[str], *, all_must_s
     except Exception as error:  # of a layer of the user's own, of any type
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails, {reason}") from error
-    traits = {"has_classes": bool(dataset.classes), "kl_weight": settings.train.kl_weight}
     for name in names:
         try:
-            methods.check_model(name, model, guide, **traits)
+            methods.check_model(name, model, guide, has_classes=bool(dataset.classes))
             suited.append(name)
         except SettingsError:
             if all_must_suit:

@@ -121,7 +121,7 @@ def test_with_one_seed_intervals_are_those_of_resampled_test_examples(tmp_path):
         store(folders[-1], {"test": part})
     results, found = compare.read([tmp_path])
     cell = found["Test data"].cells["digits/kep-svgp"]["nll"]
-    draws = np.random.default_rng(0).integers(40, size=(1000, 40))
+    draws = np.random.default_rng(0).integers(40, size=(300, 40))
     loss = {layer: -part.log_prob(part.labels).numpy() for layer, part in parts.items()}
     differences = (loss["kep-svgp"] - loss["softmax"])[draws].mean(1)
     assert (cell.low, cell.high) == pytest.approx(tuple(np.percentile(differences, [2.5, 97.5])), rel=1e-5)

@@ -109,7 +109,6 @@ def test_what_does_not_exist_is_named(tmp_path, names, options, words):
     ("options", "check", "error", "words"),
     [
         ({}, {"by": ("laplac",)}, SettingsError, "unknown method"),
-        ({}, {"by": ("refit",)}, SettingsError, "global latent variables"),
         ({"changes": ["network.dropout=0"]}, {"by": ("mc-dropout",)}, SettingsError, "dropout"),
         ({}, {"ood": ("lettres",)}, ValueError, "letters"),
         ({"layers": ("softmax", OWN), "changes": ["layer.broken=true"]}, {}, SettingsError, "Mean fails, Runtime"),
@@ -151,7 +150,7 @@ def test_methods_and_test_sets_follow_from_the_task(data):
     table = {"data": data / "numbers.csv", "changes": ["data.label_column=y", "data.task=regression", *SMALL]}
     assert options("tabular/csv", layers=("softmax",), **table) == ((), False, ())
     images = options("vit/folder", layers=("softmax",), data=data / "pets", changes=SMALL)
-    assert images == (methods.DEFAULT, True, ("letters", "patches"))
+    assert images == (tuple(methods.METHODS)[1:], True, ("letters", "patches"))
     without = options("text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"])
     assert without == (("temperature", "laplace", "sv-dkl"), False, ())
 
@@ -189,8 +188,8 @@ def test_layers_are_compared_on_own_data_and_a_second_call_trains_and_predicts_n
 def test_an_own_layer_is_evaluated_by_every_method(tmp_path):
     (job,) = plan(tmp_path, "digits/softmax", layers=(OWN,), changes=[*SMALL, "data.limit=100"])
     train.train(job.settings, job.folder, name=job.name, progress=False)
-    done = evaluate.evaluate(job.folder, by=methods.DEFAULT, ood=("letters",))
-    assert set(done.scores["method"]) == {"posterior", *methods.DEFAULT}
+    done = evaluate.evaluate(job.folder, by=tuple(methods.METHODS)[1:], ood=("letters",))
+    assert set(done.scores["method"]) == set(methods.METHODS)
     assert done.result.settings["layer.name"] == OWN
 
 

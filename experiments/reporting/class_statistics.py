@@ -1,45 +1,18 @@
-"""Statistics of a run's test examples: intervals of its metrics, and answers by class."""
+"""Answers of a run by class: confusion, accuracy and coverage, the most frequent mistakes."""
 
 import math
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
 from probattn.experiments.displayable import displayable
-from probattn.experiments.evaluation.resampling import resampled_metrics
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.evaluation.seed_statistics import TAILS
-from probattn.inference import Prediction
-
-Interval = tuple[float, float]
-
-
-def share_interval(count: int, total: int) -> Interval:
-    """Return the exact binomial interval of a share (Clopper & Pearson, 1934)."""
-    return tuple(binomtest(count, total).proportion_ci(method="exact"))
-
-
-def metric_intervals(result: RunResult) -> dict[str, Interval]:
-    """Return the intervals of a run's metrics by resampling its test examples, from a fixed seed.
-
-    They are quantiles of the resampled metric, moved by its bias, which is large for calibration errors. The interval
-    of accuracy is exact; metrics without a finite interval are left out.
-    """
-    prediction = Prediction(probs=result.probs, labels=result.labels) if result.numbers is None else result.numbers
-    resampled = {key: values for key, values in resampled_metrics(prediction).items() if key in result.metrics}
-    ends = {key: result.metrics[key] + np.quantile(values, TAILS) - values.mean() for key, values in resampled.items()}
-    intervals = {key: tuple(pair.tolist()) for key, pair in ends.items() if np.isfinite(pair).all()}
-    if "accuracy" in intervals:
-        count = len(result.labels)
-        intervals["accuracy"] = share_interval(round(result.metrics["accuracy"] * count), count)
-    return intervals
 
 
 def confusion(result: RunResult) -> pd.DataFrame:
     """Return the number of test examples of each true class (row) by answer (column)."""
     names = list(map(displayable, result.classes))  # pandas refuses surrogates
-    pairs = result.labels * len(names) + result.probs.argmax(-1)
+    pairs = result.test.labels * len(names) + result.test.predicted
     matrix = pairs.bincount(minlength=len(names) ** 2).reshape(len(names), -1)
     return pd.DataFrame(matrix.numpy(), index=names, columns=names)
 
@@ -47,7 +20,7 @@ def confusion(result: RunResult) -> pd.DataFrame:
 def by_class(result: RunResult) -> pd.DataFrame:
     """Return examples, right answers, accuracy and most frequent wrong answer of each class, the worst class first.
 
-    The coverage of sets follows if it is known. Classes without a test example are last.
+    The coverage of sets follows. Classes without a test example are last.
     """
     matrix = confusion(result)
     counts, names = matrix.to_numpy(), list(matrix)
@@ -56,7 +29,7 @@ def by_class(result: RunResult) -> pd.DataFrame:
     frame["accuracy"] = frame["right"] / frame["examples"]
     frame["taken for"] = [f"{names[row.argmax()]} ({row.max()})" if row.any() else "" for row in wrong]
     covered = {row["class"]: row for row in result.by_class}
-    for key in ("coverage", "coverage_by_class") if covered else ():
+    for key in ("coverage", "coverage_by_class"):
         frame[key] = [float(covered.get(name, {}).get(key, math.nan)) for name in result.classes]
     return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
 
