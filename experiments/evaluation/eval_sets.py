@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import digest
+from probattn.experiments.data.dataset import Dataset, Part, digest
 from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, corrupted_sets
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.runs.sources import Dataset, Part
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 
 from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.runs.load import TrainedRun
-from probattn.experiments.runs.sources import Part
 from probattn.guides import Guide
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
 from probattn.inference.imports import MissingExtraError

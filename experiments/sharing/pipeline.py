@@ -10,12 +10,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import TrainedRun, open_without_data
-from probattn.experiments.runs.sources import Part
 from probattn.experiments.sharing.answers import class_answers, number_answers
 from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.shared_folder import load_run, save_run

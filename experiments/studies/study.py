@@ -10,6 +10,7 @@ from probattn.experiments.config.data import OwnDataSettings
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
@@ -18,8 +19,9 @@ from probattn.experiments.evaluation.evaluate import evaluate
 from probattn.experiments.evaluation.metric_display import displays, format_value, heading
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.runs import train
-from probattn.experiments.runs.build import Dataset, build, generator, load_data
+from probattn.experiments.runs.build import build, generator
 from probattn.experiments.runs.seeds import check_seedless
+from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import CheckpointError, predict, warm_start
 

@@ -18,7 +18,7 @@ from probattn.inference.imports import extra
 Splits = Mapping[str, str | None]
 
 
-def read_texts(source: str, *, subset: str | None, splits: Splits, **options: Any) -> Parts:
+def read_texts(source: str, *, subset: str | None = None, splits: Splits, **options: Any) -> Parts:
     """Read texts and labels.
 
     Args:
@@ -35,9 +35,22 @@ def read_texts(source: str, *, subset: str | None, splits: Splits, **options: An
 
 
 def read_images(
-    source: str, *, image_column: str, label_column: str, subset: str | None, splits: Splits, **options: Any
+    source: str,
+    *,
+    image_column: str = "image",
+    label_column: str = "label",
+    subset: str | None = None,
+    splits: Splits,
+    **options: Any,
 ) -> Parts:
-    """Read images and labels; arguments and errors as for :func:`read_texts` and images in folders."""
+    """Read images and labels; errors as for :func:`read_texts` and images in folders.
+
+    Args:
+        source, splits, options: as for :func:`read_texts`, and of :func:`~.images.labelled_images`.
+        image_column: column of the images.
+        label_column: column of the labels.
+        subset: name of the configuration, or None.
+    """
     given = {}
     for part, rows in _read_splits(source, subset, splits).items():
         check_columns(rows, image_column=[image_column], label_column=[label_column])

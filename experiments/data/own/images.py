@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from probattn.experiments.config.validation import Colour, Count
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, is_image, path_text, read_pixels
 from probattn.experiments.data.images.image_datasets import Images
@@ -34,7 +35,12 @@ def read(path: Path, **options: Any) -> Parts:
 
 
 def labelled_images(
-    given: Mapping[str, pd.DataFrame], *, read: Callable, image_size: int, background: str = "white", **division: Any
+    given: Mapping[str, pd.DataFrame],
+    *,
+    read: Callable,
+    image_size: Count = 32,
+    background: Colour = "white",
+    **division: Any,
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.
 
@@ -42,7 +48,8 @@ def labelled_images(
         given: examples by part.
         read: returns the pixels of an input, with the options of
             :func:`~probattn.experiments.data.images.files.read_pixels`.
-        image_size, background: size and colour (see :func:`~probattn.experiments.data.images.files.pixels`).
+        image_size: height and width in pixels, to which images are scaled and cropped.
+        background: colour that transparent images stand on, by name or as ``#rrggbb``.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
     """
     decode = partial(read, shape=(3, image_size, image_size), background=background)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from probattn.experiments.config.validation import Delimiter
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import path_text
 from probattn.experiments.data.own.examples import Parts, find_parts, labelled, normal_name, shorten
@@ -22,13 +23,13 @@ _log = logging.getLogger(__name__)
 csv.field_size_limit(2**31 - 1)  # Python's own limit, 131,072 characters, is too small for texts
 
 
-def read_parts(path: Path, *, kind: str, delimiter: str | None = None) -> dict[str, pd.DataFrame]:
+def read_parts(path: Path, *, kind: str, delimiter: Delimiter | None = None) -> dict[str, pd.DataFrame]:
     """Read one file, or the files of the parts in a folder, by part.
 
     Args:
         path: file, or folder with files such as ``train``, ``dev`` and ``Testing`` (see :data:`~.examples.PARTS`).
         kind: ``csv`` or ``jsonl``.
-        delimiter: between the cells of CSV; None: a tab in ``.tsv`` files, else a comma.
+        delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
 
     Returns:
         Cells by column, texts in CSV, indexed by the place of each row.
@@ -115,12 +116,15 @@ def read_texts(path: Path, *, kind: str, delimiter: str | None = None, **options
     return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
 
 
-def text_parts(parts: Mapping[str, pd.DataFrame], *, text_column: str, label_column: str, **division: Any) -> Parts:
+def text_parts(
+    parts: Mapping[str, pd.DataFrame], *, text_column: str = "text", label_column: str = "label", **division: Any
+) -> Parts:
     """Return the texts and labels of the rows of each part that there is.
 
     Args:
         parts: rows by part.
-        text_column, label_column: columns of texts and labels.
+        text_column: column of the texts.
+        label_column: column of the labels.
         division: as for :func:`~.examples.divide`.
 
     Raises:

@@ -1,6 +1,5 @@
 """Data sets of tables, for classes or for regression."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -10,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probattn.experiments.config.validation import Columns, Delimiter
 from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
@@ -60,26 +60,27 @@ class TableDataset(Dataset):
 def read(
     path: Path,
     *,
-    name: str,
-    label_column: str,
-    task: Task,
-    ignore_columns: Collection[str] = (),
-    categorical_columns: Collection[str] = (),
-    number_columns: Collection[str] = (),
-    decimal: str | None = None,
-    delimiter: str | None = None,
+    label_column: str = "label",
+    task: Task = "classes",
+    ignore_columns: Columns = (),
+    categorical_columns: Columns = (),
+    number_columns: Columns = (),
+    decimal: Literal[".", ","] | None = None,
+    delimiter: Delimiter | None = None,
     **division: Any,
 ) -> TableDataset:
     """Read a table from one CSV file, or from the files of the parts in a folder.
 
     Args:
-        path, delimiter: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
-        name: name of the data set.
+        path: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
         label_column: column of the labels; all others are features.
-        task: ``classes`` for names, ``regression`` for numbers.
-        ignore_columns, categorical_columns, number_columns: columns that are no features, categories, or numbers; the
-            kind of others is found (see :func:`~.columns.column_kinds`).
+        task: whether the labels are classes or numbers.
+        ignore_columns: columns that are no features.
+        categorical_columns: columns of numbers that stand for categories; the kind of others is found (see
+            :func:`~.columns.column_kinds`).
+        number_columns: columns of numbers, also where they only number the rows.
         decimal: decimal mark of the numbers; None finds it in each column.
+        delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
@@ -118,7 +119,7 @@ def read(
         classes, scale = class_names(train.label), {}
         labels = [class_indices(rows.label, classes) for rows in examples.values()]
     tables = map(Table, features, labels)
-    return TableDataset(name, classes, *tables, encoding, label_column, **scale, columns=columns)
+    return TableDataset("table-csv", classes, *tables, encoding, label_column, **scale, columns=columns)
 
 
 def _scale(labels: pd.Series, column: str) -> dict[str, float]:

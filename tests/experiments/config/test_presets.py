@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from twins import twin
 
 from probattn.experiments.config.layers import layer_class
-from probattn.experiments.config.presets import PRESETS, digits, preset, twin
+from probattn.experiments.config.presets import PRESETS, digits, preset
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.encoding import TableEncoding

@@ -23,7 +23,7 @@ def write(path, rows, **options):
 
 
 def load(path, **options):
-    return read(path, **{"name": "table-csv", "label_column": "y", "task": "classes", **DIVISION, **options})
+    return read(path, **{"label_column": "y", "task": "classes", **DIVISION, **options})
 
 
 @pytest.fixture
