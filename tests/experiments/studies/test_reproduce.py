@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from probattn.experiments.config.presets import PRESETS
-from probattn.experiments.data.images.corruptions import OFFICIAL, STANDARD
+from probattn.experiments.data.images.corruptions import ALL, STANDARD
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY
 from probattn.experiments.studies import paper_comparison, reproduction
@@ -80,7 +80,7 @@ def test_a_cell_averages_over_its_test_sets():
     assert reproduction.averaged_sets("domain/out-of-domain") == ["domain/out-of-domain"]
     assert reproduction.averaged_sets("ood/svhn+ood/lsun") == ["ood/svhn", "ood/lsun"]
     assert reproduction.averaged_sets("shift/standard/5") == [f"shift/{name}/5" for name in STANDARD]
-    names = [f"shift/{name}/3" for name in OFFICIAL]
+    names = [f"shift/{name}/3" for name in ALL]
     assert sorted(reproduction.averaged_sets("shift/all/3")) == sorted(names)
     categories = [reproduction.averaged_sets(f"shift/{name}/3") for name in ("noise", "blur", "weather", "digital")]
     assert sorted(sum(categories, [])) == sorted(names)
@@ -115,8 +115,8 @@ def small(tmp_path, monkeypatch):
         f"made-up/figure-1,digits,KEP,digits/kep-svgp,{TINY} layer.rank=4,posterior,log,seconds,s/epoch,1,30,",
         "made-up/figure-1,CIFAR,MSP,kep-svgp/cifar100-softmax,,posterior,test,accuracy,ACC,100,52.8,0.5",
     ]
-    for name in ("corruptions", "reduced"):
-        (tmp_path / f"{name}.csv").write_text((reproduction.PAPERS / f"{name}.csv").read_text())
+    (tmp_path / "reduced.csv").write_text((reproduction.PAPERS / "reduced.csv").read_text())
+    (tmp_path / "corruptions.csv").write_text("group,corruptions\nnoise,gaussian_noise shot_noise\n")
     (tmp_path / "entries.csv").write_text(
         "name,title,source,trials,unavailable,note\nmade-up/figure-1,Digits,no paper,5,,A note.\n"
     )
