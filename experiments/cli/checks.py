@@ -33,7 +33,7 @@ def bench(
     import torch
 
     from probattn.experiments.bench.suites import SUITES
-    from probattn.experiments.runs.environment import environment
+    from probattn.experiments.runs.folder import environment
 
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("PyTorch finds no GPU here; use --device cpu")

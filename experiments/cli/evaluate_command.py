@@ -26,14 +26,16 @@ def evaluate(
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
-    corruptions: Annotated[str, typer.Option(help="standard (15), all (18) or comma-separated names.")] = "standard",
+    corruptions: Annotated[
+        str, typer.Option(help="standard (15), all (CIFAR-C's 19) or comma-separated names.")
+    ] = "standard",
     severities: Severities = "1,2,3,4,5",
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
-    from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
+    from probattn.experiments.data.images.corruptions import ALL, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import report
     from probattn.experiments.reporting.tables import comparison_table
@@ -41,7 +43,7 @@ def evaluate(
     from probattn.experiments.studies.compare import comparisons
 
     options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
-    names = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}.get(corruptions) or tuple(split_words([corruptions]))
+    names = {"standard": STANDARD, "all": ALL}.get(corruptions) or tuple(split_words([corruptions]))
     options |= {"shift": shift, "corruptions": names, "severities": severities}
     options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
     for run in find_runs(runs):

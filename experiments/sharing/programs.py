@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.runs.environment import environment
+from probattn.experiments.runs.folder import environment
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.shared_folder import FILES
 from probattn.inference import export, mean_network, predictor_network
