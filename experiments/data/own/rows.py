@@ -60,7 +60,7 @@ def check_columns(rows: pd.DataFrame, columns: Iterable[str]) -> None:
     """Raise DatasetError if a column is missing; the rows are indexed by their place."""
     if missing := [column for column in columns if column not in rows]:
         problem = f"{rows.index[0].rpartition(', ')[0]} has no column {missing[0]!r}, but {shorten(list(rows))}"
-        raise DatasetError(f"{problem}: choose by --set, such as data.text_column=NAME, data.label_column=NAME, data.delimiter=;")
+        raise DatasetError(f"{problem}; set data.text_column=NAME, data.label_column=NAME or data.delimiter")
 
 
 def texts(rows: pd.DataFrame, column: str) -> list[str]:
