@@ -124,8 +124,7 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Callable[
         temperature = fit_temperature(valid.predict(method))
 
     def predict(forward: Forward) -> Prediction:
-        prediction, order = forward.predict(method), forward.batches.order
-        prediction = prediction if temperature is None else scale(prediction, temperature)
-        return prediction if order is None else prediction[order.argsort()]
+        prediction = forward.predict(method)[forward.batches.order.argsort()]
+        return prediction if temperature is None else scale(prediction, temperature)
 
     return predict

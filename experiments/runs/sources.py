@@ -14,7 +14,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
-from probattn.experiments.data.preprocessing import read_preprocessing
+from probattn.experiments.data.preprocessing import PREPROCESSING, read_json
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import text_dataset
@@ -60,7 +60,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
     Raises:
         DatasetError: a file is missing or damaged.
     """
-    saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
+    saved, labels, name = read_json(folder / PREPROCESSING), torch.zeros(1, dtype=torch.long), settings.data.name
     try:
         kind, classes = saved["kind"], tuple(saved["classes"])
         if kind == "images":

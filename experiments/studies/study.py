@@ -16,7 +16,6 @@ from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
-from probattn.experiments.evaluation.metric_display import displays, format_value, heading
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.runs import train
 from probattn.experiments.runs.build import build, generator
@@ -165,9 +164,7 @@ def run_jobs(
     results = run_in_workers(run_job, jobs, workers=workers) if workers > 1 else ((job, run_job(job)) for job in jobs)
     with contextlib.closing(results):
         for number, (job, result) in enumerate(results, 1):
-            key, display = next(iter(displays(result.metrics).items()))
-            value = format_value(result.metrics[key], display.scale)
-            say(f"{number} of {len(jobs)}: {job.folder}, test {heading(display)} {value}")
+            say(f"{number} of {len(jobs)}: {job.folder}")
             yield job, result
 
 
