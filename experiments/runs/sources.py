@@ -87,8 +87,6 @@ def _read(data: DataSettings, root: Path | None) -> Any:
     if source is None:
         raise SettingsError("name your data with --data PATH")
     shares, is_hub = {"valid": data.valid_share, "test": data.test_share}, data.name.endswith("-hf")
-    if is_hub:
-        options["splits"] = {"train": "train", "valid": "validation", "test": "test"}
     place = source if is_hub else Path(source)
     return type(data).reader(place, shares=shares, seed=data.seed, limit=data.limit, **options)
 
