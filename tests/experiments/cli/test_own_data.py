@@ -113,7 +113,7 @@ def test_data_that_have_moved_are_named_and_changed_ones_refused(command, home):
     ("arguments", "words"),
     [
         (["vit/folder"], ["--data PATH"]),
-        (["vit/folder", "--data", "nowhere"], ["nowhere", "--data"]),
+        (["vit/folder", "--data", "nowhere"], ["nowhere"]),
         (["vit/folder", "--data", "reviews.csv"], ["Not a directory: ", "reviews.csv"]),
         (["digits/softmax", "--data", "nowhere"], ["nowhere", "--data"]),
         (["digits/softmax", "--data", "iris.csv"], ["iris.csv", "--data"]),
