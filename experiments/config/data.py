@@ -102,7 +102,7 @@ READERS: dict[str, tuple[Any, ...]] = {
     "table-csv": (OwnTableSettings, table_dataset.read, table_dataset.read),
 }
 # Parameters of these functions that are no settings.
-GIVEN = ("path", "source", "parts", "given", "read", "kind", "splits")
+GIVEN = ("path", "source", "parts", "given", "read", "kind")
 
 
 @functools.cache

@@ -165,5 +165,6 @@ class Pipeline:
         if isinstance(inputs, str | Tensor):
             raise TypeError(f"this model takes a sequence of texts or rows, got {type(inputs).__name__}")
         if isinstance(data, TableDataset):
-            return Table(data.encoding.features(inputs, [f"row {n}" for n in range(1, len(inputs) + 1)]), labels)
+            rows = pd.DataFrame(inputs, index=[f"row {n}" for n in range(1, len(inputs) + 1)], dtype=object)
+            return Table(data.encoding.features(rows), labels)
         return Texts(tuple(inputs), labels)

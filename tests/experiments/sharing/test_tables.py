@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -127,7 +128,7 @@ def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(number
 def test_a_program_takes_any_number_of_encoded_rows(number_run, table_rows, tmp_path):
     assert "features (batch, 2)" in export_run(number_run, tmp_path / "model.pt2")
     pipeline = Pipeline.from_run(number_run)
-    features = pipeline.run.dataset.encoding.features(table_rows, [""] * 60)
+    features = pipeline.run.dataset.encoding.features(pd.DataFrame(table_rows))
     outputs = torch.export.load(tmp_path / "model.pt2").module()(features)
     mean = pipeline.predict(table_rows, num_samples=200).mean
     assert torch.allclose(outputs["mean"], mean, atol=0.2 * float(mean.std()))

@@ -120,8 +120,8 @@ def test_transparent_icons_stand_on_the_background_of_the_setting(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda root: (root / "c").mkdir(), "'c' are empty"),
-        (lambda root: (root / "a" / "photo.heic").touch(), "photo.heic has no suffix of an image"),
+        (lambda root: (root / "c").mkdir(), "empty are 'c'"),
+        (lambda root: (root / "a" / "photo.heic").touch(), "cannot read .*photo.heic"),
         (lambda root: (root / "a" / "broken.png").write_bytes(b"not a png"), "cannot read .*broken.png"),
         (lambda root: fill(root, 1), "0.png is in no class's folder"),
     ],
