@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pandas as pd
+from sklearn.metrics import confusion_matrix
 
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.run_result import RunResult
@@ -12,9 +13,8 @@ from probattn.experiments.evaluation.run_result import RunResult
 def confusion(result: RunResult) -> pd.DataFrame:
     """Return the number of test examples of each true class (row) by answer (column)."""
     names = list(map(displayable, result.classes))  # pandas refuses surrogates
-    pairs = result.test.labels * len(names) + result.test.predicted
-    matrix = pairs.bincount(minlength=len(names) ** 2).reshape(len(names), -1)
-    return pd.DataFrame(matrix.numpy(), index=names, columns=names)
+    matrix = confusion_matrix(result.test.labels, result.test.predicted, labels=range(len(names)))
+    return pd.DataFrame(matrix, index=names, columns=names)
 
 
 def by_class(result: RunResult) -> pd.DataFrame:
