@@ -81,9 +81,7 @@ def evaluate(
         calibration = Calibration.fit(posterior["valid"], level=level, max_risk=max_risk, **origin)
         source = next((part.source for part in sets.values() if part.source), "")
         result = run_result(run, posterior, scores[methods.POSTERIOR], calibration=calibration, shift_source=source)
-        for row in result.by_class:
-            name = f"class/{row['class']}"
-            scores[methods.POSTERIOR][name] = {key: value for key, value in row.items() if key != "class"}
+        scores[methods.POSTERIOR] |= {f"class/{name}": row for name, row in result.by_class.items()}
         frame = to_frame(scores, run=result.name, seed=run.settings.train.seed or 0)
         calibration.save(folder)
         write_bytes(folder / SCORES, frame.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace"))

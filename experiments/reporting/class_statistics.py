@@ -1,4 +1,4 @@
-"""Answers of a run by class: confusion, accuracy and coverage, the most frequent mistakes."""
+"""Answers of a run by class: confusion, accuracy and coverage, the most frequent mistake."""
 
 import math
 
@@ -18,25 +18,17 @@ def confusion(result: RunResult) -> pd.DataFrame:
 
 
 def by_class(result: RunResult) -> pd.DataFrame:
-    """Return examples, right answers, accuracy and most frequent wrong answer of each class, the worst class first.
+    """Return the statistics of each class, the worst class first, and classes without a test example last.
 
-    The coverage of sets follows. Classes without a test example are last.
+    Columns are ``class, examples, right, accuracy``, the most frequent wrong answer ``taken_for`` and its count
+    ``mistakes``, and the coverage of both kinds of sets.
     """
-    matrix = confusion(result)
-    counts, names = matrix.to_numpy(), list(matrix)
-    wrong = counts * (1 - np.eye(len(names), dtype=int))
+    counts = confusion(result).to_numpy()
+    wrong = counts * (1 - np.eye(len(counts), dtype=int))
+    names = np.array(list(map(displayable, result.classes)), dtype=object)
     frame = pd.DataFrame({"class": names, "examples": counts.sum(1), "right": counts.diagonal()})
     frame["accuracy"] = frame["right"] / frame["examples"]
-    frame["taken for"] = [f"{names[row.argmax()]} ({row.max()})" if row.any() else "" for row in wrong]
-    covered = {row["class"]: row for row in result.by_class}
+    frame["taken_for"], frame["mistakes"] = names[wrong.argmax(1)], wrong.max(1)
     for key in ("coverage", "coverage_by_class"):
-        frame[key] = [float(covered.get(name, {}).get(key, math.nan)) for name in result.classes]
+        frame[key] = [result.by_class.get(name, {}).get(key, math.nan) for name in result.classes]
     return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
-
-
-def confused_pairs(result: RunResult, count: int = 12) -> list[tuple[str, str, int]]:
-    """Return the most frequent wrong answers: true class, answer, and the number of examples."""
-    matrix, classes = confusion(result).to_numpy(), result.classes
-    pairs = [(true, answer) for true, answer in np.argwhere(matrix) if true != answer]
-    pairs = sorted(pairs, key=lambda pair: -matrix[tuple(pair)])[:count]
-    return [(classes[true], classes[answer], int(matrix[true, answer])) for true, answer in pairs]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probattn.experiments.evaluation.example_intervals import metric_intervals, share_interval
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.reporting.class_statistics import by_class, confused_pairs
+from probattn.experiments.reporting.class_statistics import by_class
 from probattn.experiments.reporting.html import render
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
@@ -40,7 +40,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "interval": share_interval(right, count),
         "largest": classes.loc[classes["examples"].idxmax()],
         "worst": classes[classes["right"] < classes["examples"]][:3].to_dict("records"),
-        "pair": confused_pairs(result, 1),
+        "mistake": classes.loc[classes["mistakes"].idxmax()],
         "missing": list(classes["class"][classes["examples"] == 0]),
         "uncovered": [row for row in least_covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),

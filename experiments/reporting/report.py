@@ -14,7 +14,7 @@ from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.experiments.plots.style import save_figure
-from probattn.experiments.reporting.class_statistics import by_class, confused_pairs, confusion
+from probattn.experiments.reporting.class_statistics import by_class, confusion
 from probattn.experiments.reporting.conclusion import conclusion
 from probattn.experiments.reporting.example_cards import cards
 from probattn.experiments.reporting.html import render
@@ -46,7 +46,7 @@ def section(result: RunResult) -> Section:
         "variants": _table(result.variants, corner="each latent variable") if result.variants else None,
     }
     if result.classes:
-        content |= {"classes": by_class(result), "pairs": confused_pairs(result)}
+        content["classes"] = by_class(result)
     return Section(result, content)
 
 
