@@ -1,7 +1,6 @@
 """Differences from the baseline with their intervals (a forest plot): a panel per metric, a line per row."""
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.evaluation.metric_display import MetricDisplay, heading
@@ -45,13 +44,15 @@ def differences(comparison: Comparison) -> Figure | None:
             ax.plot([metric.scale * cell.difference], [place], **look, zorder=4)
             if cell.low is not None:
                 ax.plot([metric.scale * cell.low, metric.scale * cell.high], [place, place], color=look["color"])
+    for look in (BETTER, WORSE, OPEN):
+        axes[-1].plot([], [], **look)
     axes[0].set_yticks(range(len(rows)), names)
     axes[0].set_ylim(len(rows) - 0.3, -0.7)
     baselines = {comparison.baselines[row] for row in rows}
     baseline = style.wrapped(baselines.pop(), 80) if len(baselines) == 1 else "the baseline of each row"
     note = f"Difference from {baseline}, with its paired 95\u00a0% interval; ↑ higher is better, ↓ lower is better"
     figure.suptitle(note, x=0.01, ha="left", **style.LABEL)
-    style.legend(figure, [Line2D([], [], **look) for look in (BETTER, WORSE, OPEN)])
+    style.legend(figure)
     return figure
 
 

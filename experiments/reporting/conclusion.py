@@ -22,8 +22,7 @@ def conclusion(result: RunResult) -> list[str]:
     numbers = _of_classes(result) if result.classes else _of_numbers(result)
     terms = [value for step in result.steps for value in step.values() if isinstance(value, float)]
     diverged = not all(map(math.isfinite, terms))
-    states = [site.state for site in result.posterior]
-    text = render("conclusion.txt", result=result, diverged=diverged, states=states, **numbers)
+    text = render("conclusion.txt", result=result, diverged=diverged, **numbers)
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
