@@ -33,6 +33,8 @@ def differences(comparison: Comparison) -> Figure | None:
     longest = max(len(line) for name in names for line in name.split("\n"))
     width = 1.9 + 0.068 * longest / min(COLUMNS, len(metrics))
     figure, axes = style.panels(len(metrics), width=width, height=height, columns=COLUMNS, sharey=True)
+    for look in (BETTER, WORSE, OPEN):  # for the legend, in this order
+        axes[0].plot([], [], **look)
     for ax, (key, metric) in zip(axes, metrics.items(), strict=True):
         ax.axvline(0, color=style.INK, lw=0.8, zorder=1)
         ax.grid(axis="y", color=style.PALE, lw=0.4)
@@ -44,8 +46,6 @@ def differences(comparison: Comparison) -> Figure | None:
             ax.plot([metric.scale * cell.difference], [place], **look, zorder=4)
             if cell.low is not None:
                 ax.plot([metric.scale * cell.low, metric.scale * cell.high], [place, place], color=look["color"])
-    for look in (BETTER, WORSE, OPEN):
-        axes[-1].plot([], [], **look)
     axes[0].set_yticks(range(len(rows)), names)
     axes[0].set_ylim(len(rows) - 0.3, -0.7)
     baselines = {comparison.baselines[row] for row in rows}
