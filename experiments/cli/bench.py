@@ -27,7 +27,7 @@ def bench(
     import torch
 
     from probattn.experiments.bench.suites import SUITES
-    from probattn.experiments.runs.environment import environment
+    from probattn.experiments.runs.folder import environment
 
     check_file(out)
     if device == "cuda" and not torch.cuda.is_available():

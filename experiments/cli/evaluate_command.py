@@ -18,7 +18,9 @@ def evaluate(
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
-    corruptions: Annotated[str, typer.Option(help="standard (15), all (18) or comma-separated names.")] = "standard",
+    corruptions: Annotated[
+        str, typer.Option(help="standard (15), all (CIFAR-C's 19) or comma-separated names.")
+    ] = "standard",
     severities: Annotated[str, typer.Option(help="Comma-separated severities of the corruptions.")] = "1,2,3,4,5",
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
@@ -26,7 +28,7 @@ def evaluate(
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
     from probattn.experiments.config.validation import SettingsError
-    from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
+    from probattn.experiments.data.images.corruptions import ALL, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import report
     from probattn.experiments.reporting.tables import comparison_table
@@ -34,7 +36,7 @@ def evaluate(
     from probattn.experiments.studies.compare import comparisons
 
     options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
-    names = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}.get(corruptions) or tuple(split_words([corruptions]))
+    names = {"standard": STANDARD, "all": ALL}.get(corruptions) or tuple(split_words([corruptions]))
     try:
         levels = tuple(dict.fromkeys(map(int, severities.split(","))))
     except ValueError as error:

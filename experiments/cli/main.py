@@ -13,7 +13,6 @@ from probattn.experiments.cli.bench import bench
 from probattn.experiments.cli.presets_command import presets
 from probattn.experiments.cli.terminal import fail
 from probattn.experiments.cli.train_command import train
-from probattn.experiments.runs.environment import keep_memory
 
 # Messages of PyTorch's errors where memory does not suffice.
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
@@ -37,7 +36,6 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 def main() -> NoReturn:
     """Run the command; errors that a user can mend are one message without a traceback."""
-    keep_memory()
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")

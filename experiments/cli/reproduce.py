@@ -48,20 +48,19 @@ def reproduce(
             say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
         if dry_run:
             return
-        done = reproduction.run(plan, workers=workers, say=say)
-        cells = paper_comparison.results(plan, done)
+        cells = paper_comparison.results(plan.cells, reproduction.run(plan, workers=workers, say=say))
         for block, table in paper_comparison.tables(cells).items():
             say(f"\n{block}", style="bold")
             terminal.show_metrics(table)
-        say(f"also in {paper_comparison.write(plan, cells, done, out)} and .csv")
+        say(f"also in {paper_comparison.write(plan, cells, out)} and .csv")
 
 
 def _show_entries() -> None:
-    from probattn.experiments.studies import paper_cells, reproduction
+    from probattn.experiments.studies import reproduction
 
     table = Table(Column("name", no_wrap=True), "what", "source", "data", Column("runs", justify="right"))
-    for name, entry in paper_cells.entries().iterrows():
-        cells = paper_cells.cells(str(name))
+    for name, entry in reproduction.entries().iterrows():
+        cells = reproduction.cells_of(str(name))
         about = f"{entry.title} (not reproduced: {entry.unavailable})" if entry.unavailable else entry.title
         runs = str(len(reproduction.models(cells)) * entry.trials or "–")
         table.add_row(str(name), about, entry.source, ", ".join(reproduction.data_names(cells)), runs)

@@ -29,14 +29,11 @@ class BatchLoader:
     Attributes:
         num_data: number of examples.
         batch_size, shuffle, generator, device: as given.
-        order: positions in the data of the examples of an epoch that is not shuffled ``(num_data,)``; None if that is
-            the data's own order.
+        order: positions in the data of the examples of an epoch that is not shuffled ``(num_data,)``.
 
     Raises:
         ValueError: there are no examples.
     """
-
-    order: Tensor | None = None
 
     def __init__(
         self,
@@ -52,7 +49,7 @@ class BatchLoader:
             raise ValueError("there are no examples, and so no batches")
         self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
         self.generator = torch.Generator() if generator is None else generator
-        self.device = torch.device(device)
+        self.device, self.order = torch.device(device), torch.arange(len(labels))
         self._inputs, self._labels = inputs.to(device), labels.to(device)
 
     def __len__(self) -> int:
@@ -65,9 +62,8 @@ class BatchLoader:
 
     def _positions(self) -> Sequence[Tensor]:
         """Return the positions of each batch of an epoch, on the CPU."""
-        if self.shuffle:
-            return torch.randperm(self.num_data, generator=self.generator).split(self.batch_size)
-        return (torch.arange(self.num_data) if self.order is None else self.order).split(self.batch_size)
+        order = torch.randperm(self.num_data, generator=self.generator) if self.shuffle else self.order
+        return order.split(self.batch_size)
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         indices = indices.to(self.device, non_blocking=True)
@@ -139,7 +135,8 @@ class TextLoader(BatchLoader):
     def __init__(self, encoded: Sequence[Tensor], labels: Tensor, *, by_length: bool = False, **options: Any) -> None:
         self._encoded, self._lengths = encoded, torch.tensor(list(map(len, encoded)))
         super().__init__(self._lengths, labels, **options)
-        self.order = self._lengths.argsort(stable=True, descending=True) if by_length else None
+        if by_length:
+            self.order = self._lengths.argsort(stable=True, descending=True)
 
     def _positions(self) -> Sequence[Tensor]:
         if not self.shuffle:

@@ -30,12 +30,11 @@ class Part:
 
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""
-        values = (getattr(self, field.name) for field in fields(self))
-        chosen = (
-            part[indices] if isinstance(part, Tensor) else tuple(map(part.__getitem__, indices.tolist()))
-            for part in values
-        )
-        return type(self)(*chosen)
+
+        def take(values: Tensor | tuple) -> Tensor | tuple:
+            return values[indices] if isinstance(values, Tensor) else tuple(values[index] for index in indices.tolist())
+
+        return type(self)(*(take(getattr(self, field.name)) for field in fields(self)))
 
 
 def digest(*values: Any) -> str:

@@ -1,16 +1,16 @@
 """Test sets of a run by name: its own parts and other domains, corrupted images, out-of-distribution (OOD) images."""
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.dataset import Dataset, Part, digest
 from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, corrupted_sets
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.runs.sources import Dataset, Part
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,11 @@ def eval_sets(
     if (shift or ood) and not isinstance(dataset, ImageDataset):
         raise SettingsError(f"--shift and --ood need images, and {dataset.name} has none: leave them out")
     if shift:
-        source = corrupted_sets(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
-        for pair in itertools.product(corruptions, severities):
-            load, digest = (functools.partial(function, *pair) for function in (source.images, source.digest))
-            sets["shift/{}/{}".format(*pair)] = TestSet(load, digest, source.source)
+        options = {"root": root, "corruptions": corruptions, "severities": severities}
+        source, images = corrupted_sets(dataset.name, dataset.test, **options)
+        for name, level in itertools.product(corruptions, severities):
+            content = dataset.test.digest, source, name, level
+            sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), partial(digest, *content), source)
     for name in ood:
         for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
             channels, size = dataset.test.images.shape[1:3]

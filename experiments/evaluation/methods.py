@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 
 from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.runs.load import TrainedRun
-from probattn.experiments.runs.sources import Part
 from probattn.guides import Guide
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
 from probattn.inference.imports import MissingExtraError
@@ -124,8 +124,7 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Callable[
         temperature = fit_temperature(valid.predict(method))
 
     def predict(forward: Forward) -> Prediction:
-        prediction, order = forward.predict(method), forward.batches.order
-        prediction = prediction if temperature is None else scale(prediction, temperature)
-        return prediction if order is None else prediction[order.argsort()]
+        prediction = forward.predict(method)[forward.batches.order.argsort()]
+        return prediction if temperature is None else scale(prediction, temperature)
 
     return predict

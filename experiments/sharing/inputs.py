@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from probattn.experiments.data.errors import DatasetError
@@ -126,7 +127,7 @@ def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str 
     def cells_of(row: Any, place: str) -> dict[str, Any]:
         if isinstance(row, str):
             raise DatasetError("this line is no row of a table: name a .csv, .tsv or .jsonl file")
-        encoding.features([row], [place])
+        encoding.features(pd.DataFrame([row], index=[place], dtype=object))
         return row
 
     columns = [column.name for column in encoding.columns]

@@ -10,12 +10,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import TrainedRun, open_without_data
-from probattn.experiments.runs.sources import Part
 from probattn.experiments.sharing.answers import class_answers, number_answers
 from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.shared_folder import load_run, save_run
@@ -165,5 +165,6 @@ class Pipeline:
         if isinstance(inputs, str | Tensor):
             raise TypeError(f"this model takes a sequence of texts or rows, got {type(inputs).__name__}")
         if isinstance(data, TableDataset):
-            return Table(data.encoding.features(inputs, [f"row {n}" for n in range(1, len(inputs) + 1)]), labels)
+            rows = pd.DataFrame(inputs, index=[f"row {n}" for n in range(1, len(inputs) + 1)], dtype=object)
+            return Table(data.encoding.features(rows), labels)
         return Texts(tuple(inputs), labels)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.runs.environment import environment
+from probattn.experiments.runs.folder import environment
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.shared_folder import FILES
 from probattn.inference import export, mean_network, predictor_network

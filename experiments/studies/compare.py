@@ -22,7 +22,6 @@ from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting.table_formats import latex, markdown
 from probattn.experiments.reporting.tables import Table, comparison_table, plain_table
 from probattn.experiments.studies import collect
-from probattn.inference.io.files import write_bytes
 
 SINGLE_SEED = "With one seed, intervals are percentiles over 300 paired resamples of the test examples."
 OF_LAYER = ("layer.", "warm_start", "train.elbo", "train.samples_per", "train.vectorize", "train.num_", "train.kl_",
@@ -149,15 +148,11 @@ def to_latex(comparison: Comparison) -> str:
 
 def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison]) -> None:
     """Write ``results.csv``, all tables as ``comparison.md`` and ``comparison.tex``, and ``differences.svg``."""
-    shown = tables(results, compared).items()
-    texts = {
-        "results.csv": results.to_csv(index=False, lineterminator="\n"),
-        "comparison.md": "\n".join(f"# {title}\n\n{markdown(table)}" for title, table in shown),
-        "comparison.tex": "\n".join(f"% {title}\n{latex(table)}" for title, table in shown),
-    }
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_bytes(folder / name, text.encode(errors="backslashreplace"))
+    results.to_csv(folder / "results.csv", index=False, lineterminator="\n", errors="backslashreplace")
+    for name, mark, formatted in (("comparison.md", "#", markdown), ("comparison.tex", "%", latex)):
+        parts = (f"{mark} {title}\n\n{formatted(table)}" for title, table in tables(results, compared).items())
+        (folder / name).write_text("\n".join(parts), encoding="utf-8", errors="backslashreplace")
     (folder / "differences.svg").unlink(missing_ok=True)
     figures = (differences(comparison) for comparison in compared.values())
     if figure := next(figures, None):

@@ -1,7 +1,7 @@
-"""Our numbers beside a paper's: differences with intervals, tables, a page in Markdown, a CSV file, and figures."""
+"""Our numbers beside a paper's: differences with intervals, tables, a page in Markdown, and a CSV file."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +10,27 @@ from scipy import stats
 
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.metric_display import MISSING, unit
-from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.reporting import report
 from probattn.experiments.reporting.table_formats import markdown
 from probattn.experiments.reporting.tables import Table, plain_table
-from probattn.experiments.studies import collect, paper_cells
-from probattn.experiments.studies.reproduction import Model, Plan
+from probattn.experiments.studies import collect
+from probattn.experiments.studies.reproduction import Model, Plan, averaged_sets
 from probattn.experiments.studies.study import Job
 
 NOTE = """Mean ± standard deviation over seeds, below it the paper's. After ours the difference from the paper, in
 brackets its 95 % interval, * where it excludes 0: that of our seeds alone, to which the paper's number is exact."""
 
 
-def results(plan: Plan, done: Collection[Model]) -> pd.DataFrame:
-    """Return the cells of models that were evaluated, with our numbers and their differences from the paper's.
+def results(cells: pd.DataFrame, done: Mapping[Model, Sequence[Job]]) -> pd.DataFrame:
+    """Return the cells of models whose runs were evaluated, with our numbers and their differences from the paper's.
 
     Columns in the paper's unit: ``seeds``, ``ours``, ``ours_std``, ``difference``, ``low``, ``high``.
     """
-    frames = {model: _scores(plan.jobs[model]) for model in done}
+    frames = {model: _scores(jobs) for model, jobs in done.items()}
     lines = []
-    for cell in plan.cells.to_dict("records"):
+    for cell in cells.to_dict("records"):
         model = cell["preset"], cell["changes"]
         if model in frames:
-            sets = paper_cells.averaged_sets(cell["set"])
+            sets = averaged_sets(cell["set"])
             values = by_seed(frames[model], method=cell["method"], sets=sets, metric=cell["metric"])
             paper = math.nan if cell["metric"] == "seconds" else cell["value"]  # of another machine
             lines.append(cell | difference(cell["scale"] * values, paper))
@@ -65,12 +63,10 @@ def difference(values: pd.Series, paper: float) -> dict[str, float]:
 
 def tables(cells: pd.DataFrame) -> dict[str, Table]:
     """Return the table of each block: a row of ours, and below it the paper's."""
-    texts = {"ours": [], "paper": []}
-    for cell in cells.itertuples():
-        texts["ours"].append(_ours(cell))
-        texts["paper"].append(_number(cell, cell.value, cell.std))
+    paper = [_number(cell, cell.value, cell.std) for cell in cells.itertuples()]
+    texts = cells.assign(ours=[_ours(cell) for cell in cells.itertuples()], paper=paper)
     shown = {}
-    for block, in_block in cells.assign(**texts).groupby("block", sort=False):
+    for block, in_block in texts.groupby("block", sort=False):
         heads = {cell.title: f"{cell.title} {unit(cell.scale)}".strip() for cell in in_block.itertuples()}
         rows = []
         for name, in_row in in_block.groupby("row", sort=False):
@@ -82,17 +78,14 @@ def tables(cells: pd.DataFrame) -> dict[str, Table]:
     return shown
 
 
-def write(plan: Plan, cells: pd.DataFrame, done: Mapping[Model, RunResult], out: Path) -> Path:
-    """Write ``OUT/NAME.md``, which is returned, and ``.csv``, and for a figure those of the first run of each row."""
+def write(plan: Plan, cells: pd.DataFrame, out: Path) -> Path:
+    """Write ``OUT/NAME.md``, which is returned, and ``.csv``."""
     path = out / f"{plan.name}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     pages = [f"# {plan.title}\n", f"{plan.note}\n"]
     pages += [f"## {block}\n\n{markdown(table)}" for block, table in tables(cells).items()]
     path.write_text("\n".join(pages), encoding="utf-8")
     cells.to_csv(path.with_suffix(".csv"), index=False, lineterminator="\n")
-    if "/figure-" in plan.name:
-        for row in cells.drop_duplicates(["preset", "changes"]).itertuples():
-            report.save_figures(path.with_suffix("") / row.row, done[row.preset, row.changes])
     return path
 
 

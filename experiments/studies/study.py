@@ -10,16 +10,17 @@ from probattn.experiments.config.data import OwnDataSettings
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
-from probattn.experiments.evaluation.metric_display import displays, format_value, heading
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.runs import train
-from probattn.experiments.runs.build import Dataset, build, generator, load_data
+from probattn.experiments.runs.build import build, generator
 from probattn.experiments.runs.seeds import check_seedless
+from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import CheckpointError, predict, warm_start
 
@@ -163,9 +164,7 @@ def run_jobs(
     results = run_in_workers(run_job, jobs, workers=workers) if workers > 1 else ((job, run_job(job)) for job in jobs)
     with contextlib.closing(results):
         for number, (job, result) in enumerate(results, 1):
-            key, display = next(iter(displays(result.metrics).items()))
-            value = format_value(result.metrics[key], display.scale)
-            say(f"{number} of {len(jobs)}: {job.folder}, test {heading(display)} {value}")
+            say(f"{number} of {len(jobs)}: {job.folder}")
             yield job, result
 
 

@@ -1,7 +1,7 @@
 """Data sets of images known by name: handwritten digits, CIFAR-10 and CIFAR-100.
 
-The places of CIFAR under the root folder, in order: torchvision's files, then
-``{cifar10-jpeg,cifar10,.}/{train,test}/CLASS/*``.
+CIFAR is read from torchvision's files, or else from ``{cifar10,cifar100}-jpeg/{train,test}/CLASS/*``, both under the
+root folder.
 """
 
 import contextlib
@@ -68,15 +68,14 @@ def read_cifar(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
         DatasetError: the data are incomplete, or missing and cannot be downloaded.
     """
     title, source = CIFAR[name]
-    files, places = root / source.base_folder, (f"{name}-jpeg", name, ".")
-    folders = [root / place for place in places if (root / place / "train").is_dir()]
-    if folders and not files.is_dir():
-        parts = [list_images(folders[0] / part) for part in CIFAR_SIZES]
+    files, folder = root / source.base_folder, root / f"{name}-jpeg"
+    if folder.is_dir() and not files.is_dir():
+        parts = [list_images(folder / part) for part in CIFAR_SIZES]
         for (part, number), examples in zip(CIFAR_SIZES.items(), parts, strict=True):
-            check_number(folders[0] / part, len(examples), number)
+            check_number(folder / part, len(examples), number)
         classes, decode = class_names(parts[0].label), partial(read_pixels, shape=(3, 32, 32))
         return classes, *(Images(decode_all(decode, part.input), class_indices(part.label, classes)) for part in parts)
-    with downloading(title, f"{files.absolute()}, {places[0]}/train or {name}/train", source.url):
+    with downloading(title, f"{files.absolute()} or {folder.name}", source.url):
         parts = [source(root, train=train, download=True) for train in (True, False)]
     images = (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() for part in parts)
     return tuple(parts[0].classes), *map(Images, images, (torch.tensor(part.targets) for part in parts))

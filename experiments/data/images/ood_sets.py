@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,21 +18,13 @@ from probattn.experiments.data.images.known_sets import CIFAR, downloading, read
 from probattn.experiments.data.root import Root, data_root
 from probattn.inference.imports import extra
 
-
-class Archive(NamedTuple):
-    """Folder under the root, number of images, and the class of pytorch-ood that names the archive."""
-
-    folder: str
-    num_images: int
-    source: str | None
-
-
+# Folder under the root, number of images, and the class of pytorch-ood that downloads them, by name.
 ARCHIVES = {
-    "lsun": Archive("lsun-test", 10_000, None),
-    "lsun-crop": Archive("LSUN/test", 10_000, "LSUNCrop"),
-    "lsun-resize": Archive("LSUN_resize/LSUN_resize", 10_000, "LSUNResize"),
-    "textures": Archive("dtd/images", 5_640, "Textures"),
-    "tinyimagenet-crop": Archive("Imagenet/test", 10_000, "TinyImageNetCrop"),
+    "lsun": ("lsun-test", 10_000, None),
+    "lsun-crop": ("LSUN/test", 10_000, "LSUNCrop"),
+    "lsun-resize": ("LSUN_resize/LSUN_resize", 10_000, "LSUNResize"),
+    "textures": ("dtd/images", 5_640, "Textures"),
+    "tinyimagenet-crop": ("Imagenet/test", 10_000, "TinyImageNetCrop"),
 }
 NAMES = ("svhn", *CIFAR, *ARCHIVES, "letters", "patches")  # of :func:`load`
 
@@ -47,7 +38,7 @@ def default_names(in_distribution: str) -> tuple[str, ...]:
     if in_distribution not in CIFAR:
         return "letters", "patches"
     (other,) = CIFAR.keys() - {in_distribution}
-    return "svhn", other, *(name for name, archive in ARCHIVES.items() if archive.source)
+    return "svhn", other, *(name for name, (*_, source) in ARCHIVES.items() if source)
 
 
 def load(
@@ -86,15 +77,14 @@ def load(
 
 def _sources(name: str, root: Path, size: int) -> Iterable[Path | np.ndarray]:
     if name in ARCHIVES:
-        return _archive(ARCHIVES[name], root)
+        return _archive(root, *ARCHIVES[name])
     if name == "letters":
         return ood_generated.letters(size=size)
     if name == "patches":
         return ood_generated.patches()
     if name == "svhn":
-        url, file, _ = SVHN.split_list["test"]
-        folder = root if (root / file).is_file() else root / "svhn"
-        with downloading("SVHN", folder.absolute(), url):
+        folder = (root / "svhn").absolute()
+        with downloading("SVHN", folder, SVHN.split_list["test"][0]):
             return SVHN(folder, split="test", download=True).data.transpose(0, 2, 3, 1)
     if name in CIFAR:
         return read_cifar(name, root)[2].images.permute(0, 2, 3, 1).numpy()
@@ -104,17 +94,17 @@ def _sources(name: str, root: Path, size: int) -> Iterable[Path | np.ndarray]:
     return _find_images(folder)
 
 
-def _archive(archive: Archive, root: Path) -> list[Path]:
+def _archive(root: Path, place: str, number: int, source: str | None) -> list[Path]:
     """Return the image files of an archive, downloaded and extracted if its folder is missing."""
-    folder = root / archive.folder
-    if not folder.is_dir() and archive.source:
+    folder = root / place
+    if not folder.is_dir() and source:
         with extra("ood", needed_by=f"the download of images that are not in {folder.absolute()}"):
             from pytorch_ood.dataset import img
-        source = getattr(img, archive.source)
-        with downloading(archive.source, f"{folder.absolute()} or {source.filename}", source.url):
-            download_and_extract_archive(source.url, root, filename=source.filename, md5=source.tgz_md5)
+        archive = getattr(img, source)
+        with downloading(source, f"{folder.absolute()} or {archive.filename}", archive.url):
+            download_and_extract_archive(archive.url, root, filename=archive.filename, md5=archive.tgz_md5)
     images = _find_images(folder)
-    check_number(folder, len(images), archive.num_images)
+    check_number(folder, len(images), number)
     return images
 
 

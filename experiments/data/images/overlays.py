@@ -3,11 +3,11 @@
 import numpy as np
 
 from probattn.experiments.data.images.blurs import SIDE, blur_along, enlarge, resize_like
-from probattn.experiments.data.images.pixelwise import luma, paint
+from probattn.experiments.data.images.pixelwise import luma
 
 Generator = np.random.Generator
 # Statistics of 32-pixel crops of frost's photographs: mean colour over its luma, range of mean luma, deviation.
-_ICE, _LEVEL, _CONTRAST = (0.89, 1.02, 1.09), (0.43, 0.83), 0.085
+_ICE, _LEVEL, _CONTRAST = np.array([0.89, 1.02, 1.09], np.float32).reshape(1, 3, 1, 1), (0.43, 0.83), 0.085
 
 
 def snow(images: np.ndarray, rng: Generator, *severity: float) -> np.ndarray:
@@ -39,7 +39,8 @@ def frost(images: np.ndarray, rng: Generator, keep: float, strength: float) -> n
     needles /= needles.std(axis=(-2, -1), keepdims=True)
     level = rng.uniform(*_LEVEL, size=(n, 1, 1, 1)).astype(np.float32)
     ice = resize_like(level + _CONTRAST * needles, images)
-    return keep * images + strength * (ice * paint(_ICE, images)).clip(0, 1)
+    colour = _ICE if images.shape[1] == 3 else luma(_ICE)
+    return keep * images + strength * (ice * colour).clip(0, 1)
 
 
 def fog(images: np.ndarray, rng: Generator, strength: float, decay: float) -> np.ndarray:

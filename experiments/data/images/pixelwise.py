@@ -1,4 +1,4 @@
-"""Corruptions of single pixels, colours and blocks: noise, brightness, contrast, saturation, pixelation and JPEG.
+"""Corruptions of single pixels, colours and blocks: noise, brightness, contrast, pixelation and JPEG.
 
 A grey image is treated as three equal channels, and the result as their luma.
 """
@@ -21,12 +21,6 @@ def luma(images: np.ndarray) -> np.ndarray:
     return images if images.shape[1] == 1 else np.tensordot(images, LUMA, axes=(1, 0))[:, None]
 
 
-def paint(colour: tuple[float, float, float], images: np.ndarray) -> np.ndarray:
-    """Return a colour as (C, 1, 1) for the channels of `images`; its luma for grey images."""
-    values = np.array(colour, dtype=np.float32)[:, None, None]
-    return values if images.shape[1] == 3 else luma(values[None])[0]
-
-
 def gaussian_noise(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
     """Add normal noise of standard deviation `sigma`."""
     return images + sigma * rng.standard_normal(images.shape, dtype=np.float32)
@@ -43,11 +37,6 @@ def impulse_noise(images: np.ndarray, rng: Generator, share: float) -> np.ndarra
     return np.where(draw < share, (draw < share / 2).astype(np.float32), images)
 
 
-def speckle_noise(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
-    """Multiply by normal noise of mean 1 and standard deviation `sigma`."""
-    return images * (1 + sigma * rng.standard_normal(images.shape, dtype=np.float32))
-
-
 def brightness(images: np.ndarray, rng: Generator, amount: float) -> np.ndarray:
     """Raise the value of HSV, the largest channel, by `amount`, to at most 1; hue and saturation are unchanged."""
     value = images.max(axis=1, keepdims=True)
@@ -60,20 +49,6 @@ def contrast(images: np.ndarray, rng: Generator, factor: float) -> np.ndarray:
     """Multiply the deviation of each channel from its mean over the image by `factor`."""
     mean = images.mean(axis=(2, 3), keepdims=True)
     return mean + factor * (images - mean)
-
-
-def saturate(images: np.ndarray, rng: Generator, factor: float, shift: float) -> np.ndarray:
-    """Change the saturation S of HSV to `factor` S + `shift`, clipped to [0, 1]; hue and value are unchanged.
-
-    Grey pixels have the hue of red, as in scikit-image, and turn red if `shift` is positive.
-    """
-    value = images.max(axis=1, keepdims=True)
-    spread = value - images.min(axis=1, keepdims=True)
-    coloured = spread > 0
-    saturation = spread / np.where(coloured, value, 1)
-    # value − channel = value · S · (a function of the hue).
-    change = np.clip(factor * saturation + shift, 0, 1) / np.where(coloured, saturation, 1)
-    return np.where(coloured, value - (value - images) * change, value * paint((1, 1 - shift, 1 - shift), images))
 
 
 def pixelate(images: np.ndarray, rng: Generator, share: float) -> np.ndarray:

@@ -114,7 +114,7 @@ def test_data_that_have_moved_are_named_and_changed_ones_refused(command, home):
     [
         (["vit/folder"], ["--data PATH"]),
         (["vit/folder", "--data", "nowhere"], ["nowhere does not exist", "--data"]),
-        (["vit/folder", "--data", "reviews.csv"], ["reviews.csv is no folder"]),
+        (["vit/folder", "--data", "reviews.csv"], ["Not a directory: ", "reviews.csv"]),
         (["digits/softmax", "--data", "nowhere"], ["nowhere does not exist"]),
         (["digits/softmax", "--data", "iris.csv"], ["iris.csv is a file", "--data"]),
         (["text/csv", "--data", "reviews.csv"], ["no column 'text'", "'review', 'sentiment'", "data.text_column=NAME"]),

@@ -2,6 +2,7 @@
 
 import pytest
 from evaluated_runs import random_prediction, run, store
+from twins import twin
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
@@ -103,9 +104,9 @@ def test_the_presets_of_the_papers_differ_from_their_softmax_twin_in_the_layer_o
     ignored = (*compare.OF_LAYER, "train.epochs", "train.warmup_epochs", "train.monitor", "train.checkpoint_every")
     for name, settings in presets.PRESETS.items():
         if name.partition("/")[0] in ("digits", "kep-svgp", "cgp", "finetune"):
-            twin = presets.preset(presets.twin(name))
-            changes = [change for change in settings.changes_from(twin) if not change.startswith(ignored)]
-            assert (changes, settings.epochs) == ([], twin.epochs), name
+            softmax = presets.preset(twin(name))
+            changes = [change for change in settings.changes_from(softmax) if not change.startswith(ignored)]
+            assert (changes, settings.epochs) == ([], softmax.epochs), name
 
 
 def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):

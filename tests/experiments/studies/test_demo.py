@@ -1,4 +1,4 @@
-"""The demo: its runs in worker processes and in turn, and what is checked before the first begins."""
+"""The demo: its runs in worker processes and in turn."""
 
 from dataclasses import replace
 
@@ -24,12 +24,3 @@ def test_workers_return_what_runs_in_turn_return(tmp_path, tiny):
         torch.testing.assert_close(one.test.probs, in_turn[name].test.probs, rtol=1e-3, atol=1e-5)
         assert len(one.shift) == 15
         assert "fog/3" in one.shift
-
-
-def test_folders_are_checked_before_anything_is_trained(tmp_path, command, is_one_message):
-    (tmp_path / "digits" / "kep-svgp" / "seed-0").mkdir(parents=True)
-    (tmp_path / "digits" / "kep-svgp" / "seed-0" / "notes.txt").write_text("mine")
-    code, _, err = command("demo", "--out", tmp_path, "--epochs", 3, "--workers", 1)
-    assert code == 1
-    assert is_one_message(err, "kep-svgp")
-    assert not (tmp_path / "digits" / "softmax").exists()

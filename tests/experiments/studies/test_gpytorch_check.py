@@ -10,7 +10,6 @@ from gpytorch import variational
 from probattn.experiments.studies import gpytorch_check
 from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
 from probattn.functional import kep_svgp, sgpa
-from probattn.functional.cgp import CGP
 from probattn.functional.sparse_cgp import SparseCGP
 from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 
@@ -52,16 +51,6 @@ def test_the_gps_of_sv_dkl_are_interpolated_from_the_grid_as_by_gpytorch():
     gps.variational_strategy.__class__ = variational.GridInterpolationVariationalStrategy
     theirs = gps.marginals(z)
     torch.testing.assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance))
-
-
-@torch.no_grad()
-def test_the_evidence_of_the_keys_of_cgp_is_that_of_an_exact_gp():
-    parts = {name: randn(1, 7, 4) for name in ("query", "key", "latent", "value")}
-    law = CGP(**parts, real=None, scales=torch.ones(2, 1).double(), noise=torch.ones(1).double(), count=7)
-    covariance = gpytorch.kernels.RBFKernel().double().initialize(lengthscale=1.0)(parts["key"]).to_dense()
-    density = gpytorch.distributions.MultivariateNormal(torch.zeros(7).double(), covariance + torch.eye(7))
-    evidence = density.log_prob(law.observed_key.mT).sum(-1)
-    torch.testing.assert_close(law.log_marginal() - law.predictive.log_peak(4), evidence)
 
 
 def off(value):

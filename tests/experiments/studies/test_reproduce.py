@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from probattn.experiments.config.presets import PRESETS
-from probattn.experiments.data.images.corruptions import OFFICIAL, STANDARD
+from probattn.experiments.data.images.corruptions import ALL, STANDARD
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY
-from probattn.experiments.studies import paper_cells, paper_comparison, reproduction
+from probattn.experiments.studies import paper_comparison, reproduction
 
 NAMES = [f"kep-svgp/table-{n}" for n in range(1, 10)] + [f"kep-svgp/figure-{n}" for n in range(1, 6)]
 NAMES += [f"cgp/table-{n}" for n in range(1, 6)] + [f"cgp/figure-{n}" for n in range(1, 5)]
@@ -22,16 +22,16 @@ WRONG_AVERAGES["SCGPT"] = WRONG_AVERAGES["Kernel (sym)"]
 
 
 def test_all_tables_and_figures_of_both_papers_are_there():
-    entries = paper_cells.entries()
+    entries = reproduction.entries()
     assert list(entries.index) == NAMES
-    assert [name for name in NAMES if len(paper_cells.cells(name)) == 0] == list(
+    assert [name for name in NAMES if len(reproduction.cells_of(name)) == 0] == list(
         entries.index[entries["unavailable"] != ""]
     )
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if len(paper_cells.cells(name))])
+@pytest.mark.parametrize("name", [name for name in NAMES if len(reproduction.cells_of(name))])
 def test_models_methods_and_metrics_are_known_and_numbers_in_their_units(name, tmp_path):
-    cells = paper_cells.cells(name)
+    cells = reproduction.cells_of(name)
     assert set(cells["preset"]) <= set(PRESETS)
     assert {metric for text in cells["metric"] for metric in text.split("+")} <= METRICS
     for method in set(cells["method"]) - {"ensemble"}:
@@ -52,7 +52,7 @@ def test_models_methods_and_metrics_are_known_and_numbers_in_their_units(name, t
 
 
 def values(name, **where):
-    cells = paper_cells.cells(name)
+    cells = reproduction.cells_of(name)
     for column, value in where.items():
         cells = cells[cells[column] == value]
     return cells.set_index(["block", "row", "title"])["value"]
@@ -77,12 +77,12 @@ def test_numbers_agree_where_the_papers_repeat_them():
 
 
 def test_a_cell_averages_over_its_test_sets():
-    assert paper_cells.averaged_sets("domain/out-of-domain") == ["domain/out-of-domain"]
-    assert paper_cells.averaged_sets("ood/svhn+ood/lsun") == ["ood/svhn", "ood/lsun"]
-    assert paper_cells.averaged_sets("shift/standard/5") == [f"shift/{name}/5" for name in STANDARD]
-    names = [f"shift/{name}/3" for name in OFFICIAL]
-    assert sorted(paper_cells.averaged_sets("shift/all/3")) == sorted(names)
-    categories = [paper_cells.averaged_sets(f"shift/{name}/3") for name in ("noise", "blur", "weather", "digital")]
+    assert reproduction.averaged_sets("domain/out-of-domain") == ["domain/out-of-domain"]
+    assert reproduction.averaged_sets("ood/svhn+ood/lsun") == ["ood/svhn", "ood/lsun"]
+    assert reproduction.averaged_sets("shift/standard/5") == [f"shift/{name}/5" for name in STANDARD]
+    names = [f"shift/{name}/3" for name in ALL]
+    assert sorted(reproduction.averaged_sets("shift/all/3")) == sorted(names)
+    categories = [reproduction.averaged_sets(f"shift/{name}/3") for name in ("noise", "blur", "weather", "digital")]
     assert sorted(sum(categories, [])) == sorted(names)
     frame = pd.DataFrame({"seed": [0, 0, 1], "method": "posterior", "set": ["ood/a", "ood/b", "ood/a"]})
     frame = frame.assign(energy_auroc=[0.5, 0.7, 0.1], entropy_auroc=[0.7, 0.9, 0.1])
@@ -115,13 +115,13 @@ def small(tmp_path, monkeypatch):
         f"made-up/figure-1,digits,KEP,digits/kep-svgp,{TINY} layer.rank=4,posterior,log,seconds,s/epoch,1,30,",
         "made-up/figure-1,CIFAR,MSP,kep-svgp/cifar100-softmax,,posterior,test,accuracy,ACC,100,52.8,0.5",
     ]
-    for name in ("corruptions", "reduced"):
-        (tmp_path / f"{name}.csv").write_text((paper_cells.PAPERS / f"{name}.csv").read_text())
+    (tmp_path / "reduced.csv").write_text((reproduction.PAPERS / "reduced.csv").read_text())
+    (tmp_path / "corruptions.csv").write_text("group,corruptions\nnoise,gaussian_noise shot_noise\n")
     (tmp_path / "entries.csv").write_text(
         "name,title,source,trials,unavailable,note\nmade-up/figure-1,Digits,no paper,5,,A note.\n"
     )
     (tmp_path / "made-up.csv").write_text(head + "\n".join(lines) + "\n")
-    monkeypatch.setattr(paper_cells, "PAPERS", tmp_path)
+    monkeypatch.setattr(reproduction, "PAPERS", tmp_path)
     return tmp_path
 
 
@@ -139,7 +139,6 @@ def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path
     assert "A note." in page
     assert "| the paper | 83.50 ± 0.40 | 11.10 | – |" in page
     assert "| the paper | 84.70 ± 0.60 | – | 30.00 |" in page
-    assert (tmp_path / "out/made-up/figure-1/KEP/spectrum.svg").exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("last.pt")}
     monkeypatch.setattr(methods, "fit", lambda *args, **options: pytest.fail("predicted"))
     assert command(*arguments, "--data", tmp_path)[0] == 0

@@ -1,7 +1,6 @@
 """Studies on any data: what is planned, what is checked first, and a whole one."""
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -191,12 +190,3 @@ def test_an_own_layer_is_evaluated_by_every_method(tmp_path):
     done = evaluate.evaluate(job.folder, by=tuple(methods.METHODS)[1:], ood=("letters",))
     assert set(done.scores["method"]) == set(methods.METHODS)
     assert done.result.settings["layer.name"] == OWN
-
-
-@pytest.mark.slow
-def test_what_a_run_raises_ends_the_study(tmp_path, monkeypatch):
-    jobs = plan(tmp_path, "digits/softmax", changes=SMALL)
-    jobs = [replace(job, options={"by": ("nothing",)}) for job in jobs]
-    monkeypatch.setattr(study, "check", lambda jobs: jobs)
-    with pytest.raises(SettingsError, match="unknown method"):
-        study.run_study(jobs, workers=2)

@@ -20,14 +20,14 @@ from probattn.inference.imports import MissingExtraError
 
 RGB = {"size": 32, "channels": 3, "in_distribution": "cifar100"}
 GREY = {"size": 8, "channels": 1, "in_distribution": "digits"}
-SOURCES = {name: archive for name, archive in ARCHIVES.items() if archive.source}
+SOURCES = {name: (place, source) for name, (place, _, source) in ARCHIVES.items() if source}
 
 
 @pytest.fixture
 def small_archives(monkeypatch):
     """The archives hold three images each."""
-    for name, archive in ARCHIVES.items():
-        monkeypatch.setitem(ood_sets.ARCHIVES, name, archive._replace(num_images=3))
+    for name, (place, _, source) in ARCHIVES.items():
+        monkeypatch.setitem(ood_sets.ARCHIVES, name, (place, 3, source))
 
 
 @pytest.mark.parametrize("name", known_sets.NAMES)
@@ -104,19 +104,18 @@ def test_broken_files_are_named(tmp_path, suffix, write):
 def test_the_other_cifar_is_its_test_part(tmp_path, monkeypatch, write, pixels_of):
     expected = []
     for number in range(10):
-        write(tmp_path / "cifar10" / "train" / f"class{number}", count=2, seed=100 * number)
-        expected.append(write(tmp_path / "cifar10" / "test" / f"class{number}", count=1, seed=100 * number + 50))
+        write(tmp_path / "cifar10-jpeg" / "train" / f"class{number}", count=2, seed=100 * number)
+        expected.append(write(tmp_path / "cifar10-jpeg" / "test" / f"class{number}", count=1, seed=100 * number + 50))
     monkeypatch.setattr(known_sets, "CIFAR_SIZES", {"train": 20, "test": 10})
     assert np.array_equal(pixels_of(load("cifar10", root=tmp_path, **RGB)), np.concatenate(expected))
 
 
-@pytest.mark.parametrize("place", ["svhn", "."])
-def test_svhn_is_read(tmp_path, monkeypatch, place, pixels_of):
+def test_svhn_is_read(tmp_path, monkeypatch, pixels_of):
     monkeypatch.setitem(SVHN.split_list, "test", ["http://nowhere/test_32x32.mat", "test_32x32.mat", None])
     pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-    (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / "svhn").mkdir()
     content = {"X": pixels.transpose(1, 2, 3, 0), "y": np.array([10, 1, 2, 3, 4], np.uint8)[:, None]}
-    scipy.io.savemat(tmp_path / place / "test_32x32.mat", content)
+    scipy.io.savemat(tmp_path / "svhn" / "test_32x32.mat", content)
     data = load("svhn", root=tmp_path, **RGB)
     assert np.array_equal(pixels_of(data), pixels)
     assert data.labels.tolist() == [-1] * 5
@@ -125,16 +124,16 @@ def test_svhn_is_read(tmp_path, monkeypatch, place, pixels_of):
 @pytest.mark.usefixtures("small_archives")
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_unpacked_archives_need_no_network(tmp_path, name, write, pixels_of):
-    expected = write(tmp_path / ARCHIVES[name].folder / "class")
+    expected = write(tmp_path / ARCHIVES[name][0] / "class")
     assert np.array_equal(pixels_of(load(name, root=tmp_path, **RGB)), expected)
 
 
 @pytest.mark.usefixtures("small_archives")
 @pytest.mark.parametrize("name", SOURCES)
 def test_packed_archives_need_no_network(tmp_path, monkeypatch, name, write, pixels_of):
-    archive, source = SOURCES[name], getattr(img, SOURCES[name].source)
-    assert source.base_folder.rstrip("/") == archive.folder
-    expected = write(tmp_path / "made" / archive.folder)
+    place, source = SOURCES[name][0], getattr(img, SOURCES[name][1])
+    assert source.base_folder.rstrip("/") == place
+    expected = write(tmp_path / "made" / place)
     with tarfile.open(tmp_path / source.filename, "w:gz") as file:
         file.add(tmp_path / "made", arcname=".")
     digest = hashlib.md5((tmp_path / source.filename).read_bytes()).hexdigest()
