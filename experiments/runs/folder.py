@@ -1,7 +1,6 @@
-"""The folder of a run: its lock, its settings, and the digest of its weights."""
+"""The folder of a run: its lock and its settings."""
 
 import contextlib
-import hashlib
 import json
 import platform
 import shlex
@@ -57,11 +56,6 @@ def read_record(folder: Path) -> RunRecord:
         return RunRecord.from_dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SettingsError(f"{path} cannot be used: {error}; restore the file, or train the run again") from error
-
-
-def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 of the weights of a run's best epoch."""
-    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
 
 
 def environment(device: str) -> dict[str, str]:
