@@ -15,7 +15,6 @@ import probattn
 from probattn.experiments.config.presets import preset
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.inference.io import checkpoint
 from probattn.inference.io.files import locked, write_bytes
 
 SETTINGS, WEIGHTS = "settings.json", "best.pt"
@@ -81,16 +80,6 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
             raise SettingsError(f"{out} holds a run without {changes}: resume it without, or choose another --out")
     elif out.exists() and not (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
-
-
-def epochs_done(folder: Path) -> int:
-    """Return the number of epochs that the run in a folder has finished; 0 if there is no run.
-
-    Raises:
-        CheckpointError: a damaged ``last.pt``.
-    """
-    last = folder / "last.pt"
-    return checkpoint.read(last)["extra"]["epoch"] if last.exists() else 0
 
 
 @contextlib.contextmanager

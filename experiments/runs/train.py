@@ -15,12 +15,6 @@ from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 
-Say = Callable[[str], None]
-
-
-def silent(text: str) -> None:
-    """Say nothing."""
-
 
 def train(
     settings: Settings,
@@ -30,7 +24,7 @@ def train(
     root: Path | None = None,
     resume: bool = False,
     progress: bool = True,
-    say: Say = silent,
+    say: Callable[[str], None] = lambda text: None,
 ) -> History:
     """Train a run into its folder; its warm start, if it has one, first into the subfolder ``warm-start``.
 
