@@ -74,7 +74,7 @@ def comparison() -> Comparison:
     display = {metric: DISPLAY[metric] for metric in METRICS}
     rows = {label: cells(*row) for label, row in ROWS.items()}
     baselines = {label: SOFTMAX[study] for label, (study, *_) in ROWS.items()}
-    return Comparison(display, {"": tuple(ROWS)}, baselines, rows, dict.fromkeys(METRICS, frozenset()))
+    return Comparison(display, {"": tuple(ROWS)}, baselines, rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.validation import CONFIG, SettingsError, unknown
+from probattn.experiments.config.validation import CONFIG, Count, SettingsError, unknown
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
 GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
@@ -54,8 +54,8 @@ def settings_class(
 ) -> type:
     """Return a frozen data class with the options of constructors, of which later ones may repeat a name.
 
-    An option without a default is required. Options that no file of settings can hold, such as modules, keep the
-    constructor's default.
+    An option without a default is required; if it is an integer, it is a size of at least 1. Options that no file of
+    settings can hold, such as modules, keep the constructor's default.
 
     Args:
         name: name of the class.
@@ -78,7 +78,7 @@ def settings_class(
             default, empty = parameter.default, parameter.empty
             annotation = plain(type(default) if parameter.annotation is empty else parameter.annotation)
             if annotation not in (None, NoneType):
-                annotations[parameter.name] = annotation
+                annotations[parameter.name] = Count if annotation is int and default is empty else annotation
                 values |= {} if default is empty else {parameter.name: default}
             elif default is empty:
                 raise SettingsError(f"{name}: {parameter.name} has no default, and settings cannot hold its type")

@@ -175,24 +175,19 @@ def _merged(parts: Mapping[str, Any], nested: Mapping[str, Any]) -> Settings:
     for part, values in nested.items():
         if part not in PARTS:
             raise unknown("setting", part, PARTS, listing=LISTING)
-        if part == "warm_start" and values is None:
-            changed[part] = None
-        elif isinstance(values, Mapping):
-            changed[part] = _merged_part(part, parts.get(part), values)
-        else:
+        if not isinstance(values, Mapping) and (part, values) != ("warm_start", None):
             raise SettingsError(f"{part} needs settings below it, such as {part}.NAME; {LISTING}")
+        changed[part] = None if values is None else _merged_part(part, parts.get(part), values)
     return Settings(**changed)
 
 
 def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
     """Return a part of settings with other values; another kind of it if its selector is among them."""
-    selector, class_of = SELECTORS.get(part, (None, None))
-    if selector in changes:
-        kind = class_of(str(changes[selector]))
-    elif value is None and class_of:
-        raise SettingsError(f"settings lack {part}.{selector}")
+    if part in SELECTORS:
+        selector, class_of = SELECTORS[part]
+        kind = class_of(str(changes.get(selector, getattr(value, selector, ""))))
     else:
-        kind = CLASSES.get(part) or type(value)
+        kind = CLASSES[part]
     names = [option.name for option in fields(kind)]
     for name in changes:
         if name not in names:

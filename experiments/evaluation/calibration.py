@@ -129,16 +129,16 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
             kind: _means(coverage=_covered(members, labels), size=members.sum(1)) for kind, members in sets.items()
         }
 
-    def by_class(self, test: Prediction, classes: Sequence[str]) -> list[dict[str, Any]]:
-        """Return ``class``, ``n``, ``accuracy`` and coverage of both kinds of sets, for classes with test examples."""
+    def by_class(self, test: Prediction, classes: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return ``n``, ``accuracy`` and coverage of both kinds of sets, by class with test examples."""
         probs, labels = self.apply(test).probs, test.labels
         scores = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
         scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
-        return [
-            {"class": classes[number], "n": int((labels == number).sum())}
+        return {
+            classes[number]: {"n": int((labels == number).sum())}
             | _means(**{key: values[labels == number] for key, values in scores.items()})
             for number in labels.unique().tolist()
-        ]
+        }
 
     def save(self, folder: Path) -> None:
         """Write ``calibration.json`` into the folder of a run."""

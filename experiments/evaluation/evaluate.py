@@ -9,10 +9,17 @@ from typing import Any
 
 import pandas as pd
 
-from probattn.experiments.evaluation import methods, predictions
+from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
-from probattn.experiments.evaluation.evaluated_run import EVALUATION, SCORES, run_stamp
+from probattn.experiments.evaluation.evaluated_run import (
+    EVALUATION,
+    SCORES,
+    load_prediction,
+    prediction_file,
+    run_stamp,
+    save_prediction,
+)
 from probattn.experiments.evaluation.run_result import RunResult, run_result
 from probattn.experiments.evaluation.scores import score, to_frame
 from probattn.experiments.runs.folder import read_record
@@ -74,9 +81,7 @@ def evaluate(
         calibration = Calibration.fit(posterior["valid"], level=level, max_risk=max_risk, **origin)
         source = next((part.source for part in sets.values() if part.source), "")
         result = run_result(run, posterior, scores[methods.POSTERIOR], calibration=calibration, shift_source=source)
-        for row in result.by_class:
-            name = f"class/{row['class']}"
-            scores[methods.POSTERIOR][name] = {key: value for key, value in row.items() if key != "class"}
+        scores[methods.POSTERIOR] |= {f"class/{name}": row for name, row in result.by_class.items()}
         frame = to_frame(scores, run=result.name, seed=run.settings.train.seed or 0)
         calibration.save(folder)
         write_bytes(folder / SCORES, frame.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace"))
@@ -113,12 +118,12 @@ def predict_sets(
     for number, (name, part) in enumerate(sets.items(), 1):
         of_set, forward = {**stamp, "data": part.digest()}, None
         for method in names:
-            file = predictions.path(run.folder, method, name)
-            prediction = predictions.load(file, stamp=of_set)
+            file = prediction_file(run.folder, method, name)
+            prediction = load_prediction(file, stamp=of_set)
             if prediction is None:
                 forward = forward or methods.Forward(run, part.load(), **draws)
                 prediction = fitted(method)(forward)
-                predictions.save(file, prediction, stamp=of_set)
+                save_prediction(file, prediction, stamp=of_set)
             predicted[method][name] = prediction
         say(f"{run.folder}: {number} of {len(sets)} test sets predicted")
     return predicted

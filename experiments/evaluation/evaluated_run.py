@@ -1,21 +1,27 @@
-"""Evaluated runs, read from their folders: refused if a run has changed since, or if two cannot be compared."""
+"""Evaluated runs in their folders: scores and predictions, refused if a run has changed, or two cannot be compared."""
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyro.distributions as dist
+import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation import predictions
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, read_record
 from probattn.inference import Prediction
+from probattn.inference.io.files import read_archive, write_archive
+from probattn.inference.prediction.mixture import innermost, values
+from probattn.inference.prediction.result import PER_EXAMPLE
 
 EVALUATION, SCORES = "evaluation.json", "scores.csv"
+LAWS = {"Normal": ("loc", "scale"), "StudentT": ("df", "loc", "scale")}
+"""Likelihoods of numbers whose parameters are stored; predictions with others are made anew each time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +50,8 @@ class EvaluatedRun:
     def predictions(self, names: Collection[str], method: str) -> dict[str, Prediction]:
         """Return the stored predictions by a method on those of some test sets that the scores were computed from."""
         stamps = {name: self.content["stamp"] | {"data": digest} for name, digest in self.content["data"].items()}
-        files = {name: predictions.path(self.folder, method, name) for name in stamps if name in names}
-        stored = {name: predictions.load(file, stamp=stamps[name]) for name, file in files.items()}
+        files = {name: prediction_file(self.folder, method, name) for name in stamps if name in names}
+        stored = {name: load_prediction(file, stamp=stamps[name]) for name, file in files.items()}
         return {name: prediction for name, prediction in stored.items() if prediction is not None}
 
 
@@ -88,3 +94,38 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
             if value != expected and name != "valid":
                 which = f"{other} and {run.folder} were evaluated on other {name}"
                 raise SettingsError(f"{which}: evaluate both on the same data with the same options")
+
+
+def prediction_file(run: Path, method: str, name: str) -> Path:
+    """Return the file of a prediction by a method on a test set, ``RUN/predictions/METHOD/SET.pt``."""
+    return run / "predictions" / method / f"{name}.pt"
+
+
+def load_prediction(file: Path, *, stamp: Mapping[str, Any]) -> Prediction | None:
+    """Return a stored prediction with this stamp; None without a file, or if it is damaged."""
+    try:
+        content = read_archive(file)
+        laws = [getattr(dist, law)(**parameters).to_event(1) for law, parameters in content["laws"].items()]
+        return Prediction(components=tuple(laws), **content["fields"]) if content["stamp"] == dict(stamp) else None
+    except Exception:  # of many types; what is not there is predicted
+        return None
+
+
+def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, Any]) -> None:
+    """Write a prediction, unless its likelihood is none of :data:`LAWS`.
+
+    Args:
+        file: its file.
+        prediction: the prediction.
+        stamp: what it depends on: :func:`run_stamp`, and the digest of the examples.
+    """
+    parts, laws = prediction.components, {}
+    if parts:
+        law = type(innermost(parts[0])).__name__
+        if law not in LAWS:
+            return
+        laws[law] = {name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS[law]}
+    tensors = {name: getattr(prediction, name) for name in PER_EXAMPLE}
+    fields = {name: value if value is None else value.cpu() for name, value in tensors.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_archive(file, {"stamp": dict(stamp), "laws": laws, "fields": fields}, tag="part")

@@ -47,7 +47,7 @@ class RunResult:
     shift: dict[str, dict[str, float]] = field(default_factory=dict)  # CORRUPTION/SEVERITY → metrics
     shift_source: str = ""  # where the corrupted images are from
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
-    by_class: list[dict[str, Any]] = field(default_factory=list)  # class, count, accuracy, coverage, coverage_by_class
+    by_class: dict[str, dict[str, float]] = field(default_factory=dict)  # class → n, accuracy, coverage of both sets
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
@@ -94,7 +94,7 @@ def run_result(
         shift=nested(scores, "shift"),
         shift_source=shift_source,
         decisions=calibration.evaluate(test),
-        by_class=calibration.by_class(test, classes) if classes else [],
+        by_class=calibration.by_class(test, classes) if classes else {},
         domains=nested(scores, "domain"),
         ood=nested(predictions, "ood"),
         unfinished=unfinished,

@@ -1,7 +1,6 @@
 """Differences from the baseline with their intervals (a forest plot): a panel per metric, a line per row."""
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.evaluation.metric_display import MetricDisplay, heading
@@ -34,6 +33,8 @@ def differences(comparison: Comparison) -> Figure | None:
     longest = max(len(line) for name in names for line in name.split("\n"))
     width = 1.9 + 0.068 * longest / min(COLUMNS, len(metrics))
     figure, axes = style.panels(len(metrics), width=width, height=height, columns=COLUMNS, sharey=True)
+    for look in (BETTER, WORSE, OPEN):  # for the legend, in this order
+        axes[0].plot([], [], **look)
     for ax, (key, metric) in zip(axes, metrics.items(), strict=True):
         ax.axvline(0, color=style.INK, lw=0.8, zorder=1)
         ax.grid(axis="y", color=style.PALE, lw=0.4)
@@ -51,7 +52,7 @@ def differences(comparison: Comparison) -> Figure | None:
     baseline = style.wrapped(baselines.pop(), 80) if len(baselines) == 1 else "the baseline of each row"
     note = f"Difference from {baseline}, with its paired 95\u00a0% interval; ↑ higher is better, ↓ lower is better"
     figure.suptitle(note, x=0.01, ha="left", **style.LABEL)
-    style.legend(figure, [Line2D([], [], **look) for look in (BETTER, WORSE, OPEN)])
+    style.legend(figure)
     return figure
 
 

@@ -3,12 +3,10 @@
 import io
 import math
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -85,19 +83,17 @@ def wrapped(name: str, width: int = 30) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def legend(figure: Figure, handles: Sequence[Artist] | None = None, *, columns: int = 3) -> None:
+def legend(figure: Figure, *, columns: int = 3) -> None:
     """Add a legend below the panels, in at most ``columns`` columns that fit, and make room for it."""
-    if handles is None:
-        named = {str(handle.get_label()): handle for ax in figure.axes for handle in ax.get_legend_handles_labels()[0]}
-        handles = list(named.values())
-    labels = [str(handle.get_label()) for handle in handles]
+    handles = {str(handle.get_label()): handle for ax in figure.axes for handle in ax.get_legend_handles_labels()[0]}
+    labels = list(handles)
     width, height = figure.get_size_inches()
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(columns, len(labels), int(width / (0.07 * longest + 0.65))))
     lines = max(label.count("\n") + 1 for label in labels)
     figure.set_size_inches(width, height + 0.17 * lines * math.ceil(len(labels) / columns))
     look = {"frameon": False, "fontsize": SMALL, "labelcolor": INK, "loc": "outside lower center"}
-    figure.legend(handles=handles, labels=labels, ncols=columns, **look)
+    figure.legend(handles=list(handles.values()), labels=labels, ncols=columns, **look)
 
 
 def save_figure(path: Path, figure: Figure) -> None:

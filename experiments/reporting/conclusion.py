@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probattn.experiments.evaluation.example_intervals import metric_intervals, share_interval
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.reporting.class_statistics import by_class, confused_pairs
+from probattn.experiments.reporting.class_statistics import by_class
 from probattn.experiments.reporting.html import render
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
@@ -22,8 +22,7 @@ def conclusion(result: RunResult) -> list[str]:
     numbers = _of_classes(result) if result.classes else _of_numbers(result)
     terms = [value for step in result.steps for value in step.values() if isinstance(value, float)]
     diverged = not all(map(math.isfinite, terms))
-    states = [site.state for site in result.posterior]
-    text = render("conclusion.txt", result=result, diverged=diverged, states=states, **numbers)
+    text = render("conclusion.txt", result=result, diverged=diverged, **numbers)
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
@@ -40,7 +39,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "interval": share_interval(right, count),
         "largest": classes.loc[classes["examples"].idxmax()],
         "worst": classes[classes["right"] < classes["examples"]][:3].to_dict("records"),
-        "pair": confused_pairs(result, 1),
+        "mistake": classes.loc[classes["mistakes"].idxmax()],
         "missing": list(classes["class"][classes["examples"] == 0]),
         "uncovered": [row for row in least_covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),

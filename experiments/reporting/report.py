@@ -12,9 +12,9 @@ from probattn.experiments.evaluation.example_intervals import metric_intervals
 from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.plots import classes, model_diagnostics, regression, shift
+from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.experiments.plots.style import save_figure
-from probattn.experiments.reporting.class_statistics import by_class, confused_pairs, confusion
+from probattn.experiments.reporting.class_statistics import by_class, confusion
 from probattn.experiments.reporting.conclusion import conclusion
 from probattn.experiments.reporting.example_cards import cards
 from probattn.experiments.reporting.html import render
@@ -46,7 +46,7 @@ def section(result: RunResult) -> Section:
         "variants": _table(result.variants, corner="each latent variable") if result.variants else None,
     }
     if result.classes:
-        content |= {"classes": by_class(result), "pairs": confused_pairs(result)}
+        content["classes"] = by_class(result)
     return Section(result, content)
 
 
@@ -89,11 +89,14 @@ def figures(result: RunResult) -> dict[str, Figure]:
     """Draw the figures of a run by name; those that it has nothing for are left out."""
     drawn = shared_figures([result]) | {"training": model_diagnostics.training(result.steps, result.epochs)}
     if result.classes:
-        drawn["reliability"] = classes.reliability(result.test)
-        drawn["confusion"] = classes.confusion(confusion(result)) if len(result.classes) <= CLASSES else None
-        drawn["ood"] = classes.ood_confidence(result.test, result.ood) if result.ood else None
+        drawn["reliability"] = prediction_figures.reliability(result.test)
+        drawn["confusion"] = prediction_figures.confusion(confusion(result)) if len(result.classes) <= CLASSES else None
+        drawn["ood"] = prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
     else:
-        drawn |= {"predicted": regression.predicted(result.test), "quantiles": regression.quantiles(result.test)}
+        drawn |= {
+            "predicted": prediction_figures.predicted(result.test),
+            "quantiles": prediction_figures.quantiles(result.test),
+        }
     return {name: figure for name, figure in drawn.items() if figure}
 
 
@@ -102,8 +105,8 @@ def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     runs = _numbered(results)
     answers = {name: result.test for name, result in runs.items() if result.classes}
     drawn = {
-        "risk_coverage": classes.risk_coverage(answers) if answers else None,
-        "shift": shift.boxes({name: result.shift for name, result in runs.items()}),
+        "risk_coverage": prediction_figures.risk_coverage(answers) if answers else None,
+        "shift": prediction_figures.boxes({name: result.shift for name, result in runs.items()}),
         "similarity": model_diagnostics.similarity({name: result.similarity for name, result in runs.items()}),
         "spectrum": model_diagnostics.spectrum({name: result.spectra for name, result in runs.items()}),
     }

@@ -40,11 +40,12 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
     ``corner`` is the heading of the names.
     """
     rows: list[list[str]] = []
+    best = comparison.best
     for group, names in comparison.groups.items():
         rows += [[Bold(group), *[""] * len(comparison.metrics)]] if group else []
         for name in names:
             cells = [(comparison.cells[name][key], metric.scale) for key, metric in comparison.metrics.items()]
-            marks = [Bold if name in comparison.best[key] else str for key in comparison.metrics]
+            marks = [Bold if name in best[key] else str for key in comparison.metrics]
             rows.append([name, *(mark(_value(*cell)) for mark, cell in zip(marks, cells, strict=True))])
             if name in comparison.baselines:
                 rows.append([f"minus {comparison.baselines[name]}", *(_difference(*cell) for cell in cells)])
@@ -53,7 +54,7 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
     note = "One seed." if seeds == "1" else f"Mean ± standard deviation over {seeds} seeds."
     if comparison.baselines:
         note += f" In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, * where it excludes 0."
-    if any(comparison.best.values()):
+    if any(best.values()):
         note += " The best of each group is bold." if len(comparison.groups) > 1 else " The best is bold."
     columns = (corner, *map(display.heading, comparison.metrics.values()))
     return plain_table(columns, rows, note=f"{note} {comparison.note}".strip())

@@ -83,10 +83,8 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
         started = read_record(out).settings
         if not (settings.train.continues(started.train) and replace(started, train=settings.train) == settings):
-            old, new = started.flat(), settings.flat()
-            keys = [key for key in old | new if old.get(key) != new.get(key)]
-            listed = "; ".join(f"{key}: {old.get(key)!r} → {new.get(key)!r}" for key in keys)
-            raise SettingsError(f"{out} holds a run of other settings: {listed}; keep them, or choose another --out")
+            changes = ", ".join(settings.changes_from(started))
+            raise SettingsError(f"{out} holds a run without {changes}: resume it without, or choose another --out")
     elif out.exists() and not (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
 

@@ -14,6 +14,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
+from probattn.experiments.data.own.examples import Parts
 from probattn.experiments.data.preprocessing import PREPROCESSING, read_json
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
@@ -47,7 +48,12 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
             return load_images(data.name, **options)
         return text_dataset.load(data.name, network, **options)
     content = _read(data, root)
-    return content if isinstance(content, Dataset) else _of_parts(settings, content)
+    if isinstance(content, Dataset):
+        return content
+    classes, *parts = content if isinstance(data, OwnDataSettings) else _converted(settings, content)
+    if network.kind == "vit":
+        return images_from_parts(data.name, classes, *parts, augment=getattr(data, "augment", False))
+    return text_dataset.from_parts(data.name, classes, *parts, network=network)
 
 
 def blank_dataset(settings: Settings, folder: Path) -> Dataset:
@@ -91,26 +97,18 @@ def _read(data: DataSettings, root: Path | None) -> Any:
     return type(data).reader(place, shares=shares, seed=data.seed, limit=data.limit, **options)
 
 
-def _of_parts(settings: Settings, content: Any) -> Dataset:
-    """Return the data set of classes and three parts, which a user's function may give as inputs and labels.
+def _converted(settings: Settings, content: Any) -> Parts:
+    """Return the classes and three parts that a user's function gives as inputs and labels.
 
     Inputs are images, uint8 ``(n, channels, height, width)``, or a list of texts; labels int64 ``(n,)``.
 
     Raises:
         SettingsError: the content has another form.
     """
-    is_image = settings.network.kind == "vit"
-    kind, convert = (Images, torch.as_tensor) if is_image else (Texts, tuple)
+    kind, convert = (Images, torch.as_tensor) if settings.network.kind == "vit" else (Texts, tuple)
     try:
-        classes, train, valid, test = content
-        parts = [
-            part if isinstance(part, kind) else kind(convert(part[0]), torch.as_tensor(part[1]))
-            for part in (train, valid, test)
-        ]
+        classes, *given = content
+        return Parts(tuple(classes), *(kind(convert(inputs), torch.as_tensor(labels)) for inputs, labels in given))
     except (TypeError, ValueError) as error:
         form = "a data set, or (classes, (inputs, labels) of the training, the validation and the test part)"
         raise SettingsError(f"{settings.data.name} must return {form}: {error}") from error
-    if is_image:
-        augment = getattr(settings.data, "augment", False)
-        return images_from_parts(settings.data.name, tuple(classes), *parts, augment=augment)
-    return text_dataset.from_parts(settings.data.name, tuple(classes), *parts, network=settings.network)

@@ -5,8 +5,7 @@ import json
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.evaluation import predictions
-from probattn.experiments.evaluation.evaluated_run import run_stamp
+from probattn.experiments.evaluation.evaluated_run import prediction_file, run_stamp, save_prediction
 from probattn.experiments.evaluation.scores import to_frame
 from probattn.experiments.runs.folder import claim
 
@@ -38,7 +37,7 @@ def store(folder, by_set, method="posterior"):
     content = json.loads((folder / "evaluation.json").read_text())
     for name, part in by_set.items():
         stamp = content["stamp"] | {"data": content["data"][name]}
-        predictions.save(predictions.path(folder, method, name), part, stamp=stamp)
+        save_prediction(prediction_file(folder, method, name), part, stamp=stamp)
 
 
 def random_prediction(number=40, classes=3, *, seed=0, labels=None):

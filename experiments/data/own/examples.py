@@ -54,12 +54,10 @@ def find_parts(names: Iterable[str]) -> dict[str, str]:
     """
     parts = {}
     for part, spellings in PARTS.items():
-        for name in names:
-            if _SUFFIX.sub("", normal_name(Path(name).stem).casefold()) not in spellings:
-                continue
-            if part in parts:
-                raise DatasetError(f"{parts[part]} and {name} are both the {part} part: remove or rename one")
-            parts[part] = name
+        matching = [name for name in names if _SUFFIX.sub("", normal_name(Path(name).stem).casefold()) in spellings]
+        if len(matching) > 1:
+            raise DatasetError(f"{' and '.join(matching)} are both the {part} part: remove or rename one")
+        parts |= {part: matching[0]} if matching else {}
     return parts
 
 

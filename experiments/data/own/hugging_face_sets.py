@@ -42,7 +42,7 @@ def read_images(
     """
     given = {}
     for part, rows in _read_splits(source, subset).items():
-        check_columns(rows, image_column=[image_column], label_column=[label_column])
+        check_columns(rows, [image_column])
         given[part] = labelled_rows(rows, list(rows[image_column].items()), label_column)
     return labelled_images(given, read=_read_stored, **options)
 

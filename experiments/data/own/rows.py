@@ -4,7 +4,7 @@ import contextlib
 import csv
 import io
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,25 +56,20 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
     return pd.DataFrame(list(rows.values()), index=list(rows), dtype=object)
 
 
-def check_columns(rows: pd.DataFrame, **wanted: Collection[str]) -> None:
-    """Raise DatasetError if a column is missing.
-
-    Args:
-        rows: indexed by their place.
-        wanted: names of the settings, with the columns that each names.
-    """
-    for setting, columns in wanted.items():
-        if missing := [column for column in columns if column not in rows]:
-            problem = f"{rows.index[0].rpartition(', ')[0]} has no column {missing[0]!r}, but {shorten(list(rows))}"
-            raise DatasetError(f"{problem}: choose with --set data.{setting}=NAME, or data.delimiter=CHARACTER")
+def check_columns(rows: pd.DataFrame, columns: Iterable[str]) -> None:
+    """Raise DatasetError if a column is missing; the rows are indexed by their place."""
+    if missing := [column for column in columns if column not in rows]:
+        problem = f"{rows.index[0].rpartition(', ')[0]} has no column {missing[0]!r}, but {shorten(list(rows))}"
+        raise DatasetError(f"{problem}; set data.text_column=NAME, data.label_column=NAME or data.delimiter")
 
 
 def texts(rows: pd.DataFrame, column: str) -> list[str]:
     """Return the cells of a column as texts without white space around them.
 
     Raises:
-        DatasetError: an empty cell, or something other than a text or a number; names file and line.
+        DatasetError: no such column, an empty cell, or something other than a text or a number; names file and line.
     """
+    check_columns(rows, [column])
     for place, cell in rows[column].items():
         if not isinstance(cell, str | int | float) or cell != cell or not str(cell).strip():
             problem = f"{place}: {column!r} is {cell!r}, expected a text"
@@ -111,10 +106,7 @@ def text_parts(
     Raises:
         DatasetError: missing columns, empty texts or labels, a class with too few examples; names file and line.
     """
-    given = {}
-    for part, rows in parts.items():
-        check_columns(rows, text_column=[text_column], label_column=[label_column])
-        given[part] = labelled_rows(rows, texts(rows, text_column), label_column)
+    given = {part: labelled_rows(rows, texts(rows, text_column), label_column) for part, rows in parts.items()}
     return labelled(given, lambda inputs, labels: Texts(tuple(inputs), labels), **division)
 
 

@@ -86,17 +86,15 @@ def read(
             used.
     """
     parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
-    choices = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
-    choices |= {"number_columns": number_columns, "label_column": (label_column,)}
+    chosen = dict.fromkeys(ignore_columns, IGNORED) | dict.fromkeys(categorical_columns, CATEGORY)
+    chosen |= dict.fromkeys(number_columns, NUMBER) | {label_column: NUMBER if is_regression else CATEGORY}
     for rows in parts.values():
-        check_columns(rows, **choices)
-    kinds = (IGNORED, CATEGORY, NUMBER, NUMBER if is_regression else CATEGORY)
-    chosen = {column: kind for kind, names in zip(kinds, choices.values(), strict=True) for column in names}
+        check_columns(rows, chosen)
     columns = find_columns(parts["train"], chosen=chosen, decimal=decimal)
     description, label = describe_columns(parts["train"], columns), columns[label_column]
     features = choose_features(columns, description, label_column=label_column)
     examples = divide({part: _examples(rows, label) for part, rows in parts.items()}, **division)
-    tables = [parts.get(part, parts["train"]).loc[chosen.index] for part, chosen in examples.items()]
+    tables = [parts.get(part, parts["train"]).loc[labels.index] for part, labels in examples.items()]
     if is_regression:
         classes, scale = (), _scale(label.fit(tables[0][label.name]))
         unscaled = TableEncoding((label,))  # of mean 0 and standard deviation 1: the labels keep their units

@@ -118,15 +118,15 @@ def test_each_class_has_count_accuracy_and_coverage(evaluated):
     calibration, test = Calibration.load(folder, weights=weights), predictions(folder)["test"]
     assert (calibration.num_samples, calibration.seed, calibration.level) == (4, 3, 0.9)
     probs = calibration.apply(test).probs
-    for row in done.result.by_class:
-        chosen = test.labels == int(row["class"])
+    for name, row in done.result.by_class.items():
+        chosen = test.labels == int(name)
         assert row["n"] == chosen.sum()
-        assert row["accuracy"] == pytest.approx((test.predicted[chosen] == int(row["class"])).double().mean().item())
-        inside = 1 - probs[chosen, int(row["class"])].double() <= calibration.quantile
+        assert row["accuracy"] == pytest.approx((test.predicted[chosen] == int(name)).double().mean().item())
+        inside = 1 - probs[chosen, int(name)].double() <= calibration.quantile
         assert row["coverage"] == pytest.approx(inside.double().mean().item())
     frame = done.scores[done.scores["set"].str.startswith("class/")]
     assert frame["n"].sum() == len(test)
-    assert list(frame["coverage_by_class"]) == [row["coverage_by_class"] for row in done.result.by_class]
+    assert list(frame["coverage_by_class"]) == [row["coverage_by_class"] for row in done.result.by_class.values()]
 
 
 def test_all_sets_share_their_draws(copy, monkeypatch):

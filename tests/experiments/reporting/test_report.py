@@ -68,7 +68,7 @@ def test_any_text_is_visible_and_escaped(probabilistic, read, tmp_path):
 
 def test_classes_are_listed_the_worst_first_with_counts_and_coverage(result, read):
     labels, answers = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 2, 2, 2])
-    covered = [{"class": "b", "n": 2, "accuracy": 0.0, "coverage": 0.5, "coverage_by_class": 1.0}]
+    covered = {"b": {"coverage": 0.5, "coverage_by_class": 1.0}}
     run = result(n=6, classes=4, labels=labels, probs=0.9 * torch.eye(4)[answers] + 0.025)
     sets = {"plain sets": {"coverage": 0.9, "size": 1.0}}
     run = replace(run, classes=("a", "b", "c", "absent"), by_class=covered, decisions=sets)

@@ -121,7 +121,7 @@ def test_labels_that_single_precision_cannot_hold_are_refused(tmp_path):
         ({}, {5: ("1", "1", "red", " ")}, r"line 7: 'y' is ' '"),
         ({"task": "regression"}, {}, r"line \d+: 'y' is '[yn]', in a column of numbers"),
         ({"label_column": "z"}, {}, r"no column 'z'.*data.label_column="),
-        ({"ignore_columns": ("z",)}, {}, r"no column 'z'.*data.ignore_columns="),
+        ({"ignore_columns": ("z",)}, {}, "no column 'z'"),
         ({"ignore_columns": ("a", "b", "c")}, {}, "no features"),
     ],
 )

@@ -1,19 +1,24 @@
-"""Predictions of classes: reliability, risk and coverage, confusion, confidence on OOD data.
+"""Predictions of a run: reliability, risk and coverage, confusion, OOD data, corruptions; of numbers their intervals.
 
-Predictions have labels ``(n,)``; the confidence is the largest probability, the answer its class.
+Predictions have labels; the confidence is the largest probability, the answer its class.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
+from probattn.experiments.evaluation.metric_display import DISPLAY, heading
 from probattn.experiments.plots import style
 from probattn.inference import Prediction, metrics
-from probattn.inference.metrics import ood
+from probattn.inference.metrics import ood, regression
 
+ACCURACY = DISPLAY["accuracy"]
 BINS = 15
+EXAMPLES = 200
+"""Largest number of predicted numbers that are drawn."""
 
 
 def reliability(prediction: Prediction) -> Figure:
@@ -100,5 +105,72 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
         ax.set(xlim=(0, 1), xlabel="confidence")
         style.percent(ax.xaxis, ax.yaxis)
     axes[0].set_ylabel("share of each group")
+    style.legend(figure)
+    return figure
+
+
+def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | None:
+    """Draw a box of every run's accuracy over the severities of each corruption (KEP-SVGP paper, Fig. 2).
+
+    Boxes are quartiles, whiskers reach to the smallest and the largest value; a line is the run's mean.
+
+    Args:
+        runs: name → ``CORRUPTION/SEVERITY`` → metrics, unscaled.
+
+    Returns:
+        The figure, or None without runs on corrupted images.
+    """
+    rows = [
+        (label, *name.split("/"), row["accuracy"]) for label, shifted in runs.items() for name, row in shifted.items()
+    ]
+    if not rows:
+        return None
+    frame = pd.DataFrame(rows, columns=["run", "corruption", "severity", "value"])
+    frame["value"] *= ACCURACY.scale
+    names, groups = list(frame["corruption"].unique()), frame.groupby("run", sort=False)
+    figure, (ax,) = style.panels(width=style.WIDTH, height=2.6)
+    width = 0.8 / len(groups)
+    for number, (label, part) in enumerate(groups):
+        colour = style.line_colour(number)
+        values = part.groupby("corruption", sort=False)["value"].apply(list)
+        places = [names.index(name) + width * (number + 0.5) - 0.4 for name in values.index]
+        ink, fill = {"color": style.INK, "lw": 0.8}, {"facecolor": colour, "edgecolor": colour}
+        look = {"showcaps": False, "medianprops": ink, "whiskerprops": ink, "boxprops": fill, "patch_artist": True}
+        ax.boxplot(list(values), positions=places, widths=0.8 * width, whis=(0, 100), manage_ticks=False, **look)
+        ax.axhline(part["value"].mean(), color=colour, lw=0.8, ls="--", zorder=0)
+        ax.plot([], [], color=colour, lw=5, label=style.wrapped(label, 40))
+    ax.set_xticks(range(len(names)), [style.wrapped(name.replace("_", " "), 12) for name in names])
+    ax.tick_params(axis="x", rotation=45 if len(names) > 8 else 0, length=0)
+    ax.set(xlim=(-0.5, len(names) - 0.5), ylabel=heading(ACCURACY))
+    severities = ", ".join(sorted(frame["severity"].unique()))
+    ax.set_title(f"severities {severities}; dashed: the mean of all", **style.TITLE)
+    style.legend(figure, columns=4)
+    return figure
+
+
+def predicted(prediction: Prediction) -> Figure:
+    """Draw mean and central 90 % interval of each prediction against the true number, of many examples some."""
+    chosen = torch.linspace(0, len(prediction) - 1, min(EXAMPLES, len(prediction))).round().long()
+    values = (*regression.interval(prediction, 0.9), prediction.labels, prediction.mean)
+    low, high, truth, mean = (part[chosen].flatten().cpu().double().numpy() for part in values)
+    figure, (ax,) = style.panels(width=4.6, height=3.5)
+    ax.vlines(truth, low, high, color=style.SKY, lw=1, label="90 % interval")
+    ax.plot(truth, mean, ls="", marker="o", ms=3, color=style.BLUE, label="mean")
+    ends = [min(truth.min(), low.min()), max(truth.max(), high.max())]
+    ax.plot(ends, ends, color=style.INK, lw=1, ls="--", label="perfect")
+    ax.set(xlabel="true number", ylabel="prediction")
+    style.legend(figure)
+    return figure
+
+
+def quantiles(prediction: Prediction) -> Figure:
+    """Draw the share of true numbers below each predicted quantile."""
+    levels = regression.QUANTILE_LEVELS
+    shares = regression.shares_below(prediction, prediction.labels, levels)
+    figure, (ax,) = style.panels(width=4.6, height=3.5)
+    ax.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="calibrated")
+    ax.plot(levels.tolist(), shares.flatten().tolist(), color=style.BLUE, label="this run")
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the quantile", ylabel="share of true numbers below")
+    style.percent(ax.xaxis, ax.yaxis)
     style.legend(figure)
     return figure
