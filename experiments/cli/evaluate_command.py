@@ -11,6 +11,14 @@ SHARE = {"min": 0.001, "max": 0.999}
 METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl or, e.g., laplace+temperature."
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers with commas between them, each once."""
+    return tuple(dict.fromkeys(map(int, text.split(","))))
+
+
+Severities = Annotated[tuple, typer.Option(parser=numbers, metavar="N,…", help="Severities of the corruptions.")]
+
+
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them.")],
     data: Data = None,
@@ -21,13 +29,12 @@ def evaluate(
     corruptions: Annotated[
         str, typer.Option(help="standard (15), all (CIFAR-C's 19) or comma-separated names.")
     ] = "standard",
-    severities: Annotated[str, typer.Option(help="Comma-separated severities of the corruptions.")] = "1,2,3,4,5",
+    severities: Severities = "1,2,3,4,5",
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
-    from probattn.experiments.config.validation import SettingsError
     from probattn.experiments.data.images.corruptions import ALL, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import report
@@ -37,11 +44,7 @@ def evaluate(
 
     options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
     names = {"standard": STANDARD, "all": ALL}.get(corruptions) or tuple(split_words([corruptions]))
-    try:
-        levels = tuple(dict.fromkeys(map(int, severities.split(","))))
-    except ValueError as error:
-        raise SettingsError(f"--severities takes numbers from 1 to 5, got {severities!r}") from error
-    options |= {"shift": shift, "corruptions": names, "severities": levels}
+    options |= {"shift": shift, "corruptions": names, "severities": severities}
     options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
@@ -50,12 +53,10 @@ def evaluate(
             show_metrics(comparison_table(table))
         part = report.section(done.result)
         say("\nConclusion", style="bold")
-        for sentence in part.content["conclusion"]:
-            say(sentence)
+        say("\n".join(part.content["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
-        page, title = run / "report.html", f"probattn: {done.result.name}"
         report.save_figures(run / "figures", part)
-        report.write(page, [part], title=title)
-        say(f"report: {page}; all scores: {run / 'scores.csv'}")
+        report.write(run / "report.html", [part], title=f"probattn: {done.result.name}")
+        say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

@@ -14,8 +14,6 @@ Presets = Annotated[list[str] | None, typer.Argument(help="Presets of the models
 List = Annotated[bool, typer.Option("--list", help="List the tables and figures.")]
 Scale = Annotated[Literal["full", "cpu"], typer.Option(help="cpu: reduced, and not compared with the paper.")]
 SEEDS = {"min": 1, "max": terminal.MAX_RUNS, "help": "Runs of each model; default the paper's number, 2 for cpu."}
-Out = Annotated[Path, typer.Option(callback=terminal.check_folder, help="Folder of the runs and results.")]
-Workers = Annotated[int, typer.Option(**terminal.COUNT, help="Runs at a time; default: one per core.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")]
 
 
@@ -26,33 +24,32 @@ def reproduce(
     scale: Scale = "full",
     seeds: Annotated[int | None, typer.Option(**SEEDS)] = None,
     set_: terminal.SettingChanges = None,
-    out: Out = Path("runs/reproduce"),
+    out: terminal.OutFolder = Path("runs/reproduce"),
     data: terminal.Data = None,
-    workers: Workers = terminal.CORES,
+    workers: terminal.Workers = terminal.CORES,
     dry_run: DryRun = False,
 ) -> None:
     """Reproduce a table or figure of the papers: train what is missing, evaluate, and compare with the paper's numbers.
 
     A command that was stopped continues where it was.
     """
-    with terminal.interruptible("the same command continues where it stopped"):
-        from probattn.experiments.studies import paper_comparison, reproduction
+    from probattn.experiments.studies import paper_comparison, reproduction
 
-        if list_ or name is None:
-            _show_entries()
-            return
-        options = {"only": presets or (), "is_reduced": scale == "cpu", "changes": set_ or ()}
-        plan = reproduction.plan(name, out=out, seeds=seeds, data=data, **options)
-        say(plan.title, style="bold")
-        for jobs in plan.jobs.values():
-            say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
-        if dry_run:
-            return
-        cells = paper_comparison.results(plan.cells, reproduction.run(plan, workers=workers, say=say))
-        for block, table in paper_comparison.tables(cells).items():
-            say(f"\n{block}", style="bold")
-            terminal.show_metrics(table)
-        say(f"also in {paper_comparison.write(plan, cells, out)} and .csv")
+    if list_ or name is None:
+        _show_entries()
+        return
+    options = {"only": presets or (), "is_reduced": scale == "cpu", "changes": set_ or ()}
+    plan = reproduction.plan(name, out=out, seeds=seeds, data=data, **options)
+    say(plan.title, style="bold")
+    for jobs in plan.jobs.values():
+        say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
+    if dry_run:
+        return
+    cells = paper_comparison.results(plan.cells, reproduction.run(plan, workers=workers, say=say))
+    for block, table in paper_comparison.tables(cells).items():
+        say(f"\n{block}", style="bold")
+        terminal.show_metrics(table)
+    say(f"also in {paper_comparison.write(plan, cells, out)} and .csv")
 
 
 def _show_entries() -> None:

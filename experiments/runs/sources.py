@@ -41,7 +41,7 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
     if kind is not None and network.kind not in NETWORKS[kind]:
         raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
     if network.kind == "encoder" and network.encoder is None:
-        raise SettingsError("this preset trains a pretrained encoder: name its folder with --encoder FOLDER")
+        raise SettingsError("this preset trains an encoder: name its folder with --set network.encoder=FOLDER")
     if type(data).reader is None:
         options = {"root": root, "seed": data.seed, "limit": data.limit}
         if network.kind == "vit":

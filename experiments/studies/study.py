@@ -19,7 +19,6 @@ from probattn.experiments.evaluation.evaluate import evaluate
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.runs import train
 from probattn.experiments.runs.build import build, generator
-from probattn.experiments.runs.seeds import check_seedless
 from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import CheckpointError, predict, warm_start
@@ -69,7 +68,8 @@ def plan(
         SettingsError: an unknown preset or layer, or changes that are invalid or set the seed.
         NotADirectoryError: ``data`` is no folder, for a preset that takes the folder of the data sets.
     """
-    check_seedless(changes)
+    if any(change.startswith("train.seed=") for change in changes):
+        raise SettingsError("the seeds of a study are 0, 1, …: use --seeds N in place of train.seed")
     variants, kinds = list(_variants(names, layers)), {}
     for change in changes:
         if not any(_suits(change, settings) for _, settings in variants):

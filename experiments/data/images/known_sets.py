@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torchvision.datasets import CIFAR10, CIFAR100
 
+from probattn.experiments.data.dataset import subsample
 from probattn.experiments.data.errors import DatasetError, unknown_name
 from probattn.experiments.data.images.files import check_number, decode_all, read_pixels
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.data.own.examples import class_indices, class_names
 from probattn.experiments.data.own.images import list_images
 from probattn.experiments.data.root import Root, data_root
-from probattn.experiments.data.splits import split, subsample
 
 CIFAR = {"cifar10": ("CIFAR-10", CIFAR10), "cifar100": ("CIFAR-100", CIFAR100)}  # titles and torchvision's classes
 CIFAR_SIZES = {"train": 50_000, "test": 10_000}
@@ -47,15 +47,15 @@ def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = Non
     """
     if name not in NAMES:
         raise ValueError(unknown_name("image data set", name, NAMES))
-    generator = torch.Generator().manual_seed(seed)
+    folder, generator = data_root(root), torch.Generator().manual_seed(seed)
     if name == "digits":
         classes, whole = _read_digits()
         fifth = round(len(whole) / 5)
-        train, valid, test = split(whole, sizes=(len(whole) - 2 * fifth, fifth, fifth), generator=generator)
+        train, valid, test = whole.split(len(whole) - 2 * fifth, fifth, fifth, generator=generator)
     else:
-        classes, whole, test = read_cifar(name, data_root(root))
+        classes, whole, test = read_cifar(name, folder)
         tenth = len(whole) // 10
-        train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
+        train, valid = whole.split(len(whole) - tenth, tenth, generator=generator)
     if limit is not None:
         train, valid = subsample(train, valid, limit=limit, num_classes=len(classes), generator=generator)
     return from_parts(name, classes, train, valid, test, augment=name in CIFAR)

@@ -35,7 +35,7 @@ ROWS = {
     "probattn --help": [["nothing"], ["--nothing"]],
     "--config": [["train"], ["train", "--config", "{tmp}/nowhere.yaml"]],
     # numbers
-    "--seeds": [["train", KEP, "--seeds"], *each(["train", KEP, "--seeds"], "", "nan", "0", "-1", "1.5", BIG)],
+    "--seeds": [["study", "--seeds"], *each(["study", "--seeds"], "", "nan", "0", "-1", "1.5", BIG)],
     "--workers": each(["study", "--workers"], "", "0", BIG),
     "--epochs": [*each(["study", "--epochs"], BIG, "nan"), *each(["demo", "--epochs"], "-1", BIG, "1e3")],
     "--num-samples": each([*EVALUATE, "--num-samples"], "0", BIG, "nan"),
@@ -80,7 +80,7 @@ ROWS = {
     "suffix": each(EXPORT, "{tmp}/x.pt", "{tmp}/x.PT2"),
     "--data": [
         *each([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
-        *each([*EVALUATE, "--data"], "{tmp}/fifo", "{tmp}/new/x"),
+        [*EVALUATE, "--data", "{tmp}/new/x"],
         ["study", "kep-svgp/cifar10-softmax", "--data", "{tmp}/new"],
     ],
     "holds no run": [

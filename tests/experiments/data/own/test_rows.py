@@ -109,7 +109,7 @@ def test_a_csv_file_that_cannot_be_used_is_named_with_its_line(tmp_path, text, w
 
 @pytest.mark.parametrize(
     ("header", "words"),
-    [("text;labels", "'text;labels': .*data.delimiter"), ("a,b", "'a', 'b': .*data.label_column")],
+    [("text;labels", "'text;labels'.*data.delimiter"), ("a,b", "'a', 'b'.*data.label_column")],
 )
 def test_a_missing_column_comes_with_advice(tmp_path, header, words):
     rows = read_parts(write(tmp_path / "a.csv", f"{header}\n{header}\n"), kind="csv")["train"]
