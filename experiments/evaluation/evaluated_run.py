@@ -72,7 +72,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
         scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} was not evaluated: {advice}") from error
-    if not run_stamp(folder).items() <= content["stamp"].items():
+    if not run_stamp(folder).items() <= content.get("stamp", {}).items():
         raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
     return EvaluatedRun(folder, record.name, record.settings, scores, content)
 

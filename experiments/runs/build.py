@@ -17,11 +17,10 @@ from probattn.models import Classifier, PretrainedClassifier, Supervised, Tabula
 
 
 class Loaders(NamedTuple):
-    """Batches of the three parts of a data set; only ``train`` is shuffled and augmented."""
+    """Batches of the training and the validation part; only ``train`` is shuffled and augmented."""
 
     train: Loader
     valid: Loader
-    test: Loader
 
 
 def build(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guide]:
@@ -62,13 +61,13 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
     """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device.
 
-    Texts are validated and tested in the order of their length.
+    Texts are validated in the order of their length.
     """
     options = {"batch_size": settings.data.batch_size, "device": device}
     train = dataset.training(generator=generator(settings), **options)
     if isinstance(dataset, TextDataset):
         options["by_length"] = True
-    return Loaders(train, dataset.batches(dataset.valid, **options), dataset.batches(dataset.test, **options))
+    return Loaders(train, dataset.batches(dataset.valid, **options))
 
 
 def generator(settings: Settings) -> torch.Generator:

@@ -1,7 +1,6 @@
-"""The folder of a run: its lock, its settings, and the digest of its weights."""
+"""The folder of a run: its lock and its settings."""
 
 import contextlib
-import hashlib
 import json
 import platform
 import shlex
@@ -16,7 +15,6 @@ import probattn
 from probattn.experiments.config.presets import preset
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.inference.io import checkpoint
 from probattn.inference.io.files import locked, write_bytes
 
 SETTINGS, WEIGHTS = "settings.json", "best.pt"
@@ -59,11 +57,6 @@ def read_record(folder: Path) -> RunRecord:
         raise SettingsError(f"{path} cannot be used: {error}; restore the file, or train the run again") from error
 
 
-def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 of the weights of a run's best epoch."""
-    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-
-
 def environment(device: str) -> dict[str, str]:
     """Return the versions of the library and of PyTorch, and the hardware of a device."""
     cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
@@ -87,16 +80,6 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
             raise SettingsError(f"{out} holds a run without {changes}: resume it without, or choose another --out")
     elif out.exists() and not (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
-
-
-def epochs_done(folder: Path) -> int:
-    """Return the number of epochs that the run in a folder has finished; 0 if there is no run.
-
-    Raises:
-        CheckpointError: a damaged ``last.pt``.
-    """
-    last = folder / "last.pt"
-    return checkpoint.read(last)["extra"]["epoch"] if last.exists() else 0
 
 
 @contextlib.contextmanager

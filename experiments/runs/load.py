@@ -1,5 +1,6 @@
 """Opening a trained run: its model and guide at their best epoch, with its data set or without."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
-from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record, weights_digest
+from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record
 from probattn.experiments.runs.sources import blank_dataset, load_data
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
@@ -90,7 +91,7 @@ def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
     path = folder / WEIGHTS
     if not path.exists():
         raise CheckpointError(f"{folder} has no {WEIGHTS}: the run has done no epoch; continue with train --resume")
-    content = checkpoint.read(path)
-    run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=weights_digest(folder))
+    content, digest = checkpoint.read(path), hashlib.sha256(path.read_bytes()).hexdigest()
+    run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=digest)
     checkpoint.restore(content, run.model, run.guide, path=path)
     return run

@@ -15,12 +15,6 @@ from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 
-Say = Callable[[str], None]
-
-
-def silent(text: str) -> None:
-    """Say nothing."""
-
 
 def train(
     settings: Settings,
@@ -30,7 +24,7 @@ def train(
     root: Path | None = None,
     resume: bool = False,
     progress: bool = True,
-    say: Say = silent,
+    say: Callable[[str], None] = lambda text: None,
 ) -> History:
     """Train a run into its folder; its warm start, if it has one, first into the subfolder ``warm-start``.
 
@@ -75,19 +69,17 @@ def train(
         broadcast_result(begin)
         if start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-            parts = build.loaders(first, dataset, device=device)[:2]
-            folder = out / "warm-start"
+            parts, folder = build.loaders(first, dataset, device=device), out / "warm-start"
             fit(*start, *parts, options=first.train.options, out=folder, resume=True, progress=progress)
-            report = warm_start(model, folder / "best.pt")
-            carried = f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh"
-            say(f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried}")
+            carried = len(warm_start(model, folder / "best.pt")["carried"])
+            say(f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} weights carried over")
         if is_fresh:
             batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(random_state)
                 model.network.initialise_inducing(batch[0], *batch[2:])
         options = settings.train.options
-        return fit(model, guide, *batches[:2], options=options, out=out, resume=resume, progress=progress)
+        return fit(model, guide, *batches, options=options, out=out, resume=resume, progress=progress)
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:

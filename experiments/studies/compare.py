@@ -13,7 +13,6 @@ from probattn.experiments.evaluation.metric_display import (
     OOD_DISPLAY,
     MetricDisplay,
     displays,
-    format_number,
 )
 from probattn.experiments.evaluation.scores import KEYS, mean_shift
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
@@ -127,18 +126,10 @@ def read(paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, Comparison]]:
 
 
 def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[str, Table]:
-    """Return the tables of comparisons by title; without a comparison, that of the results.
-
-    Means and standard deviations that were stored without their seeds get a column a metric.
-    """
-    if compared:
-        return {title: comparison_table(comparison) for title, comparison in compared.items()}
-    if {"metric", "mean", "std"} <= set(results):
-        mean, std = (results[name].map(format_number) for name in ("mean", "std"))
-        keys = ["set", "run", "method"]
-        lines = results.assign(text=mean + " ± " + std).drop_duplicates([*keys, "metric"])
-        results = lines.pivot(index=keys, columns="metric", values="text").reset_index()
-    return {"Results": plain_table(results.columns, results.itertuples(index=False, name=None))}
+    """Return the tables of comparisons by title; without a comparison, that of the results as they are."""
+    rows = results.itertuples(index=False, name=None)
+    shown = {title: comparison_table(comparison) for title, comparison in compared.items()}
+    return shown or {"Results": plain_table(results.columns, rows)}
 
 
 def to_latex(comparison: Comparison) -> str:

@@ -47,8 +47,8 @@ def describe_columns(cells: pd.DataFrame, columns: Mapping[str, Column]) -> pd.D
     for name, column in columns.items():
         present = [cell for cell in cells[name] if not is_missing(cell)]
         numbers = column.notation.read(present if column.kind == NUMBER else [])
-        are_any = np.isfinite(numbers).any()
-        extent = f"{numbers.min():.6g} to {numbers.max():.6g}" if are_any else f"{len(set(present))} different"
+        numbers = numbers[np.isfinite(numbers)]
+        extent = f"{numbers.min():.6g} to {numbers.max():.6g}" if numbers.size else f"{len(set(present))} different"
         rows.append((name, column.kind, extent, f"{1 - len(present) / len(cells):.0%}", (present or [""])[0][:30]))
     return pd.DataFrame(rows, columns=["column", "kind", "range", "missing", "example"])
 

@@ -15,7 +15,7 @@ from probattn import draws
 from probattn.experiments.config import presets
 from probattn.experiments.data.images.known_sets import load
 from probattn.experiments.evaluation import evaluate
-from probattn.experiments.runs.build import build, loaders
+from probattn.experiments.runs.build import build
 from probattn.experiments.runs.folder import read_record
 from probattn.functional.errors import NumericalError
 from probattn.inference.prediction import predictor
@@ -183,7 +183,7 @@ def test_ten_draws_are_averaged_as_probabilities(kep):
         sites = poutine.trace(guide).get_trace().nodes
     u = sites["network.blocks.1.attention.u"]["value"]
     assert u.shape[:2] == (2, 1)
-    (x, _), *_ = loaders(settings, data, device="cpu").test
+    (x, _), *_ = data.batches(data.test, batch_size=settings.data.batch_size)
     model.eval()
     each = []
     for draw in u[:, 0]:

@@ -84,18 +84,6 @@ def test_ensembles_are_a_group_of_their_own_without_a_baseline():
     assert table.baselines == {"kep": "softmax"}
 
 
-def test_statistics_that_are_stored_without_their_seeds_are_a_table(tmp_path):
-    keys = ("run", "method", "set", "metric", "mean", "std", "n")
-    lines = [
-        ("softmax", "posterior", "test", "accuracy", 0.9, 0.1, 5),
-        ("kep", "posterior", "test", "nll", 0.5, 0.2, 5),
-    ]
-    pd.DataFrame(lines, columns=keys).to_csv(tmp_path / "study.csv", index=False)
-    results, compared = compare.read([tmp_path / "study.csv"])
-    (table,) = compare.tables(results, compared).values()
-    assert table.frame.to_dict("records")[1]["accuracy"] == "0.9 ± 0.1"
-
-
 def test_latex_has_rows_and_paired_intervals():
     results = frame({"softmax": {"posterior": (0.5, 0.7)}, "kep_x": {"posterior": (0.6, 0.9)}})
     text = to_latex(compare_results(results))
