@@ -39,7 +39,7 @@ def train(
     from probattn.experiments.config.data import OwnDataSettings
     from probattn.experiments.config.presets import with_layer
     from probattn.experiments.runs import train as runs
-    from probattn.experiments.runs.folder import epochs_done
+    from probattn.inference.io import checkpoint
 
     name, settings, is_started = _base(preset, config, out=out, resume=resume)
     settings, changes, root = settings if layer is None else with_layer(settings, layer), [*(set_ or ())], None
@@ -55,7 +55,9 @@ def train(
     elif epochs is not None:
         settings = settings.with_total_epochs(epochs)
     folder = out or Path("runs") / name
-    done = epochs_done(folder) if resume else 0  # a damaged checkpoint is refused before anything is written
+    last, done = folder / "last.pt", 0
+    if resume and last.exists():
+        done = checkpoint.read(last)["extra"]["epoch"]  # refuses a damaged file before anything is written
     history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
     if len(history.epochs) == done:
         say(f"{folder} was finished already, after {done} epochs; nothing to do")
