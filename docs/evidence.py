@@ -11,7 +11,7 @@ from probattn.experiments.evaluation.methods import row_label
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots.differences import differences
-from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.plots.style import save_figure
 from probattn.experiments.studies.compare import compare_results
 
 FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
@@ -74,7 +74,7 @@ def comparison() -> Comparison:
     display = {metric: DISPLAY[metric] for metric in METRICS}
     rows = {label: cells(*row) for label, row in ROWS.items()}
     baselines = {label: SOFTMAX[study] for label, (study, *_) in ROWS.items()}
-    return Comparison(display, {"": tuple(ROWS)}, baselines, rows, dict.fromkeys(METRICS, frozenset()))
+    return Comparison(display, {"": tuple(ROWS)}, baselines, rows)
 
 
 if __name__ == "__main__":

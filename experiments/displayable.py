@@ -1,12 +1,6 @@
 """Text of unknown origin, such as names of classes, files and runs, made safe to display."""
 
-import codecs
 import unicodedata
-
-ASCII = {"±": "+-", "×": "x", "–": "-", "−": "-", "…": "...", "↑": "^", "↓": "v", "→": "->", "³": "^3", "\u00a0": " "}
-"""Substitutes of our symbols where an output cannot encode them."""
-ENCODABLE = "probattn.encodable"
-"""Name of the error handler of outputs that displays :data:`ASCII`, or an escape, for what they cannot encode."""
 
 
 def displayable(text: str) -> str:
@@ -23,11 +17,3 @@ def displayable(text: str) -> str:
 
 def _is_visible(character: str) -> bool:
     return character.isprintable() or character in "\u200c\u200d" or unicodedata.category(character) == "Zs"
-
-
-def _encodable(error: UnicodeError) -> tuple[str, int]:
-    text = error.object[error.start : error.end]
-    return "".join(ASCII.get(character, ascii(character)[1:-1]) for character in text), error.end
-
-
-codecs.register_error(ENCODABLE, _encodable)

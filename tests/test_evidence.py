@@ -12,7 +12,7 @@ from scipy import stats
 
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.plots.differences import differences
-from probattn.experiments.plots.svg import to_svg
+from probattn.experiments.plots.style import to_svg
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"

@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,18 +38,10 @@ def measure(section: str, cases: Mapping[str, Step], *, rounds: int, device: str
     for _ in range(rounds):
         for name, timer in timers.items():
             times[name] += timer.blocked_autorange(min_run_time=TURN).times
-    return summary(section, times, peak_mib=peaks, gflop=gflop)
-
-
-def summary(section: str, times: Mapping[str, Sequence[float]], **columns: list[float]) -> pd.DataFrame:
-    """Return the rows of :func:`measure` for seconds by case and the columns that were measured besides."""
     low, median, high = 1e3 * np.array([np.quantile(seconds, [0.25, 0.5, 0.75]) for seconds in times.values()]).T
-    rows = pd.DataFrame({"section": section, "case": list(times), "ms": median, "low": low, "high": high})
-    rows = rows.assign(ratio=rows.ms / rows.ms[0], **columns)
-    if columns:
-        rows["memory_ratio"] = rows.peak_mib / rows.peak_mib[0]
-        rows["gflop_per_s"] = 1e3 * rows.gflop / rows.ms
-    return rows
+    rows = pd.DataFrame({"section": section, "case": list(cases), "ms": median, "low": low, "high": high})
+    rows = rows.assign(ratio=median / median[0], peak_mib=peaks, memory_ratio=np.divide(peaks, peaks[0]))
+    return rows.assign(gflop=gflop, gflop_per_s=1e3 * np.array(gflop) / median)
 
 
 def operations(step: Step) -> int:

@@ -1,12 +1,52 @@
-"""``probattn check-gp`` and ``check-gpu``: closed forms and a GPU against references."""
+"""``probattn bench``, ``check-gp`` and ``check-gpu``: cost, closed forms and a GPU against references."""
 
 import warnings
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
 
-from probattn.experiments.cli.terminal import SEED, fail, say, show_table
+from probattn.experiments.cli.terminal import COUNT, SEED, SettingChanges, fail, say, show_table, writable
+
+Out = Annotated[
+    Path | None,
+    typer.Option(callback=writable, dir_okay=False, metavar="FILE.csv", help="Also write them."),
+]
+Suite = Literal["layers", "scaling", "vit"]
+
+
+def bench(
+    suite: Annotated[Suite, typer.Argument(help="What is measured.")],
+    rounds: Annotated[int, typer.Option(**COUNT, help="Number of turns of each case.")] = 7,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device.")] = "cpu",
+    set_: SettingChanges = None,
+    out: Out = None,
+) -> None:
+    """Benchmark time and memory, as ratios to softmax attention in the same run; the cases take turns.
+
+    layers: forward and backward of a layer. scaling: the same over the number of tokens. vit: training steps of the ViT
+    of CIFAR-10, and its prediction with ten posterior samples; --set changes its settings.
+    """
+    import pandas as pd
+    import torch
+
+    from probattn.experiments.bench.suites import SUITES
+    from probattn.experiments.runs.folder import environment
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("PyTorch finds no GPU here; use --device cpu")
+    torch.manual_seed(0)
+    sections = []
+    for rows in SUITES[suite](rounds=rounds, device=device, changes=set_ or ()):
+        sections.append(rows)
+        shown = rows.drop(columns=["section", "low", "high", "gflop"])
+        say(f"{rows.section[0]}\n{shown.to_string(index=False, float_format='{:,.3f}'.format)}\n")
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            pd.concat(sections).to_csv(out, index=False)
+    say(", ".join(f"{key} {value}" for key, value in environment(device).items()))
 
 
 def check_gp(seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and parameters.")] = 0) -> None:
@@ -15,15 +55,8 @@ def check_gp(seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and 
         warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from linear_operator, which GPyTorch imports
         from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
 
-    errors = gp_check(seed=seed)
-    table = Table("component", "largest relative difference")
-    for name, error in errors.items():
-        table.add_row(name, f"{error:.1e}")
-    show_table(table)
-    wrong = [name for name, error in errors.items() if not error <= TOLERANCE]
-    if wrong:
-        fail(f"these differ from GPyTorch by more than a relative {TOLERANCE:.0e}: {', '.join(wrong)}")
-    say(f"all agree with GPyTorch to a relative {TOLERANCE:.0e}")
+    rows = [(name, f"{error:.1e}", error <= TOLERANCE) for name, error in gp_check(seed=seed).items()]
+    _show("component", f"relative difference from GPyTorch, at most {TOLERANCE:.0e}", rows)
 
 
 def check_gpu() -> None:
@@ -34,10 +67,15 @@ def check_gpu() -> None:
 
     if not torch.cuda.is_available():
         fail("PyTorch finds no GPU here, so there is nothing to check")
-    results = list(checks())
-    table = Table("check", "result", "", title=torch.cuda.get_device_name())
-    for name, result, passed in results:
-        table.add_row(name, result, "ok" if passed else "FAILED")
+    _show("check", f"result on {torch.cuda.get_device_name()}", list(checks()))
+
+
+def _show(what: str, result: str, rows: Sequence[tuple[str, str, bool]]) -> None:
+    """Print names, results and whether they are as expected; fail unless all are."""
+    table = Table(what, result, "")
+    for name, value, passed in rows:
+        table.add_row(name, value, "ok" if passed else "FAILED")
     show_table(table)
-    if not all(passed for *_, passed in results):
-        fail("some checks failed")
+    if failed := [name for name, _, passed in rows if not passed]:
+        fail(f"these checks failed: {', '.join(failed)}")
+    say("all agree")

@@ -8,7 +8,15 @@ import typer
 from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
 
 SHARE = {"min": 0.001, "max": 0.999}
-METHODS = "Also evaluate refit, temperature, mc-dropout, laplace, sv-dkl or, e.g., refit+temperature."
+METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl or, e.g., laplace+temperature."
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers with commas between them, each once."""
+    return tuple(dict.fromkeys(map(int, text.split(","))))
+
+
+Severities = Annotated[tuple, typer.Option(parser=numbers, metavar="N,…", help="Severities of the corruptions.")]
 
 
 def evaluate(
@@ -18,16 +26,16 @@ def evaluate(
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
-    corruptions: Annotated[str, typer.Option(help="standard (15), all (19) or comma-separated names.")] = "standard",
-    severities: Annotated[str, typer.Option(help="Comma-separated severities of the corruptions.")] = "1,2,3,4,5",
+    corruptions: Annotated[
+        str, typer.Option(help="standard (15), all (CIFAR-C's 19) or comma-separated names.")
+    ] = "standard",
+    severities: Severities = "1,2,3,4,5",
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
-    convergence: Annotated[bool, typer.Option(help="Test whether the posterior has converged, by a refit.")] = True,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
-    from probattn.experiments.config.validation import SettingsError
-    from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
+    from probattn.experiments.data.images.corruptions import ALL, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import report
     from probattn.experiments.reporting.tables import comparison_table
@@ -35,12 +43,8 @@ def evaluate(
     from probattn.experiments.studies.compare import comparisons
 
     options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
-    names = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}.get(corruptions) or tuple(split_words([corruptions]))
-    try:
-        levels = tuple(dict.fromkeys(map(int, severities.split(","))))
-    except ValueError as error:
-        raise SettingsError(f"--severities takes numbers from 1 to 5, got {severities!r}") from error
-    options |= {"shift": shift, "corruptions": names, "severities": levels, "convergence": convergence}
+    names = {"standard": STANDARD, "all": ALL}.get(corruptions) or tuple(split_words([corruptions]))
+    options |= {"shift": shift, "corruptions": names, "severities": severities}
     options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
@@ -49,12 +53,10 @@ def evaluate(
             show_metrics(comparison_table(table))
         part = report.section(done.result)
         say("\nConclusion", style="bold")
-        for sentence in part.content["conclusion"]:
-            say(sentence)
+        say("\n".join(part.content["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
-        page, title = run / "report.html", f"probattn: {done.result.name}"
-        report.save_figures(run / "figures", done.result)
-        report.write(page, [part], title=title)
-        say(f"report: {page}; all scores: {run / 'scores.csv'}")
+        report.save_figures(run / "figures", part)
+        report.write(run / "report.html", [part], title=f"probattn: {done.result.name}")
+        say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

@@ -8,19 +8,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from probattn.experiments.cli import checks, demo, evaluate_command, export, predict, reproduce, study_command
-from probattn.experiments.cli.bench import bench
-from probattn.experiments.cli.presets_command import presets
+from probattn.experiments.cli import checks, deployment, evaluate_command, reproduce, study_command, train_command
 from probattn.experiments.cli.terminal import fail
-from probattn.experiments.cli.train_command import train
-from probattn.experiments.runs.environment import keep_memory
 
 # Messages of PyTorch's errors where memory does not suffice.
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
 COMMANDS = (
-    *(train, evaluate_command.evaluate, predict.predict, demo.demo, presets),
-    *(study_command.compare, study_command.study),
-    *(checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
+    *(train_command.presets, train_command.train, evaluate_command.evaluate),
+    *(deployment.predict, deployment.export, study_command.study, study_command.compare, study_command.demo),
+    *(reproduce.reproduce, checks.bench, checks.check_gp, checks.check_gpu),
 )
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
@@ -37,7 +33,6 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 def main() -> NoReturn:
     """Run the command; errors that a user can mend are one message without a traceback."""
-    keep_memory()
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
@@ -48,8 +43,8 @@ def main() -> NoReturn:
         if message is None:
             raise
         fail(message, status=getattr(error, "exit_code", 1))
-    if status == 130:
-        print("stopped", file=sys.stderr)
+    if status == 130:  # Ctrl-C
+        print("stopped; the same command continues where it was, that of train with --resume", file=sys.stderr)
     raise SystemExit(status or 0)
 
 

@@ -1,6 +1,6 @@
-"""``probattn study`` and ``probattn compare``: layers over seeds on any data, and their comparison."""
+"""``probattn study``, ``compare`` and ``demo``: layers over seeds on any data, their comparison, and an example."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,58 +9,76 @@ import typer
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, say, split_words
 
-Out = Annotated[
-    Path, typer.Option(callback=terminal.check_folder, help="Folder of the tables and the figure, or of a study.")
-]
+Epochs = Annotated[int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")]
+Layers = Annotated[str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")]
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 
 
 def compare(
-    results: Annotated[list[Path], typer.Argument(metavar="RUN…", help=RESULTS)], out: Out = Path("runs/comparison")
+    results: Annotated[list[Path], typer.Argument(metavar="RUN…", help=RESULTS)],
+    out: terminal.OutFolder = Path("runs/comparison"),
 ) -> None:
     """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by the same method."""
-    _compare(results, out)
+    from probattn.experiments.studies import compare as comparison
+
+    rows, compared = comparison.read(results)
+    for title, table in comparison.tables(rows, compared).items():
+        say(f"\n{title}", style="bold")
+        terminal.show_metrics(table)
+    comparison.write(out, rows, compared)
+    say(f"results.csv, comparison.md, comparison.tex: {out}")
 
 
 def study(
-    presets: Annotated[list[str] | None, typer.Argument(help="Presets; default digits/softmax.")] = None,
+    presets: Annotated[list[str], typer.Argument(metavar="PRESET…", help="Names from `probattn presets`.")],
     data: Annotated[str | None, typer.Option(metavar="PATH", help="Your data, or the folder of the data sets.")] = None,
     layers: Annotated[str | None, typer.Option(metavar="NAME,…", help="Layers, also package.module:Class.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")] = 5,
     epochs: Annotated[int | None, typer.Option(**COUNT, help="Epochs of each run; default the preset's.")] = None,
     set_: terminal.SettingChanges = None,
-    encoder: terminal.Encoder = None,
     method: Annotated[list[str] | None, typer.Option(help="Methods, or none; default all that suit.")] = None,
     shift: Annotated[bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")] = None,
     ood: Annotated[list[str] | None, typer.Option(help="OOD images, folders or none; default those that suit.")] = None,
-    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")] = terminal.CORES,
-    out: Out = Path("runs/study"),
+    workers: terminal.Workers = terminal.CORES,
+    out: terminal.OutFolder = Path("runs/study"),
 ) -> None:
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
-    with terminal.interruptible("the same command continues where it stopped"):
-        from probattn.experiments.config.presets import digits
-        from probattn.experiments.evaluation.methods import check
-        from probattn.experiments.studies.study import plan, run_study
+    from probattn.experiments.evaluation.methods import check
+    from probattn.experiments.studies.study import plan, run_study
 
-        names = presets or (digits("all") if layers == "all" else ["digits/softmax"])
-        if presets is None and layers is None:
-            layers = "softmax,kep-svgp"
-        chosen = split_words([layers]) if layers not in (None, "all") else []
-        by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
-        by = by and check(by)
-        changes = [*(set_ or ()), *terminal.encoder_change(encoder)]
-        jobs = plan(names, seeds=seeds, epochs=epochs, out=out, changes=changes, layers=chosen, data=data)
-        say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
-        run_study(jobs, workers=workers, say=say, by=by, shift=shift, ood=sets)
-        _compare([job.folder for job in jobs], out)
+    by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
+    by, chosen = by and check(by), split_words(layers and [layers])
+    jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=chosen, data=data)
+    say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
+    run_study(jobs, workers=workers, say=say, by=by, shift=shift, ood=sets)
+    compare([job.folder for job in jobs], out)
 
 
-def _compare(paths: Sequence[Path], out: Path) -> None:
-    from probattn.experiments.studies import compare as comparison
+def demo(
+    out: terminal.OutFolder = Path("runs/demo"),
+    epochs: Epochs = 20,
+    layers: Layers = "softmax,kep-svgp,sparse-cgp",
+    workers: terminal.Workers = terminal.CORES,
+) -> None:
+    """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
+    from probattn.experiments.config import presets
+    from probattn.experiments.reporting import report
+    from probattn.experiments.runs import train
+    from probattn.experiments.studies import study
 
-    results, compared = comparison.read(paths)
-    for title, table in comparison.tables(results, compared).items():
-        say(f"\n{title}", style="bold")
-        terminal.show_metrics(table)
-    comparison.write(out, results, compared)
-    say(f"results.csv, comparison.md, comparison.tex: {out}")
+    options = {"num_samples": 5, "shift": True, "severities": (3,)}
+    planned = study.plan(presets.digits(layers), seeds=1, epochs=epochs, out=out)
+    jobs = [replace(job, options=options) for job in planned]
+    say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
+    for job in jobs:
+        train.check(job.settings, job.folder, resume=True)
+    longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)  # slow layers have a warm start
+    done = {job.folder: result for job, result in study.run_jobs(longest_first, workers=workers, say=say)}
+    results = [done[job.folder] for job in jobs]
+    sections = list(map(report.section, results))
+    for section in sections:
+        say(f"{section.result.name}: {section.content['conclusion'][-1]}")
+    terminal.show_metrics(report.summary_table(results))
+    terminal.show_metrics(report.shift_table(results))
+    report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
+    say(f"report: {out / 'report.html'}")

@@ -1,9 +1,7 @@
-"""Input and output of the command: shared options, folders that can be written, messages and tables."""
+"""Input and output of the command: shared options, places that can be written, messages and tables."""
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -26,48 +24,29 @@ MAX_WORD = 24
 MAX_RUNS = 10_000
 
 
-def existing(path: Path | None) -> Path | None:
-    """Check that the folder or file given with ``--data`` exists, so that no download creates a mistyped one."""
-    if path is not None and not (path.expanduser().is_dir() or path.expanduser().is_file()):
-        raise FileNotFoundError(f"{path} does not exist; correct --data, or create it")
-    return path
-
-
-def check_folder(folder: Path | None) -> Path | None:
-    """Check that ``--out``, or the nearest folder above it that exists, can be written, so that no work is lost.
+def writable(path: Path | None) -> Path | None:
+    """Check that the file or folder ``--out`` can be written, or else the nearest folder above it that exists.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it cannot, which would otherwise be known after hours of work.
     """
-    place = folder
+    place = path.parent if path is not None and path.is_file() else path
     try:
-        str(folder).encode()  # half a surrogate pair stands for a byte that is not UTF-8
+        str(path).encode()  # half a surrogate pair stands for a byte that is not UTF-8
         while place is not None and not os.path.lexists(place):
             place = place.parent
         tempfile.TemporaryFile(dir=place).close()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", "its name is not valid UTF-8")
-        raise ValueError(f"cannot write to {folder} ({reason}); choose another with --out") from error
-    return folder
-
-
-def check_file(path: Path | None) -> None:
-    """Create the folder of the file ``--out``; fail now if the file cannot be written after minutes of work.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    if path is not None:
-        check_folder(path.parent).mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise ValueError(f"cannot write to {path}, which is no regular file; choose another with --out")
+        raise ValueError(f"cannot write to {path} ({reason}); choose another with --out") from error
+    return path
 
 
 DATA = "Existing folder of the data sets, or your own data; default those of the run."
-Data = Annotated[Path | None, typer.Option(callback=existing, help=DATA)]
+Data = Annotated[Path | None, typer.Option(exists=True, help=DATA)]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
-ENCODER = "Pretrained Hugging Face encoder of the finetune presets: network.encoder."
-Encoder = Annotated[str | None, typer.Option(metavar="FOLDER", help=ENCODER)]
+OutFolder = Annotated[Path, typer.Option(callback=writable, file_okay=False, help="Folder of the results.")]
+Workers = Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")]
 SETS = "Conformal sets with the level on average, or in every class, which suits rare classes."
 Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 
@@ -75,11 +54,6 @@ Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 def split_words(values: list[str] | None) -> list[str]:
     """Split the values of an option that is given several times, or once with commas."""
     return [word.strip() for value in values or () for word in value.split(",")]
-
-
-def encoder_change(encoder: str | None) -> list[str]:
-    """Return ``--encoder FOLDER`` as a change of settings."""
-    return [] if encoder is None else [f"network.encoder={encoder}"]
 
 
 def say(text: str, *, style: str = "") -> None:
@@ -109,16 +83,6 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
     """Print an error and exit."""
     Console(stderr=True).print(Text.assemble(("error: ", "bold red"), _lines(message)), soft_wrap=True)
     raise SystemExit(status)
-
-
-@contextmanager
-def interruptible(advice: str) -> Iterator[None]:
-    """Exit with status 130 and advice on how to continue when the user presses Ctrl-C."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        Console(stderr=True).print(f"stopped; {advice}", markup=False, highlight=False, soft_wrap=True)
-        raise SystemExit(130) from None
 
 
 def _lines(text: str) -> str:

@@ -1,13 +1,14 @@
-"""``probattn train``: train a preset, also on one's own data."""
+"""``probattn presets`` and ``train``: list the presets, and train one, also on one's own data."""
 
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Column, Table
 
 from probattn.experiments.cli import terminal
-from probattn.experiments.cli.terminal import COUNT, existing, fail, say
+from probattn.experiments.cli.terminal import COUNT, fail, say, show_table
 
 if TYPE_CHECKING:
     from probattn.experiments.config.settings import Settings
@@ -16,9 +17,12 @@ DATA = "Your file or folder; for presets of named data sets the folder of those,
 LAYER = "Layer: softmax, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.module:Class."
 EPOCHS = "Epochs in all, including a warm start; with --resume also more than before."
 CONFIG = "YAML file of settings; `probattn presets NAME --yaml` prints one."
-SEEDS = {"min": 1, "max": terminal.MAX_RUNS, "help": "Train seeds 0 to N-1 into OUT/seed-0, …."}
 RESUME = "Resume the run in --out; only epochs and train.patience may be raised."
-Out = Annotated[Path | None, typer.Option(callback=terminal.check_folder, help="Folder; default runs/PRESET.")]
+NOTE = """\
+Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then B.
+`probattn presets NAME` lists the settings of one; the first six are for your own data, see docs/your-own-data.md."""
+YAML = "Print the settings as a file for `probattn train --config`."
+Out = Annotated[Path | None, typer.Option(callback=terminal.writable, help="Folder; default runs/PRESET.")]
 
 
 def train(
@@ -29,60 +33,47 @@ def train(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help=CONFIG)] = None,
     out: Out = None,
     set_: terminal.SettingChanges = None,
-    encoder: terminal.Encoder = None,
-    seeds: Annotated[int | None, typer.Option(**SEEDS)] = None,
-    workers: Annotated[int, typer.Option(**COUNT, help="Runs trained at a time with --seeds, one thread each.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
 ) -> None:
     """Train a preset. A run that was stopped at any moment continues with --resume."""
-    with terminal.interruptible("the same command with --resume continues after the last whole epoch"):
-        from probattn.experiments.config.data import OwnDataSettings
-        from probattn.experiments.config.presets import with_layer
-        from probattn.experiments.runs import seeds as sweep
-        from probattn.experiments.runs import train as runs
-        from probattn.experiments.runs.folder import epochs_done
+    from probattn.experiments.config.data import OwnDataSettings
+    from probattn.experiments.config.presets import with_layer
+    from probattn.experiments.runs import train as runs
+    from probattn.inference.io import checkpoint
 
-        changes, root = [*(set_ or ()), *terminal.encoder_change(encoder)], None
-        if seeds is not None:
-            sweep.check_seedless(changes)
-        name, settings, is_started = _base(preset, config, out=out, resume=resume, seeds=seeds)
-        settings = settings if layer is None else with_layer(settings, layer)
-        if data is not None and not settings.data.name.endswith("-hf"):
-            existing(Path(data))
-        if data is not None and isinstance(settings.data, OwnDataSettings):
-            changes.append(f"data.path={data}")
-        elif data is not None:
-            root = Path(data)
-            if root.is_file():
-                fail(f"{data} is a file, and this preset takes the folder of the data sets; correct --data")
-        settings = settings.with_changes(changes)
-        if epochs is not None and is_started:  # the warm start keeps its own
-            settings = settings.with_changes([f"train.epochs={epochs - settings.epochs + settings.train.epochs}"])
-        elif epochs is not None:
-            settings = settings.with_total_epochs(epochs)
-        folder = out or Path("runs") / name
-        options, place = {"name": name, "root": root, "resume": resume, "say": say}, shlex.quote(str(folder))
-        if seeds is not None:
-            sweep.train_seeds(settings, folder, seeds=seeds, workers=workers, **options)
-            say(f"next: probattn evaluate {place}; probattn compare {place}")
-            return
-        done = epochs_done(folder) if resume else 0
-        history = runs.train(settings, folder, **options)
+    name, settings, is_started = _base(preset, config, out=out, resume=resume)
+    settings, changes, root = settings if layer is None else with_layer(settings, layer), [*(set_ or ())], None
+    if data is not None and isinstance(settings.data, OwnDataSettings):
+        changes.append(f"data.path={data}")
+    elif data is not None:
+        root = Path(data)
+        if not root.is_dir():
+            fail(f"{data} is no folder, and this preset takes the folder of the data sets; correct --data")
+    settings = settings.with_changes(changes)
+    if epochs is not None and is_started:  # the warm start keeps its own
+        settings = settings.with_changes([f"train.epochs={epochs - settings.epochs + settings.train.epochs}"])
+    elif epochs is not None:
+        settings = settings.with_total_epochs(epochs)
+    folder = out or Path("runs") / name
+    last, done = folder / "last.pt", 0
+    if resume and last.exists():
+        done = checkpoint.read(last)["extra"]["epoch"]  # refuses a damaged file before anything is written
+    history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
     if len(history.epochs) == done:
         say(f"{folder} was finished already, after {done} epochs; nothing to do")
     if history.best_value is None:
         fail("no epoch had a valid value to compare: choose another with --set train.monitor=METRIC")
-    say(f"{sweep.best_epoch(settings, history)}; next: probattn evaluate {place}")
+    best = f"best epoch {history.best_epoch} of {len(history.epochs)}"
+    value = f"valid {settings.train.monitor or 'nll'} {history.best_value:.4f}"
+    say(f"{best}, {value}; next: probattn evaluate {shlex.quote(str(folder))}")
 
 
-def _base(
-    preset: str | None, config: Path | None, *, out: Path | None, resume: bool, seeds: int | None
-) -> tuple[str, "Settings", bool]:
+def _base(preset: str | None, config: Path | None, *, out: Path | None, resume: bool) -> tuple[str, "Settings", bool]:
     """Return the name and settings to start from, and whether they are those of a run that is resumed."""
     from probattn.experiments.config import presets, yaml_files
     from probattn.experiments.runs.folder import SETTINGS, read_record
 
-    folder = (out or Path("runs") / (preset or "")) / ("" if seeds is None else "seed-0")
+    folder = out or Path("runs") / (preset or "")
     if resume and config is None and (folder / SETTINGS).exists():
         record = read_record(folder)
         if preset in (None, record.name):
@@ -94,3 +85,43 @@ def _base(
     if preset not in (None, name):
         fail(f"{config} is for the preset {name}, not {preset}: leave one of the two out")
     return name, presets.preset(name).merged(content), False
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Preset whose settings are listed.")] = None,
+    yaml: Annotated[bool, typer.Option("--yaml", help=YAML)] = False,
+) -> None:
+    """List the presets, or the settings of one with their meanings and choices."""
+    from probattn.experiments.config.presets import PRESETS, preset
+    from probattn.experiments.config.yaml_files import to_yaml
+
+    if name is None:
+        _list_presets(PRESETS)
+    elif yaml:
+        typer.echo(to_yaml(name, preset(name)), nl=False)
+    else:
+        _list_settings(preset(name))
+
+
+def _list_presets(known: "dict[str, Settings]") -> None:
+    table = Table(Column("preset", no_wrap=True), "depth × width, heads", "layer", "in blocks", "epochs")
+    for name, settings in known.items():
+        network, layer, start = settings.network, settings.layer, settings.warm_start
+        shape = "pretrained" if network.kind == "encoder" else f"{network.depth} × {network.dim}, {network.heads}"
+        epochs = f"{start.epochs} + {settings.train.epochs}" if start else f"{settings.train.epochs}"
+        table.add_row(name, shape, layer.name, f"last {layer.last}" if layer.last else "all", epochs)
+    show_table(table)
+    say(NOTE)
+
+
+def _list_settings(settings: "Settings") -> None:
+    from probattn.experiments.config.schema import first_sentence
+    from probattn.experiments.config.settings import describe
+
+    table, described = Table(Column("setting", no_wrap=True), "value", "choices", "meaning"), describe(settings)
+    for key, value in settings.flat().items():
+        meaning, allowed = described.get(key, ("", []))
+        text = str(value).lower() if isinstance(value, bool | None) else str(value)
+        table.add_row(key, text, ", ".join(allowed), first_sentence(meaning))
+    show_table(table)
+    say("Change any with --set SETTING=VALUE, or in the file that --yaml prints.")

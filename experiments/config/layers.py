@@ -2,14 +2,14 @@
 
 import functools
 import inspect
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
 from probattn import families
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.schema import find_object, settings_class
+from probattn.experiments.config.schema import find_object, options_of, settings_class
 from probattn.experiments.config.yaml_files import packaged
 
 
@@ -40,13 +40,13 @@ class Layer:
         """Family of the guide with its initial values."""
         family = families.FAMILIES[self.guide]
         initial = {"init_scale": self.guide_scale, "init_loc": self.init_loc}
-        known = {key: initial[key] for key in initial.keys() & inspect.signature(family).parameters}
-        return functools.partial(family, **{key: value for key, value in known.items() if value is not None})
+        takes = inspect.signature(family).parameters
+        given = {name: value for name, value in initial.items() if name in takes and value is not None}
+        return functools.partial(family, **given)
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
-        common = {field.name for field in fields(Layer)}
-        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in common}
+        options = options_of(self.constructor, self)
         if self.fixed_tokens and "tokens" in inspect.signature(self.constructor).parameters:
             options["tokens"] = tokens
         return functools.partial(self.constructor, **options)

@@ -1,16 +1,14 @@
 """Settings of networks: options of their constructors, and of the tokens of texts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from probattn.experiments.config.data import DataPath
 from probattn.experiments.config.schema import settings_class
-from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.experiments.config.validation import Count, unknown
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
-
-SIZES = ("dim", "depth", "heads", "mlp_dim", "patch_size", "max_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +21,6 @@ class Network:
 
     kind: str
 
-    def __post_init__(self) -> None:
-        # A network without blocks would train, and constructors take the other sizes only after the data are read.
-        sizes = {field.name: getattr(self, field.name) for field in fields(self) if field.name in SIZES}
-        if wrong := [f"network.{name}={value}" for name, value in sizes.items() if not 1 <= value <= 100_000]:
-            raise SettingsError(f"{', '.join(wrong)}: a size is between 1 and 100,000")
-
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderNetwork(Network):
@@ -40,7 +32,7 @@ class EncoderNetwork(Network):
     """
 
     encoder: DataPath | None = None
-    max_length: int = 128
+    max_length: Count = 128
 
 
 # Of these parameters the data set or the layer decides.

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import unknown
 from probattn.experiments.config.yaml_files import packaged
@@ -38,17 +37,6 @@ def preset(name: str) -> Settings:
     return PRESETS[name]
 
 
-def twin(name: str) -> str | None:
-    """Return the softmax baseline of a preset, which differs in the layer alone, or None.
-
-    Args:
-        name: ``PAPER/DATA-LAYER``, or ``digits/LAYER``.
-    """
-    paper, _, rest = name.partition("/")
-    softmax = "digits/softmax" if paper == "digits" else f"{paper}/{rest.partition('-')[0]}-softmax"
-    return softmax if softmax in PRESETS else None
-
-
 def digits(layers: str) -> list[str]:
     """Return the names of the digits presets of some layers.
 
@@ -76,18 +64,17 @@ def with_layer(settings: Settings, name: str) -> Settings:
     """
     if name == settings.layer.name:
         return settings
-    kind, total = settings.network.kind, settings.epochs
+    about, kind, total = packaged("layers").get(name, {}), settings.network.kind, settings.epochs
     is_text = kind in ("text", "encoder")
-    defaults = packaged("layers").get(name, {})
-    options = dict(defaults.get("text" if is_text else kind, {}))
+    layer = {"name": name} | about.get("text" if is_text else kind, {})
     if kind == "encoder":
-        options["last"] = 0 if name == "softmax" else 1
-    rates = {"guide_lr": defaults.get("guide_lr", GUIDE_LR), "alpha_start": defaults.get("alpha_start", 1.0)}
-    train = replace(settings.train, epochs=total, alpha_end=1.0, **rates)
-    changed = replace(settings, layer=layer_class(name)(**options), train=train, warm_start=None)
-    start = 0 if is_text else round(defaults.get("start", 0) * total)
-    if not 0 < start < total:
-        return changed
-    warmup = 0.0 if train.warmup_epochs >= total - start else train.warmup_epochs
-    changed = replace(changed, train=replace(train, epochs=total - start, warmup_epochs=warmup))
-    return changed.merged({"warm_start": {"epochs": start} | defaults.get("warm_start", {})})
+        layer["last"] = 0 if name == "softmax" else 1
+    start = 0 if is_text else round(about.get("start", 0) * total)
+    start = 0 if start == total else start
+    train = {"guide_lr": about.get("guide_lr", GUIDE_LR), "alpha_start": about.get("alpha_start", 1.0)}
+    train |= {"alpha_end": 1.0, "epochs": total - start}
+    if settings.train.warmup_epochs >= total - start:
+        train["warmup_epochs"] = 0.0
+    warm_start = {"epochs": start} | about.get("warm_start", {}) if start else None
+    changes = {"layer": layer, "train": train, "warm_start": warm_start}
+    return replace(settings, warm_start=None).merged(changes)

@@ -8,17 +8,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.validation import CONFIG, SettingsError, unknown
+from probattn.experiments.config.validation import CONFIG, Count, SettingsError, unknown
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
 GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
 # Types of values that settings hold, besides literals, and tuples and dictionaries of them.
 PLAIN = (bool, int, float, str, NoneType)
-ARGUMENT = re.compile(r"^    ([\w, ]+):(?: |$)(.*)")
+# An entry of the section ``Args``: names, and a text whose further lines are indented.
+ARGUMENT = re.compile(r"^    (\w[\w, ]*):(.*(?:\n     .*)*)", re.MULTILINE)
 
 
 def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
@@ -53,8 +54,8 @@ def settings_class(
 ) -> type:
     """Return a frozen data class with the options of constructors, of which later ones may repeat a name.
 
-    An option without a default is required. Options that no file of settings can hold, such as modules, keep the
-    constructor's default.
+    An option without a default is required; if it is an integer, it is a size of at least 1. Options that no file of
+    settings can hold, such as modules, keep the constructor's default.
 
     Args:
         name: name of the class.
@@ -68,7 +69,7 @@ def settings_class(
     """
     annotations: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    texts = meanings(base)
+    texts: dict[str, str] = {}
     for constructor in constructors:
         texts |= meanings(constructor)
         for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
@@ -77,28 +78,33 @@ def settings_class(
             default, empty = parameter.default, parameter.empty
             annotation = plain(type(default) if parameter.annotation is empty else parameter.annotation)
             if annotation not in (None, NoneType):
-                annotations[parameter.name] = annotation
+                annotations[parameter.name] = Count if annotation is int and default is empty else annotation
                 values |= {} if default is empty else {parameter.name: default}
             elif default is empty:
                 raise SettingsError(f"{name}: {parameter.name} has no default, and settings cannot hold its type")
     values |= defaults or {}
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
-    content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts}
+    content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts | meanings(base)}
     return dataclass(type(name, (base,), content), frozen=True, kw_only=True, config=CONFIG)
+
+
+def options_of(constructor: Callable[..., Any], settings: Any) -> dict[str, Any]:
+    """Return those of the settings that are parameters of a constructor."""
+    parameters = inspect.signature(constructor).parameters
+    return {name: value for name, value in vars(settings).items() if name in parameters}
 
 
 def plain(annotation: Any) -> Any:
     """Return the part of a type whose values settings can hold; None if there is none."""
     origin, parts = get_origin(annotation), get_args(annotation)
-    if annotation in PLAIN or origin is Literal:
+    if annotation in PLAIN or origin in (Literal, Annotated):
         return annotation
     if origin in (Union, UnionType):
         usable = [part for part in map(plain, parts) if part is not None]
         return Union[tuple(usable)] if any(part is not NoneType for part in usable) else None  # noqa: UP007
-    if origin in (tuple, list, dict) and all(part is Ellipsis or plain(part) is not None for part in parts):
-        return annotation
-    return None
+    is_plain = origin in (tuple, list, dict) and all(part is Ellipsis or plain(part) is not None for part in parts)
+    return annotation if is_plain else None
 
 
 def choices(annotation: Any) -> list[str]:
@@ -112,17 +118,10 @@ def choices(annotation: Any) -> list[str]:
 
 def meanings(described: Callable[..., Any]) -> dict[str, str]:
     """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases, by parameter."""
-    texts: dict[str, str] = {}
-    for kind in reversed(described.__mro__) if inspect.isclass(described) else (described,):
-        _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")
-        names: list[str] = []
-        for line in section.partition("\n\n")[0].splitlines():
-            if match := ARGUMENT.match(line):
-                names = match[1].split(", ")
-                texts |= dict.fromkeys(names, match[2])
-            else:
-                texts |= {name: f"{texts[name]} {line.strip()}".strip() for name in names}
-    return texts
+    kinds = reversed(described.__mro__) if inspect.isclass(described) else (described,)
+    sections = (inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0] for kind in kinds)
+    entries = (entry for section in sections for entry in ARGUMENT.findall(section))
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 def first_sentence(text: str) -> str:

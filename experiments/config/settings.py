@@ -1,20 +1,19 @@
 """Settings of one run: what a preset holds, ``--set key=value`` and files change, and ``settings.json`` saves."""
 
-import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from probattn import KernelAttention
 from probattn.experiments.config.data import DataSettings, data_class, setting
 from probattn.experiments.config.layers import Layer, layer_class
 from probattn.experiments.config.networks import Network, network_class
-from probattn.experiments.config.schema import choices, meanings, settings_class
+from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
 from probattn.experiments.config.validation import Count, SettingsError, unknown, validation_error
+from probattn.experiments.config.yaml_files import from_text
 from probattn.inference import TrainOptions
 
 
@@ -23,17 +22,17 @@ class TrainSettings(TrainOptions):
     """Training of a run.
 
     Args:
-        class_weights: weights of the classes in the loss: balanced gives rare and frequent classes the same weight in
-            all; a mapping has weights by name of the class, of which others have 1. Metrics have no weights.
+        class_weights: balanced gives rare and frequent classes the same weight in the loss; metrics have no weights.
     """
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
-    class_weights: Literal["balanced"] | dict[str, float] | None = None
+    devices: Annotated[int | str, Field(union_mode="left_to_right")] = 1
+    class_weights: Literal["balanced"] | None = None
 
     @property
     def options(self) -> TrainOptions:
         """Options of :func:`~probattn.inference.fit`, which a checkpoint holds."""
-        return TrainOptions(**{option.name: getattr(self, option.name) for option in fields(TrainOptions)})
+        return TrainOptions(**options_of(TrainOptions, self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +46,12 @@ class _Start:
     epochs: Count
 
 
-class _Text(str):
-    """A value from the command line: YAML, or the text itself."""
-
-
 # The setting of each part that selects its kind, and the function that returns the kind's class.
 SELECTORS = {"data": ("name", data_class), "network": ("kind", network_class), "layer": ("name", layer_class)}
 WarmStartSettings = settings_class("WarmStartSettings", _Start, KernelAttention, leave_out=("dim", "heads"))
 # Classes of the parts of a single kind.
 CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
 PARTS = (*SELECTORS, *CLASSES)
-# Types of values that may stand for themselves as text.
-TEXTS = (_Text, str, int, float)
 LISTING = "`probattn presets NAME` lists all keys"
 
 
@@ -79,8 +72,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.warm_start is not None and self.layer.name == "softmax":
             raise SettingsError("softmax attention cannot start from kernel attention; set warm_start=none")
-        if self.train.class_weights is not None and getattr(self.data, "task", "classes") != "classes":
+        is_regression = getattr(self.data, "task", "classes") == "regression"
+        if is_regression and self.train.class_weights is not None:
             raise SettingsError("train.class_weights are for classes, and data.task is regression")
+        if not is_regression and getattr(self.data, "likelihood", "gaussian") != "gaussian":
+            raise SettingsError("data.likelihood is for numbers: set data.task=regression, or leave it out")
 
     def __reduce__(self) -> tuple:
         """Pickle the values: the classes of the parts are derived, and have no module to be imported from."""
@@ -139,8 +135,8 @@ class Settings:
             part, _, name = key.partition(".")
             if not equals:
                 raise SettingsError(f"--set takes key=value, got {change!r}")
-            none = None if text.lower() == "none" else text
-            nested[part] = (nested.get(part) or {}) | {name: _Text(text)} if name else none
+            value = from_text(text)
+            nested[part] = (nested.get(part) or {}) | {name: value} if name else value
         return self.merged(nested)
 
     def merged(self, nested: Mapping[str, Any]) -> "Settings":
@@ -179,49 +175,29 @@ def _merged(parts: Mapping[str, Any], nested: Mapping[str, Any]) -> Settings:
     for part, values in nested.items():
         if part not in PARTS:
             raise unknown("setting", part, PARTS, listing=LISTING)
-        if part == "warm_start" and values is None:
-            changed[part] = None
-        elif isinstance(values, Mapping):
-            changed[part] = _merged_part(part, parts.get(part), values)
-        else:
+        if not isinstance(values, Mapping) and (part, values) != ("warm_start", None):
             raise SettingsError(f"{part} needs settings below it, such as {part}.NAME; {LISTING}")
+        changed[part] = None if values is None else _merged_part(part, parts.get(part), values)
     return Settings(**changed)
 
 
 def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
     """Return a part of settings with other values; another kind of it if its selector is among them."""
-    selector, class_of = SELECTORS.get(part, (None, None))
-    if selector in changes:
-        kind = class_of(str(changes[selector]))
-    elif value is None and class_of:
-        raise SettingsError(f"settings lack {part}.{selector}")
+    if part in SELECTORS:
+        selector, class_of = SELECTORS[part]
+        kind = class_of(str(changes.get(selector, getattr(value, selector, ""))))
     else:
-        kind = CLASSES.get(part) or type(value)
+        kind = CLASSES[part]
     names = [option.name for option in fields(kind)]
     for name in changes:
         if name not in names:
             raise unknown("setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING)
     current = {} if value is None or (part == "layer" and type(value) is not kind) else vars(value)
     content = {name: current[name] for name in names if name in current}
-    content |= {name: _parsed(text) for name, text in changes.items()}
-    check = TypeAdapter(kind).validate_python
     try:
-        return check(content)
-    except ValidationError as error:  # texts that YAML takes for something else, such as a precision of 32
-        wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
-        content |= {name: str(text) for name, text in changes.items() if name in wrong and type(text) in TEXTS}
-    try:
-        return check(content)
+        return TypeAdapter(kind).validate_python(content | changes)
     except ValidationError as error:
         raise validation_error(part, error) from error
-
-
-def _parsed(value: Any) -> Any:
-    """Return a text of the command line as YAML means it, and other values as they are."""
-    if isinstance(value, _Text):
-        with contextlib.suppress(yaml.YAMLError, ValueError):
-            return None if value.lower() == "none" else yaml.safe_load(value)
-    return value
 
 
 def _scaled(train: TrainSettings, epochs: int) -> TrainSettings:

@@ -1,11 +1,12 @@
-"""Validation of settings by pydantic, with errors of one readable line."""
+"""Types of settings, and their validation by pydantic with errors of one readable line."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from PIL import ImageColor
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
+from probattn.experiments.data.errors import unknown_name
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
 # Configuration of the settings' classes: no unknown keys, finite numbers.
@@ -17,33 +18,39 @@ Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 
+def _columns(names: Any) -> Any:
+    """Split a text with commas between names of columns."""
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+
+
+def _colour(name: str) -> str:
+    """Return the name of a colour that Pillow knows; raise ValueError for others."""
+    ImageColor.getrgb(name)
+    return name
+
+
+# Type of what separates the columns of a file.
+Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
+# Type of names of columns, as a list or with commas between them.
+Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+# Type of a colour, such as ``white`` or ``#rrggbb``.
+Colour = Annotated[str, AfterValidator(_colour)]
+
+
 class SettingsError(ValueError):
     """An unknown preset or key, or an invalid value."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, listing: str) -> SettingsError:
-    """Return the error of an unknown name, which suggests similar ones.
-
-    Args:
-        kind: what the name is of, such as ``"preset"``.
-        name: the unknown name.
-        known: the known names; all are listed if they are few.
-        listing: how to list all of them.
-    """
-    known = list(known)
-    near = get_close_matches(name, known, n=3, cutoff=0.5) or (known if len(known) <= 10 else [])
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
-    return SettingsError(f"unknown {kind} {name!r}; {guess}{listing}")
+    """Return the error of an unknown name; arguments as for :func:`~probattn.experiments.data.errors.unknown_name`."""
+    return SettingsError(unknown_name(kind, name, known, listing=listing))
 
 
 def validation_error(part: str, error: ValidationError) -> SettingsError:
     """Return an error of one line: each wrong key of a part of the settings, what is allowed, and its value."""
-    return SettingsError("; ".join(_problem(part, **problem) for problem in error.errors()))
-
-
-def _problem(part: str, *, loc: tuple[str | int, ...], type: str, msg: str, input: object, **_: object) -> str:
-    if type == "value_error":
-        return msg.removeprefix("Value error, ")
-    value = "" if isinstance(input, dict) else f", got {input!r}"
-    quoted = "; quote yes, no, true and false in YAML where text is meant" if isinstance(input, bool) else ""
-    return f"{'.'.join(map(str, (part, *loc)))}: {msg[0].lower()}{msg[1:]}{value}{quoted}"
+    problems = []
+    for problem in error.errors():
+        key, text = ".".join(map(str, (part, *problem["loc"]))), problem["msg"].removeprefix("Value error, ")
+        value = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
+        problems.append(f"{key}: {text[0].lower()}{text[1:]}{value}" if problem["loc"] else text)
+    return SettingsError("; ".join(problems))

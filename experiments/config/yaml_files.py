@@ -1,11 +1,10 @@
 """Settings as YAML: presets, and what ``probattn presets NAME --yaml`` prints and ``train --config`` reads."""
 
+import contextlib
 import functools
 import json
-from collections.abc import Hashable
 from dataclasses import asdict
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,24 @@ import yaml
 
 from probattn.experiments.config.validation import SettingsError
 
+NULL = ("", "~", "null")  # YAML's spellings of None
 
-class _Loader(yaml.SafeLoader):
-    """Loader that refuses keys that occur twice, of which YAML's would take the last one silently."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is set twice", node.start_mark)
-        return super().construct_mapping(node, deep)
+class TextLoader(yaml.BaseLoader):
+    """Loader of texts, which the types of the settings turn into numbers and truth values: a column may be ``no``."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
+        """Return the text of a node; None for YAML's null without quotes."""
+        text = super().construct_scalar(node)
+        return None if node.style is None and text.lower() in NULL else text
+
+
+def from_text(text: str) -> Any:
+    """Return a value of the command line: a list or mapping in brackets, None for ``none``, or the text itself."""
+    if text.startswith(("[", "{")):
+        with contextlib.suppress(yaml.YAMLError):
+            return yaml.load(text, TextLoader)  # noqa: S506 - it makes texts only
+    return None if text.lower() in (*NULL, "none") else text
 
 
 def to_yaml(name: str, settings: Any) -> str:
@@ -34,22 +41,22 @@ def to_yaml(name: str, settings: Any) -> str:
 
 @functools.cache
 def packaged(name: str) -> dict[str, Any]:
-    """Return the content of a file of this package, ``preset_files/NAME.yaml``."""
-    return read(files("probattn.experiments.config") / "preset_files" / f"{name}.yaml")
+    """Return the content of a file of this package, ``preset_files/NAME.yaml``, with YAML's types."""
+    path = files("probattn.experiments.config") / "preset_files" / f"{name}.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def read(path: Path | Traversable) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     """Read a file of settings: part → setting → value, and the preset's name as ``preset``.
 
     Raises:
         SettingsError: a file that cannot be read, or is no mapping in YAML; names the line.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+        content = yaml.load(path.read_text(encoding="utf-8"), TextLoader)  # noqa: S506 - it makes texts only
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
-        line = f", line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"cannot read {path}{line}: {problem}; correct the file, or --config") from error
+        problem = " ".join(str(error).split())
+        raise SettingsError(f"cannot read {path}: {problem}; correct the file, or --config") from error
     if not isinstance(content, dict):
         raise SettingsError(f"{path} is no mapping; `probattn presets NAME --yaml` prints a file of settings")
     return content

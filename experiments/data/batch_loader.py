@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 Floats = Sequence[float]
 _BATCHES_PER_GROUP = 50
@@ -14,8 +15,8 @@ _BATCHES_PER_GROUP = 50
 class BatchLoader:
     """Loader of batches ``x`` (batch, ...) and ``y`` (batch, ...); the last batch may be smaller.
 
-    All data are on the device. A batch is then one gather, and there are no worker processes to seed. The generator is
-    the only source of randomness: its state at an epoch's first batch determines that epoch bit for bit.
+    Rows and images are on the device. A batch is then one gather, and there are no worker processes to seed. The
+    generator is the only source of randomness: its state at an epoch's first batch determines that epoch bit for bit.
 
     Args:
         inputs: ``(n, ...)``.
@@ -28,14 +29,11 @@ class BatchLoader:
     Attributes:
         num_data: number of examples.
         batch_size, shuffle, generator, device: as given.
-        order: positions in the data of the examples of an epoch that is not shuffled ``(num_data,)``; None if that is
-            the data's own order.
+        order: positions in the data of the examples of an epoch that is not shuffled ``(num_data,)``.
 
     Raises:
         ValueError: there are no examples.
     """
-
-    order: Tensor | None = None
 
     def __init__(
         self,
@@ -51,7 +49,7 @@ class BatchLoader:
             raise ValueError("there are no examples, and so no batches")
         self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
         self.generator = torch.Generator() if generator is None else generator
-        self.device = torch.device(device)
+        self.device, self.order = torch.device(device), torch.arange(len(labels))
         self._inputs, self._labels = inputs.to(device), labels.to(device)
 
     def __len__(self) -> int:
@@ -64,9 +62,8 @@ class BatchLoader:
 
     def _positions(self) -> Sequence[Tensor]:
         """Return the positions of each batch of an epoch, on the CPU."""
-        if self.shuffle:
-            return torch.randperm(self.num_data, generator=self.generator).split(self.batch_size)
-        return (torch.arange(self.num_data) if self.order is None else self.order).split(self.batch_size)
+        order = torch.randperm(self.num_data, generator=self.generator) if self.shuffle else self.order
+        return order.split(self.batch_size)
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         indices = indices.to(self.device, non_blocking=True)
@@ -121,8 +118,7 @@ def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -
 class TextLoader(BatchLoader):
     """Loader of batches: ``x`` int64 (batch, n, ...), ``y`` (batch, ...) and ``mask`` bool (batch, n).
 
-    Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is True for tokens. All
-    tokens are concatenated in one tensor on the device.
+    Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is True for tokens.
 
     A shuffled epoch has batches of similar length: a random order is cut into groups of 50 batches, each group is
     sorted by length and cut into batches, and the batches are shuffled. Otherwise the order is that of the data, or,
@@ -137,10 +133,10 @@ class TextLoader(BatchLoader):
     """
 
     def __init__(self, encoded: Sequence[Tensor], labels: Tensor, *, by_length: bool = False, **options: Any) -> None:
-        super().__init__(torch.cat(list(encoded)).int(), labels, **options)
-        self._lengths = torch.tensor(list(map(len, encoded)))
-        self._starts = self._lengths.cumsum(0) - self._lengths
-        self.order = self._lengths.argsort(stable=True, descending=True) if by_length else None
+        self._encoded, self._lengths = encoded, torch.tensor(list(map(len, encoded)))
+        super().__init__(self._lengths, labels, **options)
+        if by_length:
+            self.order = self._lengths.argsort(stable=True, descending=True)
 
     def _positions(self) -> Sequence[Tensor]:
         if not self.shuffle:
@@ -152,11 +148,8 @@ class TextLoader(BatchLoader):
         return [batches[index] for index in torch.randperm(len(batches), generator=self.generator)]
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        lengths = self._lengths[indices][:, None]
-        steps = torch.arange(int(lengths.max()))
-        mask = steps < lengths
-        positions = (self._starts[indices][:, None] + steps).where(mask, 0)
-        mask, positions, indices = (part.to(self.device, non_blocking=True) for part in (mask, positions, indices))
-        tokens = self._inputs[positions].long()
-        padding = ~mask.view(*mask.shape, *[1] * (tokens.ndim - 2))
-        return tokens.masked_fill_(padding, 0), self._labels[indices], mask
+        lengths, labels = super()._batch(indices)
+        sequences = [self._encoded[index] for index in indices.tolist()]
+        tokens = pad_sequence(sequences, batch_first=True).to(self.device, torch.long, non_blocking=True)
+        mask = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
+        return tokens, labels, mask

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.preprocessing import PREPROCESSING, write_json
@@ -30,12 +30,49 @@ class Part:
 
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""
-        values = (getattr(self, field.name) for field in fields(self))
-        chosen = (
-            part[indices] if isinstance(part, Tensor) else tuple(map(part.__getitem__, indices.tolist()))
-            for part in values
-        )
-        return type(self)(*chosen)
+
+        def take(values: Tensor | tuple) -> Tensor | tuple:
+            return values[indices] if isinstance(values, Tensor) else tuple(values[index] for index in indices.tolist())
+
+        return type(self)(*(take(getattr(self, field.name)) for field in fields(self)))
+
+    def split(self, *sizes: int, generator: Generator) -> tuple[Self, ...]:
+        """Draw disjoint parts, stratified by class, each in the order of the data.
+
+        Args:
+            sizes: numbers of examples, in total no more than all.
+            generator: as for :func:`stratified_order`.
+        """
+        order = stratified_order(self.labels, generator=generator)[: sum(sizes)]
+        return tuple(self.select(part.sort().values) for part in order.split(sizes))
+
+
+def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
+    """Return a random order of the data, int64 (n,), of which every prefix is stratified by class.
+
+    Classes of equal size differ by at most one example in any prefix, and no class is missing from a prefix that is at
+    least as long as the number of classes.
+
+    Args:
+        labels: int64 (n,), not negative.
+        generator: CPU generator; draws one permutation.
+    """
+    order = torch.randperm(len(labels), generator=generator)
+    order = order[labels[order].argsort(stable=True)]
+    classes, sizes = labels[order], labels.bincount()
+    rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[classes]
+    return order[(rank.double() / sizes[classes]).argsort(stable=True)]
+
+
+def subsample(train: Part, valid: Part, *, limit: int, num_classes: int, generator: Generator) -> tuple[Part, ...]:
+    """Keep at most ``limit`` training examples and the same fraction of the validation part, stratified by class.
+
+    At least ``num_classes`` validation examples are kept, if there are as many. A smaller limit keeps a subset of what
+    a larger limit keeps.
+    """
+    sizes = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
+    pairs = zip((train, valid), sizes, strict=True)
+    return tuple(part.split(min(size, len(part)), generator=generator)[0] for part, size in pairs)
 
 
 def digest(*values: Any) -> str:
@@ -74,7 +111,7 @@ class Dataset:
         """Return the loader of training batches, in random order; options of the loader."""
         return self.batches(self.train, shuffle=True, **options)
 
-    def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def sample(self, number: int, *, generator: Generator) -> tuple[Tensor, ...]:
         """Return one batch of ``number`` random training examples, not augmented."""
         chosen = torch.randperm(len(self.train), generator=generator)[:number]
         return next(iter(self.batches(self.train.select(chosen), batch_size=number)))

@@ -35,8 +35,3 @@ def read_json(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise DatasetError(f"{path} is missing or damaged ({error}); restore it, or resume the run") from error
-
-
-def read_preprocessing(folder: Path) -> dict[str, Any]:
-    """Return the preprocessing of a run; raise DatasetError if it is missing or damaged."""
-    return read_json(folder / PREPROCESSING)

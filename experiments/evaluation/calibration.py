@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel
-from scipy.stats import binomtest
 from torch import Tensor
 
+from probattn.experiments.evaluation.example_intervals import share_interval
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
@@ -108,36 +108,37 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
             ``plain sets`` and ``by-class sets`` (coverage and mean size); for numbers ``predicted intervals`` and
             ``conformal intervals`` (coverage and mean width).
         """
-        labels, evaluated = test.labels, {}
+        labels = test.labels
         if test.probs is None:
             ends = {"predicted": regression.interval(test, self.level), "conformal": self.intervals(test)}
-            for kind, (low, high) in ends.items():
-                scores = {"coverage": (low <= labels) & (labels <= high), "width": (high - low).clamp(min=0)}
-                evaluated[f"{kind} intervals"] = _means(scores)
-            return evaluated
+            return {
+                f"{kind} intervals": _means(
+                    coverage=(low <= labels) & (labels <= high), width=(high - low).clamp(min=0)
+                )
+                for kind, (low, high) in ends.items()
+            }
         probs = self.apply(test).probs
         accepted = self.accepts(probs)
         count, wrong = int(accepted.sum()), int((accepted & (probs.argmax(1) != labels)).sum())
-        evaluated["abstention"] = {"accepted": count, "coverage": count / len(labels)}
+        abstention = {"accepted": count, "coverage": count / len(labels)}
         if count:
-            low, high = binomtest(wrong, count).proportion_ci(method="exact")
-            evaluated["abstention"] |= {"risk": wrong / count, "low": float(low), "high": float(high)}
-        for kind in ("plain", "by-class"):
-            sets = self.sets(probs, by_class=kind == "by-class")
-            evaluated[f"{kind} sets"] = _means({"coverage": _covered(sets, labels), "size": sets.sum(1)})
-        return evaluated
+            low, high = share_interval(wrong, count)
+            abstention |= {"risk": wrong / count, "low": low, "high": high}
+        sets = {"plain sets": self.sets(probs), "by-class sets": self.sets(probs, by_class=True)}
+        return {"abstention": abstention} | {
+            kind: _means(coverage=_covered(members, labels), size=members.sum(1)) for kind, members in sets.items()
+        }
 
-    def by_class(self, test: Prediction, classes: Sequence[str]) -> list[dict[str, Any]]:
-        """Return ``class``, ``n``, ``accuracy`` and coverage of both kinds of sets, for classes with test examples."""
+    def by_class(self, test: Prediction, classes: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return ``n``, ``accuracy`` and coverage of both kinds of sets, by class with test examples."""
         probs, labels = self.apply(test).probs, test.labels
         scores = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
         scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
-        masks = {number: labels == number for number in labels.unique().tolist()}
-        return [
-            {"class": classes[number], "n": int(mask.sum())}
-            | _means({key: value[mask] for key, value in scores.items()})
-            for number, mask in masks.items()
-        ]
+        return {
+            classes[number]: {"n": int((labels == number).sum())}
+            | _means(**{key: values[labels == number] for key, values in scores.items()})
+            for number in labels.unique().tolist()
+        }
 
     def save(self, folder: Path) -> None:
         """Write ``calibration.json`` into the folder of a run."""
@@ -164,7 +165,7 @@ def _covered(sets: Tensor, labels: Tensor) -> Tensor:
     return sets.gather(1, labels[:, None]).squeeze(1)
 
 
-def _means(values: dict[str, Tensor]) -> dict[str, float]:
+def _means(**values: Tensor) -> dict[str, float]:
     return {key: value.double().mean().item() for key, value in values.items()}
 
 

@@ -1,22 +1,16 @@
 """Test sets of a run by name: its own parts and other domains, corrupted images, out-of-distribution (OOD) images."""
 
-import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.dataset import Dataset, Part, digest
 from probattn.experiments.data.images import ood_sets as ood_datasets
-from probattn.experiments.data.images.corrupted_sets import corrupted_sets
-from probattn.experiments.data.images.corruptions import STANDARD
+from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, corrupted_sets
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.table_dataset import Table, TableDataset
-from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_dataset import TextDataset
-
-SEVERITIES = (1, 2, 3, 4, 5)
-Dataset = ImageDataset | TextDataset | TableDataset
 
 
 @dataclass(frozen=True)
@@ -26,7 +20,7 @@ class TestSet:
     ``source`` describes where corrupted images are from.
     """
 
-    load: Callable[[], Images | Texts | Table]
+    load: Callable[[], Part]
     digest: Callable[[], str]
     source: str = ""
 
@@ -61,10 +55,11 @@ def eval_sets(
     if (shift or ood) and not isinstance(dataset, ImageDataset):
         raise SettingsError(f"--shift and --ood need images, and {dataset.name} has none: leave them out")
     if shift:
-        source = corrupted_sets(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
-        for name, level in ((name, level) for name in corruptions for level in severities):
-            load, digest = (functools.partial(function, name, level) for function in (source.images, source.digest))
-            sets[f"shift/{name}/{level}"] = TestSet(load, digest, source.source)
+        options = {"root": root, "corruptions": corruptions, "severities": severities}
+        source, images = corrupted_sets(dataset.name, dataset.test, **options)
+        for name, level in itertools.product(corruptions, severities):
+            content = dataset.test.digest, source, name, level
+            sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), partial(digest, *content), source)
     for name in ood:
         for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
             channels, size = dataset.test.images.shape[1:3]
@@ -76,5 +71,5 @@ def eval_sets(
     return sets
 
 
-def _loaded(part: Images | Texts | Table) -> TestSet:
+def _loaded(part: Part) -> TestSet:
     return TestSet(lambda: part, lambda: part.digest)

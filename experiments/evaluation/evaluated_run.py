@@ -1,23 +1,27 @@
-"""Evaluated runs, read from their folders: refused if a run has changed since, or if two cannot be compared."""
+"""Evaluated runs in their folders: scores and predictions, refused if a run has changed, or two cannot be compared."""
 
 import hashlib
-import itertools
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyro.distributions as dist
+import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation import predictions
-from probattn.experiments.evaluation.calibration import CALIBRATION
-from probattn.experiments.runs.folder import read_record
+from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, read_record
 from probattn.inference import Prediction
+from probattn.inference.io.files import read_archive, write_archive
+from probattn.inference.prediction.mixture import innermost, values
+from probattn.inference.prediction.result import PER_EXAMPLE
 
 EVALUATION, SCORES = "evaluation.json", "scores.csv"
+LAWS = {"Normal": ("loc", "scale"), "StudentT": ("df", "loc", "scale")}
+"""Likelihoods of numbers whose parameters are stored; predictions with others are made anew each time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,23 +47,17 @@ class EvaluatedRun:
         """Seed of the training."""
         return self.settings.train.seed or 0
 
-    @property
-    def draws(self) -> dict[str, int]:
-        """Number and seed of the posterior samples of the scores."""
-        return {name: self.content["options"][name] for name in ("num_samples", "seed")}
-
     def predictions(self, names: Collection[str], method: str) -> dict[str, Prediction]:
         """Return the stored predictions by a method on those of some test sets that the scores were computed from."""
-        common = {"files": self.content["files"], **self.draws}
-        keys = {name: common | {"digest": digest} for name, digest in self.content["data"].items() if name in names}
-        stored = {name: predictions.load(self.folder, method, name, key=key) for name, key in keys.items()}
+        stamps = {name: self.content["stamp"] | {"data": digest} for name, digest in self.content["data"].items()}
+        files = {name: prediction_file(self.folder, method, name) for name in stamps if name in names}
+        stored = {name: load_prediction(file, stamp=stamps[name]) for name, file in files.items()}
         return {name: prediction for name, prediction in stored.items() if prediction is not None}
 
 
-def file_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of the files that define a run: its weights, its settings, and its preprocessing."""
-    files = (path for path in sorted(folder.glob("*.json")) if path.name not in (EVALUATION, CALIBRATION))
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "best.pt", *files)}
+def run_stamp(folder: Path) -> dict[str, Any]:
+    """Return the SHA-256 of a run's weights and of its settings, on which all its predictions depend."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, SETTINGS)}
 
 
 def read_evaluated_run(folder: Path) -> EvaluatedRun:
@@ -74,7 +72,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
         scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} was not evaluated: {advice}") from error
-    if not content["files"].items() <= file_digests(folder).items():
+    if not run_stamp(folder).items() <= content.get("stamp", {}).items():
         raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
     return EvaluatedRun(folder, record.name, record.settings, scores, content)
 
@@ -87,11 +85,47 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
     Raises:
         SettingsError: two runs that cannot be compared; says in what they differ.
     """
-    for one, other in itertools.combinations(runs, 2):
-        mine, theirs = (run.draws | run.content["data"] | {"valid": ""} for run in (one, other))
-        shifts = [{name for name in data if name.startswith("shift/")} for data in (mine, theirs)]
-        names = mine.keys() & theirs.keys() | (set.union(*shifts) if all(shifts) else set())
-        differing = sorted(name for name in names if mine.get(name) != theirs.get(name))
-        if differing:
-            which = f"{one.folder} and {other.folder} were evaluated on other {', '.join(differing[:3])}"
-            raise SettingsError(f"{which}: evaluate both on the same data with the same options")
+    first: dict[str, tuple[object, Path]] = {}
+    for run in runs:
+        shifts = {name for name in run.content["data"] if name.startswith("shift/")}
+        draws = {name: run.content["stamp"][name] for name in ("num_samples", "seed")}
+        for name, value in (draws | run.content["data"] | ({"corruptions": shifts} if shifts else {})).items():
+            expected, other = first.setdefault(name, (value, run.folder))
+            if value != expected and name != "valid":
+                which = f"{other} and {run.folder} were evaluated on other {name}"
+                raise SettingsError(f"{which}: evaluate both on the same data with the same options")
+
+
+def prediction_file(run: Path, method: str, name: str) -> Path:
+    """Return the file of a prediction by a method on a test set, ``RUN/predictions/METHOD/SET.pt``."""
+    return run / "predictions" / method / f"{name}.pt"
+
+
+def load_prediction(file: Path, *, stamp: Mapping[str, Any]) -> Prediction | None:
+    """Return a stored prediction with this stamp; None without a file, or if it is damaged."""
+    try:
+        content = read_archive(file)
+        laws = [getattr(dist, law)(**parameters).to_event(1) for law, parameters in content["laws"].items()]
+        return Prediction(components=tuple(laws), **content["fields"]) if content["stamp"] == dict(stamp) else None
+    except Exception:  # of many types; what is not there is predicted
+        return None
+
+
+def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, Any]) -> None:
+    """Write a prediction, unless its likelihood is none of :data:`LAWS`.
+
+    Args:
+        file: its file.
+        prediction: the prediction.
+        stamp: what it depends on: :func:`run_stamp`, and the digest of the examples.
+    """
+    parts, laws = prediction.components, {}
+    if parts:
+        law = type(innermost(parts[0])).__name__
+        if law not in LAWS:
+            return
+        laws[law] = {name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS[law]}
+    tensors = {name: getattr(prediction, name) for name in PER_EXAMPLE}
+    fields = {name: value if value is None else value.cpu() for name, value in tensors.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_archive(file, {"stamp": dict(stamp), "laws": laws, "fields": fields}, tag="part")

@@ -1,65 +1,86 @@
 """Uncertainty methods that a trained run can be evaluated with, by name; ``laplace+temperature`` is one on another."""
 
-import functools
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from probattn.experiments.config.validation import SettingsError, unknown
-from probattn.experiments.evaluation.guide_convergence import refitted
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.runs.load import TrainedRun
-from probattn.experiments.runs.sources import Part
 from probattn.guides import Guide
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
 from probattn.inference.imports import MissingExtraError
-from probattn.inference.methods.features import Features, features
+from probattn.inference.methods.features import FeaturePredictor, features
 from probattn.inference.methods.gp_readout import with_gp_readout
 from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.prediction.predictor import Predictor
 from probattn.models import Supervised
+from probattn.models.blocks import Transformer
+
+
+class Method(NamedTuple):
+    """An uncertainty method.
+
+    Args:
+        title: its name in tables.
+        make: function from the posterior predictive to the method's predictor, before its fit.
+        of_numbers: True if it also predicts numbers; all methods predict classes.
+        parts: parts of the data that it is fitted to.
+    """
+
+    title: str
+    make: Callable[[PosteriorPredictive], Predictor]
+    of_numbers: bool = False
+    parts: tuple[str, ...] = ("train",)
+
+
+class _AnchoredReadout(NamedTuple):
+    """GPs on all depths of a transformer of this library, or on the last features of another network."""
+
+    predictor: PosteriorPredictive
+
+    def fit(self, train: Iterable, valid: Iterable) -> PosteriorPredictive:
+        """Return the fitted predictor."""
+        depths = "all" if isinstance(self.predictor.model.network, Transformer) else "last"
+        return with_gp_readout(self.predictor, train, valid, depths=depths)
+
 
 POSTERIOR, ENSEMBLE = "posterior", "ensemble"
-LAST_LAYER = {"laplace": Laplace, "sv-dkl": SVDKL}
-TITLES = {
-    POSTERIOR: "",
-    "refit": "guide refitted",
-    "mc-dropout": "MC dropout",
-    "laplace": "KFLLLA",
-    "sv-dkl": "SV-DKL",
-    "anchored": "anchored readout",
-    "temperature": "temperature scaling",
+METHODS = {
+    POSTERIOR: Method("", lambda predictor: predictor, of_numbers=True),
+    "temperature": Method("temperature scaling", lambda predictor: predictor),
+    "mc-dropout": Method("MC dropout", MCDropout, of_numbers=True),
+    "laplace": Method("KFLLLA", Laplace),
+    "sv-dkl": Method("SV-DKL", SVDKL),
+    "anchored": Method("anchored readout", _AnchoredReadout, parts=("train", "valid")),
 }
-OF_NUMBERS = (POSTERIOR, "refit", "mc-dropout")
-"""Methods of predictions of numbers; all are of classes."""
-DEFAULT = ("temperature", "mc-dropout", "laplace", "sv-dkl")
-"""Methods of a study of classes besides the posterior predictive."""
 
 
 class Forward:
-    """Forward pass of a run over its data, computed once, from the seed, for all methods that need no other."""
+    """Forward pass of a run over its data from a seed, which all methods share that need no other.
+
+    Attributes:
+        batches: the data.
+        prediction: the posterior predictive, in the order of the batches.
+        features: inputs of the last layer; None for numbers.
+    """
 
     def __init__(self, run: TrainedRun, data: Part, *, num_samples: int, seed: int) -> None:
-        self.predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
-        self.batches, self.seed, self.has_classes = run.batches(data, by_length=True), seed, bool(run.dataset.classes)
+        predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
+        self.batches, self.seed, self.model = run.batches(data, by_length=True), seed, run.model
+        torch.manual_seed(seed)
+        self.features = features(predictor, self.batches) if run.dataset.classes else None
+        self.prediction = self.features.prediction if self.features else predictor.predict(self.batches)
 
-    def seeded(self, function: Callable[[Any], Any]) -> Any:
-        """Return what a function returns of the batches, from the seed."""
-        torch.manual_seed(self.seed)
-        return function(self.batches)
-
-    @functools.cached_property
-    def features(self) -> Features:
-        """Inputs of the last layer, and the posterior predictive."""
-        return self.seeded(functools.partial(features, self.predictor))
-
-    @functools.cached_property
-    def prediction(self) -> Prediction:
-        """The posterior predictive."""
-        return self.features.prediction if self.has_classes else self.seeded(self.predictor.predict)
-
-
-Method = Callable[[Forward], Prediction]
+    def predict(self, method: Predictor) -> Prediction:
+        """Return the prediction of a fitted method, whose own draws start from the seed after that of the pass."""
+        torch.manual_seed(self.seed + 1)
+        if isinstance(method, FeaturePredictor):
+            return method.predict_features(self.features)
+        is_plain = isinstance(method, PosteriorPredictive) and method.model is self.model
+        return self.prediction if is_plain else method.predict(self.batches)
 
 
 def check(names: Iterable[str]) -> tuple[str, ...]:
@@ -71,8 +92,8 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
     """
     for name in names:
         first, *rest = name.split("+")
-        if strange := [part for part in (first, *rest) if part not in TITLES]:
-            raise unknown("method", strange[0], TITLES, listing=f"known: {', '.join(TITLES)}")
+        if strange := [part for part in (first, *rest) if part not in METHODS]:
+            raise unknown("method", strange[0], METHODS, listing=f"known: {', '.join(METHODS)}")
         if rest not in ([], ["temperature"]) or rest == [first]:
             raise SettingsError(f"{name!r}: only temperature can follow a +, on top of another method")
         if first == "laplace" and find_spec("laplace") is None:
@@ -80,75 +101,49 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((POSTERIOR, *names)))
 
 
-def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool, kl_weight: float) -> None:
+def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool) -> None:
     """Check that a method suits a model, before or after its training.
 
     Raises:
-        SettingsError: a method of classes for numbers; ``refit`` without global latent variables or a KL weight above
-            0; ``mc-dropout`` without dropout.
+        SettingsError: a method of classes for numbers; ``mc-dropout`` without dropout.
     """
-    first = name.partition("+")[0]
-    if name not in OF_NUMBERS and not has_classes:
+    if not has_classes and not all(METHODS[part].of_numbers for part in name.split("+")):
         raise SettingsError(f"--method {name} is for classes, and this run predicts numbers: leave it out")
-    if first == "refit" and not (kl_weight and guide.sites):
-        raise SettingsError("--method refit needs global latent variables with a KL weight above 0: leave it out")
-    if first == "mc-dropout":
-        try:
-            MCDropout(PosteriorPredictive(model, guide))
-        except ValueError as error:
-            raise SettingsError(f"--method mc-dropout: {error}, or leave it out") from error
+    try:
+        METHODS[name.partition("+")[0]].make(PosteriorPredictive(model, guide))
+    except ValueError as error:
+        raise SettingsError(f"--method {name}: {error}, or leave it out") from error
 
 
 def row_label(run: str, method: str) -> str:
     """Return the label of a run's row in a table: its name, and the method unless it is the posterior predictive."""
     if method.startswith(ENSEMBLE):
         return f"{run}, {method}"
-    return " + ".join(filter(None, (run, *(TITLES[part] for part in method.split("+")))))
+    titles = (METHODS[part].title if part in METHODS else part for part in method.split("+"))
+    return " + ".join(filter(None, (run, *titles)))
 
 
-def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
-    """Build the method of that name for a run, fitted from the seed if it needs fitting.
+def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Callable[[Forward], Prediction]:
+    """Fit the method of that name to a run from the seed, and return the function that predicts by it.
+
+    Predictions are in the order of the data.
 
     Raises:
         SettingsError: as for :func:`check_model`.
     """
-    common = {"has_classes": bool(run.dataset.classes), "kl_weight": run.settings.train.kl_weight}
-    check_model(name, run.model, run.guide, **common)
+    check_model(name, run.model, run.guide, has_classes=bool(run.dataset.classes))
     torch.manual_seed(seed)
-    method = _fit_base(run, name.partition("+")[0], num_samples)
-    if not name.endswith("temperature"):
-        return method
-    valid = Forward(run, run.dataset.valid, num_samples=num_samples, seed=seed)
-    temperature = fit_temperature(_apply(method, valid))
-    return lambda forward: scale(_apply(method, forward), temperature)
+    predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
+    kind = METHODS[name.partition("+")[0]]
+    parts = (run.batches(getattr(run.dataset, part), by_length=True) for part in kind.parts)
+    method = kind.make(predictor).fit(*parts)
+    temperature = None
+    if name.endswith("temperature"):
+        valid = Forward(run, run.dataset.valid, num_samples=num_samples, seed=seed)
+        temperature = fit_temperature(valid.predict(method))
 
+    def predict(forward: Forward) -> Prediction:
+        prediction = forward.predict(method)[forward.batches.order.argsort()]
+        return prediction if temperature is None else scale(prediction, temperature)
 
-def _fit_base(run: TrainedRun, name: str, num_samples: int) -> Method:
-    if name in LAST_LAYER:
-        predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
-        last_layer = LAST_LAYER[name](predictor).fit(run.batches(run.dataset.train, by_length=True))
-        return lambda forward: last_layer.predict_features(forward.features)
-    if name == "anchored":
-        predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
-        parts = (run.batches(part, by_length=True) for part in (run.dataset.train, run.dataset.valid))
-        anchored = with_gp_readout(predictor, *parts)
-        return lambda forward: forward.seeded(anchored.predict)
-    if name == "mc-dropout":
-        return lambda forward: MCDropout(forward.predictor).predict(forward.batches)
-    if name == "refit":
-        refit = PosteriorPredictive(*refitted(run), num_samples=num_samples)
-        return lambda forward: forward.seeded(refit.predict)
-    return lambda forward: forward.prediction
-
-
-def predict(method: Method, forward: Forward) -> Prediction:
-    """Return the prediction of a method, in the order of the data, by :meth:`TrainedRun.batches`."""
-    prediction, order = _apply(method, forward), forward.batches.order
-    return prediction if order is None else prediction[order.argsort()]
-
-
-def _apply(method: Method, forward: Forward) -> Prediction:
-    """Apply a method; its own draws start from the seed after that of the forward pass."""
-    _ = forward.prediction
-    torch.manual_seed(forward.seed + 1)
-    return method(forward)
+    return predict

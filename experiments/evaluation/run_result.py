@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from torch import Tensor
 
 from probattn.draws import at_mean
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.guide_convergence import run_convergence
 from probattn.experiments.evaluation.scores import nested
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
@@ -33,45 +31,26 @@ class RunResult:
     ``metrics.evaluate`` returns them. A part that the run lacks is an empty container, and the report says so.
     """
 
-    name: str
+    name: str  # with the epochs of a training that was stopped early
     command: str
     settings: dict[str, object]
     metrics: dict[str, float]
     steps: list[dict]  # step, epoch, loss, nll, kl/SITE…, penalty/SITE…, lr
     epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
-    probs: Tensor | None  # (n, classes); None for regression
-    labels: Tensor  # (n,), (n, 1) for regression
-    images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
-    classes: tuple[str, ...]
+    test: Prediction  # of the test part, with its labels
+    data: Part  # the test part: images, texts or rows
+    classes: tuple[str, ...]  # empty for numbers
     spectra: dict[str, Spectrum]  # by layer
-    posterior: list[SiteConvergence]  # of global latent sites; with the gain of refitting, if that was measured
+    posterior: list[SiteConvergence]  # of global latent sites, without a refit
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
-    shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
+    shift: dict[str, dict[str, float]] = field(default_factory=dict)  # CORRUPTION/SEVERITY → metrics
     shift_source: str = ""  # where the corrupted images are from
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
-    by_class: list[dict[str, Any]] = field(default_factory=list)  # class, count, accuracy, coverage, coverage_by_class
+    by_class: dict[str, dict[str, float]] = field(default_factory=dict)  # class → n, accuracy, coverage of both sets
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
-    texts: tuple[str, ...] = ()  # n texts if the data are texts
-    numbers: Prediction | None = None  # predictions of a regression
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
-
-    @property
-    def label(self) -> str:
-        """Name for tables and figures, with the epochs of a run that was stopped early."""
-        return f"{self.name} ({self.unfinished})" if self.unfinished else self.name
-
-    @property
-    def mean_shift(self) -> dict[str, float]:
-        """Mean of each metric over all corruptions and severities; empty without them."""
-        cells = [cell for severities in self.shift.values() for cell in severities.values()]
-        return {key: sum(cell[key] for cell in cells) / len(cells) for key in self.metrics if cells}
-
-    @property
-    def has_predictions(self) -> bool:
-        """True if there is at least one prediction of classes and all probabilities are finite."""
-        return self.probs is not None and len(self.labels) > 0 and bool(self.probs.isfinite().all())
 
 
 def run_result(
@@ -80,7 +59,6 @@ def run_result(
     scores: Mapping[str, Mapping[str, Any]],
     *,
     calibration: Calibration,
-    convergence: bool,
     shift_source: str,
 ) -> RunResult:
     """Gather the result of a run.
@@ -89,7 +67,6 @@ def run_result(
         run: the run.
         predictions, scores: of the posterior predictive, by test set.
         calibration: of the run, with number and seed of the posterior samples.
-        convergence: test whether the posterior has converged.
         shift_source: where corrupted images are from.
     """
     data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
@@ -98,37 +75,29 @@ def run_result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
-    if posterior and convergence:
-        posterior = run_convergence(run, seed=calibration.seed)
-    shift: dict[str, dict[int, dict[str, float]]] = {}
-    for name, values in nested(scores, "shift").items():
-        corruption, severity = name.split("/")
-        shift.setdefault(corruption, {})[int(severity)] = values
+    unfinished = _unfinished(run, epochs)
     done = {"best epoch": run.best_epoch, "num_samples": calibration.num_samples, **run.environment}
     return RunResult(
-        name=run.name,
+        name=f"{run.name} ({unfinished})" if unfinished else run.name,
         command=train_command(run.name, run.settings),
         settings=run.settings.flat() | done,
         metrics={key: value for key, value in scores["test"].items() if key != "n"},
         steps=steps,
         epochs=epochs,
-        probs=test.probs,
-        labels=test.labels,
-        images=data.images if isinstance(data, Images) else torch.empty(0),
-        texts=getattr(data, "texts", ()),
-        numbers=test if test.probs is None else None,
+        test=test,
+        data=data,
         classes=classes,
         spectra=attention_spectra(run.model, run.guide, examples),
         posterior=posterior,
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
-        shift=shift,
+        shift=nested(scores, "shift"),
         shift_source=shift_source,
         decisions=calibration.evaluate(test),
-        by_class=calibration.by_class(test, classes) if classes else [],
+        by_class=calibration.by_class(test, classes) if classes else {},
         domains=nested(scores, "domain"),
         ood=nested(predictions, "ood"),
-        unfinished=_unfinished(run, epochs),
+        unfinished=unfinished,
     )
 
 

@@ -47,6 +47,4 @@ def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
 def mean_shift(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the mean of each metric over all corruptions and severities, by run, seed and method, as set ``shift``."""
     shifted = frame[frame["set"].str.startswith("shift/")].drop(columns=["set"])
-    means = shifted.groupby(["run", "seed", "method"], sort=False).mean().reset_index()
-    means.insert(3, "set", "shift")
-    return means
+    return shifted.groupby(["run", "seed", "method"], sort=False).mean().reset_index().assign(set="shift")

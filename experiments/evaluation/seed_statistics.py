@@ -57,8 +57,6 @@ class Comparison:
         groups: heading → rows in their order; a single heading "" without groups.
         baselines: row → the row that it is compared with; rows without one are left out.
         cells: row → metric → cell.
-        best: metric → the rows with the best displayed mean of their group; none if fewer than two rows of a group
-            have a mean, or if all are equal.
         note: sentences below its table, in addition to those on its numbers.
     """
 
@@ -66,13 +64,24 @@ class Comparison:
     groups: Mapping[str, tuple[str, ...]]
     baselines: Mapping[str, str]
     cells: Mapping[str, Mapping[str, Cell]]
-    best: Mapping[str, frozenset[str]]
     note: str = ""
 
     @property
     def rows(self) -> tuple[str, ...]:
         """All rows, group by group."""
         return tuple(row for group in self.groups.values() for row in group)
+
+    @property
+    def best(self) -> dict[str, frozenset[str]]:
+        """Metric → the rows with the best displayed mean of their group.
+
+        None are best if fewer than two rows of a group have a mean, or if all are equal.
+        """
+        best = {}
+        for key, metric in self.metrics.items():
+            groups = ({row: self.cells[row][key].mean for row in rows} for rows in self.groups.values())
+            best[key] = frozenset().union(*(best_of(means, metric) for means in groups))
+        return best
 
 
 def compare(
@@ -92,13 +101,14 @@ def compare(
     Args:
         scores: row → seed → metric → value, unscaled, as `inference.metrics.evaluate` returns them.
         baselines: row → the row to subtract from it, seed by seed, such as its softmax twin.
-        groups: heading → its rows; the best is marked within a group. None is one group of all rows.
+        groups: heading → its rows; the best is marked within a group, and rows of no group are left out. None is one
+            group of all rows.
         metrics: the columns; None takes those of :data:`COLUMNS` that any row has.
         resampled: values on resampled test examples.
         note: sentences below the table.
 
     Raises:
-        ValueError: nothing to compare, an unknown baseline, or groups that do not hold each row once.
+        ValueError: nothing to compare, or an unknown baseline.
     """
     if metrics is None:
         known = {key for seeds in scores.values() for run in seeds.values() for key in run}
@@ -110,19 +120,8 @@ def compare(
         if row not in scores or baseline not in scores or row == baseline:
             raise ValueError(f"row {row!r} cannot have baseline {baseline!r}: the rows are {', '.join(scores)}")
     groups = {name: tuple(rows) for name, rows in (groups or {"": scores}).items()}
-    if sorted(row for rows in groups.values() for row in rows) != sorted(scores):
-        raise ValueError(f"groups must hold each of {', '.join(scores)} once, got {groups}")
     cells = {row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics} for row in scores}
-    return Comparison(dict(metrics), groups, baselines, cells, best_rows(cells, groups, metrics), note)
-
-
-def best_rows(cells: Mapping, groups: Mapping[str, Sequence[str]], metrics: Mapping[str, MetricDisplay]) -> dict:
-    """Return, by metric, the rows with the best displayed mean of their group."""
-    best = {
-        key: [best_of({row: cells[row][key].mean for row in rows}, metric) for rows in groups.values()]
-        for key, metric in metrics.items()
-    }
-    return {key: frozenset().union(*rows) for key, rows in best.items()}
+    return Comparison(dict(metrics), groups, baselines, cells, note)
 
 
 def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled) -> Cell:

@@ -1,10 +1,9 @@
 """Differences from the baseline with their intervals (a forest plot): a panel per metric, a line per row."""
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from probattn.experiments.evaluation.metric_display import MISSING, MetricDisplay, heading
+from probattn.experiments.evaluation.metric_display import MetricDisplay, heading
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots import style
 
@@ -19,7 +18,7 @@ def differences(comparison: Comparison) -> Figure | None:
     """Draw the difference of each row from its baseline and its interval; None without an interval.
 
     A row is blue where it is better by an interval that excludes 0, orange where it is worse, grey and hollow
-    otherwise. A metric without any interval is left out; a row without a difference has –.
+    otherwise. A metric without any interval is left out.
     """
     rows, cells = [row for row in comparison.rows if row in comparison.baselines], comparison.cells
     metrics = {
@@ -30,19 +29,19 @@ def differences(comparison: Comparison) -> Figure | None:
     if not metrics:
         return None
     names = [style.wrapped(row, 44) for row in rows]
-    height = 0.8 + sum(0.16 + 0.13 * (name.count("\n") + 1) for name in names)
-    labels = 0.068 * max(len(line) for name in names for line in name.split("\n"))
-    size = {"width": 1.9 + labels / min(COLUMNS, len(metrics)), "height": height, "columns": COLUMNS}
-    figure, axes = style.panels(len(metrics), **size, sharey=True)
+    height = 0.8 + 0.16 * len(names) + 0.13 * sum(name.count("\n") + 1 for name in names)
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    width = 1.9 + 0.068 * longest / min(COLUMNS, len(metrics))
+    figure, axes = style.panels(len(metrics), width=width, height=height, columns=COLUMNS, sharey=True)
+    for look in (BETTER, WORSE, OPEN):  # for the legend, in this order
+        axes[0].plot([], [], **look)
     for ax, (key, metric) in zip(axes, metrics.items(), strict=True):
         ax.axvline(0, color=style.INK, lw=0.8, zorder=1)
         ax.grid(axis="y", color=style.PALE, lw=0.4)
         ax.xaxis.set_major_locator(MaxNLocator(4))
         ax.set_title(heading(metric), **style.TITLE)
-        for place, cell in enumerate(cells[row][key] for row in rows):
-            if cell.difference is None:
-                ax.text(0.03, place, MISSING, transform=ax.get_yaxis_transform(), va="center", **style.LABEL)
-                continue
+        shown = [(place, cells[row][key]) for place, row in enumerate(rows) if cells[row][key].difference is not None]
+        for place, cell in shown:
             look = _look(cell, metric)
             ax.plot([metric.scale * cell.difference], [place], **look, zorder=4)
             if cell.low is not None:
@@ -53,7 +52,7 @@ def differences(comparison: Comparison) -> Figure | None:
     baseline = style.wrapped(baselines.pop(), 80) if len(baselines) == 1 else "the baseline of each row"
     note = f"Difference from {baseline}, with its paired 95\u00a0% interval; ↑ higher is better, ↓ lower is better"
     figure.suptitle(note, x=0.01, ha="left", **style.LABEL)
-    style.legend(figure, [Line2D([], [], **look) for look in (BETTER, WORSE, OPEN)])
+    style.legend(figure)
     return figure
 
 

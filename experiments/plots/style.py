@@ -1,16 +1,18 @@
-"""Style shared by all figures: colours, panels without clutter, whole names, a legend below."""
+"""Style shared by all figures: colours, panels without clutter, whole names, a legend below, files for dark screens."""
 
+import io
 import math
 import textwrap
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from matplotlib.artist import Artist
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from probattn.experiments.displayable import displayable
+from probattn.inference.io.files import write_bytes
 
 # The hues of Okabe and Ito's palette, distinguishable with every common colour blindness, as dark as white paper needs.
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#005a9c", "#b83c00", "#009e73", "#c76a9c", "#3f97d3", "#b58900"
@@ -81,16 +83,37 @@ def wrapped(name: str, width: int = 30) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def legend(figure: Figure, handles: Sequence[Artist] | None = None, *, columns: int = 3) -> None:
+def legend(figure: Figure, *, columns: int = 3) -> None:
     """Add a legend below the panels, in at most ``columns`` columns that fit, and make room for it."""
-    if handles is None:
-        named = {str(handle.get_label()): handle for ax in figure.axes for handle in ax.get_legend_handles_labels()[0]}
-        handles = list(named.values())
-    labels = [str(handle.get_label()) for handle in handles]
+    handles = {str(handle.get_label()): handle for ax in figure.axes for handle in ax.get_legend_handles_labels()[0]}
+    labels = list(handles)
     width, height = figure.get_size_inches()
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(columns, len(labels), int(width / (0.07 * longest + 0.65))))
     lines = max(label.count("\n") + 1 for label in labels)
     figure.set_size_inches(width, height + 0.17 * lines * math.ceil(len(labels) / columns))
     look = {"frameon": False, "fontsize": SMALL, "labelcolor": INK, "loc": "outside lower center"}
-    figure.legend(handles=handles, labels=labels, ncols=columns, **look)
+    figure.legend(handles=list(handles.values()), labels=labels, ncols=columns, **look)
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure as SVG, atomically.
+
+    Raises:
+        OSError: it cannot be written; names ``path``.
+    """
+    write_bytes(path, to_svg(figure))
+
+
+def to_svg(figure: Figure) -> bytes:
+    """Return a figure as SVG, whose colours on a dark screen are those of :data:`DARK`."""
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "probattn"}):
+        figure.savefig(file, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
+    rules = [
+        f'[style*="{part}: {light}"] {{{part}: {dark} !important}}'
+        for light, dark in DARK.items()
+        for part in ("fill", "stroke")
+    ]
+    dark = "\n@media (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}</style>"
+    return file.getvalue().replace(b"</style>", dark.encode(), 1)

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probattn.experiments.evaluation.example_intervals import metric_intervals, share_interval
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.reporting import example_statistics as statistics
+from probattn.experiments.reporting.class_statistics import by_class
 from probattn.experiments.reporting.html import render
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
@@ -18,30 +19,29 @@ RESAMPLES = 200
 
 def conclusion(result: RunResult) -> list[str]:
     """Return what a practitioner should know about a run, the most important first; for terminal and report."""
-    numbers = _of_numbers(result) if result.probs is None else _of_classes(result) if result.has_predictions else {}
+    numbers = _of_classes(result) if result.classes else _of_numbers(result)
     terms = [value for step in result.steps for value in step.values() if isinstance(value, float)]
     diverged = not all(map(math.isfinite, terms))
-    states = [site.state for site in result.posterior]
-    text = render("conclusion.txt", result=result, diverged=diverged, states=states, **numbers)
+    text = render("conclusion.txt", result=result, diverged=diverged, **numbers)
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
 def _of_classes(result: RunResult) -> dict[str, object]:
-    probs, labels, count = result.probs.double(), result.labels, len(result.labels)
+    probs, labels, count = result.test.probs.double(), result.test.labels, len(result.test)
     right = int((probs.argmax(-1) == labels).sum())
     risk = metrics.risk_coverage(probs, labels)[1]
     calibrated = probs.multinomial(RESAMPLES, replacement=True, generator=torch.Generator().manual_seed(0)).T
-    classes = statistics.by_class(result)
-    covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage") if "coverage" in classes else classes[:0]
+    classes = by_class(result)
+    least_covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage").to_dict("records")
     return {
         "accuracy": right / count,
         "right": right,
-        "interval": statistics.share_interval(right, count),
+        "interval": share_interval(right, count),
         "largest": classes.loc[classes["examples"].idxmax()],
         "worst": classes[classes["right"] < classes["examples"]][:3].to_dict("records"),
-        "pair": statistics.confused_pairs(result, 1),
+        "mistake": classes.loc[classes["mistakes"].idxmax()],
         "missing": list(classes["class"][classes["examples"] == 0]),
-        "uncovered": [row for row in covered.to_dict("records") if _is_uncovered(row, result)],
+        "uncovered": [row for row in least_covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
         "chance": float(np.quantile([metrics.ece(probs, drawn) for drawn in calibrated], 0.95)),
         "risks": [float(risk[math.ceil(share * count) - 1]) for share in (0.5, 0.8, 1)],
@@ -50,22 +50,22 @@ def _of_classes(result: RunResult) -> dict[str, object]:
 
 def _is_uncovered(row: dict[str, float], result: RunResult) -> bool:
     """Return True if sets hold a class clearly more rarely than all classes on average."""
-    interval = statistics.share_interval(round(row["coverage"] * row["examples"]), row["examples"])
+    interval = share_interval(round(row["coverage"] * row["examples"]), row["examples"])
     return interval[1] < result.decisions["plain sets"]["coverage"]
 
 
 def _of_numbers(result: RunResult) -> dict[str, object]:
-    prediction, labels = result.numbers, result.labels
+    prediction, labels = result.test, result.test.labels
     error, truth = (prediction.mean - labels).double().flatten(), labels.double().flatten()
     low, high = regression.interval(prediction, 0.9)
     covered, count = int(((low <= labels) & (labels <= high)).sum()), len(truth)
     certain = prediction.variance.flatten().argsort()[: math.ceil(0.8 * count)]
     errors = {"rmse": error, "constant": truth - truth.mean(), "certain": error[certain]}
     return {name: _size(part) for name, part in errors.items()} | {
-        "interval": statistics.metric_intervals(result).get("rmse", (math.nan, math.nan)),
+        "interval": metric_intervals(prediction, result.metrics).get("rmse", (math.nan, math.nan)),
         "thirds": [_size(error[part]) for part in truth.argsort().tensor_split(3) if len(part)],
         "covered": covered / count,
-        "bounds": statistics.share_interval(covered, count),
+        "bounds": share_interval(covered, count),
     }
 
 

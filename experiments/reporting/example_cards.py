@@ -4,10 +4,11 @@ import base64
 import io
 import textwrap
 
-import torch
 from torch import Tensor
 from torchvision.transforms.functional import to_pil_image
 
+from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.metric_display import format_number
 from probattn.experiments.evaluation.run_result import RunResult
 
@@ -22,31 +23,31 @@ def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
     An example has its number in the test part, a picture (data URI) and a text, empty without one. Then come the
     true value, the answer, its confidence or standard deviation, and whether it is right.
     """
-    if result.probs is None:
-        error = (result.numbers.mean - result.labels).abs().flatten()
-        orders = {"The largest errors": error, "The most uncertain predictions": result.numbers.variance.flatten()}
+    test = result.test
+    if not result.classes:
+        error = (test.mean - test.labels).abs().flatten()
+        orders = {"The largest errors": error, "The most uncertain predictions": test.variance.flatten()}
     else:
-        confidence, answers = result.probs.max(-1)
-        wrong = confidence.where(answers != result.labels, -1)
-        entropy = torch.special.entr(result.probs.double()).sum(-1)
-        orders = {"The most confident errors": wrong, "The most uncertain answers": entropy}
-    places = {name: values.argsort(descending=True, stable=True)[:COUNT].tolist() for name, values in orders.items()}
+        wrong = test.confidence.where(test.predicted != test.labels, -1)
+        orders = {"The most confident errors": wrong, "The most uncertain answers": test.entropy}
     return {
-        name: [_card(result, number) for number in numbers if orders[name][number] >= 0]
-        for name, numbers in places.items()
+        name: [
+            _card(result, n) for n in values.argsort(descending=True, stable=True)[:COUNT].tolist() if values[n] >= 0
+        ]
+        for name, values in orders.items()
     }
 
 
 def _card(result: RunResult, number: int) -> dict[str, object]:
-    if result.probs is None:
-        true, answer = (format_number(part[number].item()) for part in (result.labels, result.numbers.mean))
-        certainty = f"± {result.numbers.variance[number].item() ** 0.5:.3g}"
+    test = result.test[number]
+    if not result.classes:
+        true, answer = (format_number(part.item()) for part in (test.labels, test.mean))
+        certainty = f"± {test.variance.item() ** 0.5:.3g}"
     else:
-        confidence, place = result.probs[number].max(-1)
-        true, answer = result.classes[result.labels[number]], result.classes[place]
-        certainty = f"{100 * float(confidence):.1f} %"
-    picture = _picture(result.images[number]) if result.images.numel() else ""
-    text = textwrap.shorten(result.texts[number], 160, placeholder=" …") if result.texts else ""
+        true, answer = (result.classes[place] for place in (test.labels, test.predicted))
+        certainty = f"{100 * float(test.confidence):.1f} %"
+    picture = _picture(result.data.images[number]) if isinstance(result.data, Images) else ""
+    text = textwrap.shorten(result.data.texts[number], 160, placeholder=" …") if isinstance(result.data, Texts) else ""
     values = {"true": true, "answer": answer, "certainty": certainty, "is_right": true == answer}
     return {"number": number, "picture": picture, "text": text, **values}
 

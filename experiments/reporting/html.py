@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.metric_display import MISSING, format_number, format_value, heading
-from probattn.experiments.plots.svg import to_svg
+from probattn.experiments.plots.style import to_svg
 
 
 def render(template: str, **content: object) -> str:

@@ -1,23 +1,24 @@
 """Report of evaluated runs: a self-contained HTML page with a conclusion in words, and figures as SVG."""
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
+from probattn.experiments.evaluation.example_intervals import metric_intervals
 from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.plots import classes, model_diagnostics, regression, shift
-from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.evaluation.seed_statistics import compare
+from probattn.experiments.plots import model_diagnostics, prediction_figures
+from probattn.experiments.plots.style import save_figure
+from probattn.experiments.reporting.class_statistics import by_class, confusion
 from probattn.experiments.reporting.conclusion import conclusion
 from probattn.experiments.reporting.example_cards import cards
-from probattn.experiments.reporting.example_statistics import by_class, confused_pairs, confusion, metric_intervals
 from probattn.experiments.reporting.html import render
-from probattn.experiments.reporting.tables import Table, metrics_table
-from probattn.inference import Prediction
+from probattn.experiments.reporting.tables import Table, comparison_table
 from probattn.inference.io.files import write_bytes
 
 CLASSES = 20
@@ -34,17 +35,22 @@ class Section:
 
 def section(result: RunResult) -> Section:
     """Return the part of a report on one run, with its figures drawn."""
-    content: dict[str, Any] = {"conclusion": conclusion(result), "figures": figures(result), "limit": CLASSES}
-    if result.probs is None or result.has_predictions:
-        content |= {"intervals": metric_intervals(result), "displays": displays(result.metrics), "cards": cards(result)}
-    if result.has_predictions:
-        content |= {"classes": by_class(result), "pairs": confused_pairs(result)}
-    content["domains"] = metrics_table([("test data", result.metrics), *result.domains.items()], corner="domain")
-    content["variants"] = metrics_table([*result.variants.items()], corner="each latent variable")
+    content = {
+        "conclusion": conclusion(result),
+        "figures": figures(result),
+        "limit": CLASSES,
+        "intervals": metric_intervals(result.test, result.metrics),
+        "displays": displays(result.metrics),
+        "cards": cards(result),
+        "domains": _table({"test data": result.metrics} | result.domains, corner="domain"),
+        "variants": _table(result.variants, corner="each latent variable") if result.variants else None,
+    }
+    if result.classes:
+        content["classes"] = by_class(result)
     return Section(result, content)
 
 
-def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -> None:
+def write(path: Path, sections: Sequence[Section], *, title: str) -> None:
     """Write a report as one self-contained HTML file, atomically; of several runs their comparison comes first.
 
     Args:
@@ -56,53 +62,64 @@ def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -
     content = {"summary": summary_table(results), "shifted": shift_table(results), "figures": {}}
     if len(results) > 1:
         content["figures"] = shared_figures(results)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(Path(path), render("report.html", title=title, sections=sections, **content).encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, render("report.html", title=title, sections=sections, **content).encode())
 
 
-def save_figures(folder: str | os.PathLike, result: RunResult) -> None:
-    """Save the run's figures as ``folder/NAME.svg``."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, figure in figures(result).items():
-        save_figure(Path(folder) / f"{name}.svg", figure)
+def save_figures(folder: Path, part: Section) -> None:
+    """Save the figures of a run as ``folder/NAME.svg``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in part.content["figures"].items():
+        save_figure(folder / f"{name}.svg", figure)
 
 
 def summary_table(results: Sequence[RunResult]) -> Table:
     """Return a row per run in the papers' scale, the best of several in bold."""
-    return metrics_table([(result.label, result.metrics) for result in results], corner="run")
+    return _table({name: result.metrics for name, result in _numbered(results).items()}, corner="run")
 
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
     """Return the means over corruptions and severities, a row per run; None without runs on corrupted images."""
-    rows = [(result.label, result.mean_shift) for result in results if result.shift]
-    return metrics_table(rows, corner="run, corrupted images") if rows else None
+    shifted = {name: result.shift.values() for name, result in _numbered(results).items() if result.shift}
+    rows = {name: dict(pd.DataFrame(list(values)).mean(skipna=False)) for name, values in shifted.items()}
+    return _table(rows, corner="run, corrupted images") if rows else None
 
 
 def figures(result: RunResult) -> dict[str, Figure]:
     """Draw the figures of a run by name; those that it has nothing for are left out."""
     drawn = shared_figures([result]) | {"training": model_diagnostics.training(result.steps, result.epochs)}
-    if result.has_predictions:
-        drawn["reliability"] = classes.reliability(result.probs, result.labels)
-        if len(result.classes) <= CLASSES:
-            drawn["confusion"] = classes.confusion(confusion(result))
-        if result.ood:
-            drawn["ood"] = classes.ood_confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
-    if result.numbers is not None:
-        drawn["predicted"] = regression.predicted(result.numbers, result.labels)
-        drawn["quantiles"] = regression.quantiles(result.numbers, result.labels)
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    if result.classes:
+        drawn["reliability"] = prediction_figures.reliability(result.test)
+        drawn["confusion"] = prediction_figures.confusion(confusion(result)) if len(result.classes) <= CLASSES else None
+        drawn["ood"] = prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
+    else:
+        drawn |= {
+            "predicted": prediction_figures.predicted(result.test),
+            "quantiles": prediction_figures.quantiles(result.test),
+        }
+    return {name: figure for name, figure in drawn.items() if figure}
 
 
 def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     """Draw the figures that can show several runs, by name; those without content are left out."""
-    labels = [result.label for result in results]
-    names = labels if len(labels) == 1 else [f"{place}. {label}" for place, label in enumerate(labels, 1)]
-    runs = dict(zip(names, results, strict=True))
-    answers = {name: (result.probs, result.labels) for name, result in runs.items() if result.has_predictions}
+    runs = _numbered(results)
+    answers = {name: result.test for name, result in runs.items() if result.classes}
     drawn = {
-        "risk_coverage": classes.risk_coverage(answers) if answers else None,
-        "shift": shift.boxes({name: result.shift for name, result in runs.items()}, metric="accuracy"),
+        "risk_coverage": prediction_figures.risk_coverage(answers) if answers else None,
+        "shift": prediction_figures.boxes({name: result.shift for name, result in runs.items()}),
         "similarity": model_diagnostics.similarity({name: result.similarity for name, result in runs.items()}),
         "spectrum": model_diagnostics.spectrum({name: result.spectra for name, result in runs.items()}),
     }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    return {name: figure for name, figure in drawn.items() if figure}
+
+
+def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:
+    """Return runs by name, several with their numbers, since names can repeat."""
+    return {
+        f"{place}. {result.name}" if results[1:] else result.name: result for place, result in enumerate(results, 1)
+    }
+
+
+def _table(rows: Mapping[str, Mapping[str, float]], *, corner: str) -> Table:
+    """Return a table of metrics, whose best are bold; ``corner`` is the heading of the names."""
+    return replace(comparison_table(compare({name: {0: row} for name, row in rows.items()}), corner=corner), note="")

@@ -19,14 +19,12 @@ TEX = str.maketrans(
 
 
 def terminal(table: Table) -> RichTable:
-    """Return a table for the terminal, which folds names and, on a narrow one, numbers at spaces."""
+    """Return a table for the terminal, whose names and numbers fold."""
     note = Text(displayable(table.note)) if table.note else None
     rich = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=note, caption_justify="left")
     for place, name in enumerate(table.frame.columns):
         heading = displayable(name).replace(" ", "\n", 1) if place else displayable(name)
-        width = max((len(word) for text in table.frame.iloc[:, place] for word in text.split()), default=1)
-        look = {"justify": "right", "min_width": width} if place else {"overflow": "fold"}
-        rich.add_column(Text(heading), **look)
+        rich.add_column(Text(heading), justify="right" if place else "left", overflow="fold")
     for row in table.frame.itertuples(index=False, name=None):
         rich.add_row(*(Text(displayable(text), "bold" if isinstance(text, Bold) else "") for text in row))
     return rich

@@ -1,7 +1,6 @@
-"""Tables of formatted texts in pandas frames, from metrics and from comparisons over seeds."""
+"""Tables of formatted texts in pandas frames, from comparisons over seeds and from other numbers."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -35,31 +34,18 @@ def plain_table(columns: Iterable[str], rows: Iterable[Sequence[object]], *, not
     return Table(pd.DataFrame(texts, columns=list(columns), dtype=object), note)
 
 
-def metrics_table(rows: Sequence[tuple[str, Mapping[str, float]]], *, corner: str, note: str = "") -> Table:
-    """Return a table of the metrics of classes or of numbers in the papers' scale, the best of each column bold.
+def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table:
+    """Return the table of a comparison: mean ± standard deviation, and below it the interval of the difference.
 
-    Args:
-        rows: name and unscaled metrics of each row; a name may occur more than once.
-        corner: heading of the names.
-        note: sentences below the table.
+    ``corner`` is the heading of the names.
     """
-    columns: dict[str, list[str]] = {corner: [name for name, _ in rows]}
-    for key, metric in display.displays({key for _, row in rows for key in row}).items():
-        values = dict(enumerate(row.get(key, math.nan) for _, row in rows))
-        texts = [display.format_value(value, metric.scale) for value in values.values()]
-        best = display.best_of(values, metric)
-        columns[display.heading(metric)] = [Bold(text) if place in best else text for place, text in enumerate(texts)]
-    return Table(pd.DataFrame(columns, dtype=object), note)
-
-
-def comparison_table(comparison: Comparison) -> Table:
-    """Return the table of a comparison: mean ± standard deviation, and below it the interval of the difference."""
     rows: list[list[str]] = []
+    best = comparison.best
     for group, names in comparison.groups.items():
         rows += [[Bold(group), *[""] * len(comparison.metrics)]] if group else []
         for name in names:
             cells = [(comparison.cells[name][key], metric.scale) for key, metric in comparison.metrics.items()]
-            marks = [Bold if name in comparison.best[key] else str for key in comparison.metrics]
+            marks = [Bold if name in best[key] else str for key in comparison.metrics]
             rows.append([name, *(mark(_value(*cell)) for mark, cell in zip(marks, cells, strict=True))])
             if name in comparison.baselines:
                 rows.append([f"minus {comparison.baselines[name]}", *(_difference(*cell) for cell in cells)])
@@ -68,9 +54,9 @@ def comparison_table(comparison: Comparison) -> Table:
     note = "One seed." if seeds == "1" else f"Mean ± standard deviation over {seeds} seeds."
     if comparison.baselines:
         note += f" In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, * where it excludes 0."
-    if any(comparison.best.values()):
+    if any(best.values()):
         note += " The best of each group is bold." if len(comparison.groups) > 1 else " The best is bold."
-    columns = ("method", *map(display.heading, comparison.metrics.values()))
+    columns = (corner, *map(display.heading, comparison.metrics.values()))
     return plain_table(columns, rows, note=f"{note} {comparison.note}".strip())
 
 

@@ -7,26 +7,20 @@ from torch import nn
 
 from probattn import guides
 from probattn.attention.base import LayerFactory
+from probattn.experiments.config.schema import options_of
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.batch_loader import BatchLoader as Loader
-from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.text.text_dataset import TextDataset
-from probattn.experiments.runs.likelihoods import class_weights, regression_likelihood
-from probattn.experiments.runs.sources import Dataset
-from probattn.experiments.runs.sources import load_data as load_data
-from probattn.inference.prediction.predict import GPU_CHUNK_SIZE
+from probattn.experiments.runs.likelihoods import balanced_weights, regression_likelihood
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
-
-# Images of a batch of validation on a GPU.
-MAX_VALIDATION_BATCH = 2048
 
 
 class Loaders(NamedTuple):
-    """Batches of the three parts of a data set; only ``train`` is shuffled and augmented."""
+    """Batches of the training and the validation part; only ``train`` is shuffled and augmented."""
 
     train: Loader
     valid: Loader
-    test: Loader
 
 
 def build(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guide]:
@@ -46,14 +40,15 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
     """Build the model of a run, initialised from ``train.seed``: a classifier, or a regression.
 
     Raises:
-        SettingsError: class weights or a likelihood that do not suit the data.
+        SettingsError: a likelihood that is unknown, or options that it does not take.
     """
     if settings.train.seed is not None:
         torch.manual_seed(settings.train.seed)
     examples = len(dataset.train)
     if dataset.classes:
-        weights = class_weights(settings.train.class_weights, dataset.classes, dataset.train.labels)
-        network = _network(settings, dataset, outputs=len(dataset.classes))
+        classes = len(dataset.classes)
+        weights = balanced_weights(dataset.train.labels, classes=classes) if settings.train.class_weights else None
+        network = _network(settings, dataset, outputs=classes)
         return Classifier(network, num_data=examples, class_weights=weights)
     likelihood, in_units = regression_likelihood(settings.data, mean=dataset.label_mean, std=dataset.label_std)
     units = (dataset.label_mean, dataset.label_std) if in_units else None
@@ -66,16 +61,13 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
     """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device.
 
-    Texts are validated and tested in the order of their length. On a GPU, images are validated in larger batches.
+    Texts are validated in the order of their length.
     """
     options = {"batch_size": settings.data.batch_size, "device": device}
     train = dataset.training(generator=generator(settings), **options)
-    if device == "cuda" and isinstance(dataset, ImageDataset):
-        largest = min(GPU_CHUNK_SIZE // settings.train.num_samples, MAX_VALIDATION_BATCH)
-        options["batch_size"] = max(settings.data.batch_size, largest)
     if isinstance(dataset, TextDataset):
         options["by_length"] = True
-    return Loaders(train, dataset.batches(dataset.valid, **options), dataset.batches(dataset.test, **options))
+    return Loaders(train, dataset.batches(dataset.valid, **options))
 
 
 def generator(settings: Settings) -> torch.Generator:
@@ -99,22 +91,19 @@ def _network(
     """Build a network; ``units`` are the mean and standard deviation that scale the numbers of a table."""
     network, layer = settings.network, settings.layer
     if network.kind == "encoder":
-        options = {"dropout": network.dropout, "pooling": network.pooling, "last": layer.last}
-        encoder = dataset.tokens.network()
-        return PretrainedClassifier(encoder, classes=outputs, attention=layer.factory(None), **options)
-    sizes = {name: getattr(network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
+        parts = {"encoder": dataset.tokens.network(), "attention": layer.factory(None), "last": layer.last}
+        return PretrainedClassifier(classes=outputs, **options_of(PretrainedClassifier, network) | parts)
 
     def attention(tokens: int | None) -> list[LayerFactory]:
         depth = network.depth
         return last(depth if layer.last is None else layer.last, layer.factory(tokens), of=depth)
 
     if network.kind == "tabular":
-        columns = dataset.encoding.sizes
-        return TabularTransformer(columns, outputs=outputs, units=units, attention=attention(len(columns)), **sizes)
+        columns, options = dataset.encoding.sizes, options_of(TabularTransformer, network)
+        return TabularTransformer(columns, outputs=outputs, units=units, attention=attention(len(columns)), **options)
     if network.kind == "text":
-        sizes |= {"classes": outputs, "max_length": network.max_length}
-        return TextTransformer(dataset.tokens.embedding(network.dim), attention=attention(None), **sizes)
+        embedding, options = dataset.tokens.embedding(network.dim), options_of(TextTransformer, network)
+        return TextTransformer(embedding, classes=outputs, attention=attention(None), **options)
     channels, size = dataset.train.images.shape[1:3]
-    sizes |= {"classes": outputs, "image_size": size, "patch_size": network.patch_size, "channels": channels}
-    tokens = (size // network.patch_size) ** 2
-    return ViT(attention=attention(tokens), standardise=network.standardise, **sizes)
+    options = {"classes": outputs, "image_size": size, "channels": channels} | options_of(ViT, network)
+    return ViT(attention=attention((size // network.patch_size) ** 2), **options)

@@ -1,20 +1,21 @@
-"""The folder of a run: its lock, its settings, and the digest of its weights."""
+"""The folder of a run: its lock and its settings."""
 
 import contextlib
-import hashlib
 import json
+import platform
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from probattn.experiments.config.presets import PRESETS
+import torch
+
+import probattn
+from probattn.experiments.config.presets import preset
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.runs.environment import environment
-from probattn.inference.io import checkpoint
-from probattn.inference.io.files import LOCK, locked, write_bytes
+from probattn.inference.io.files import locked, write_bytes
 
 SETTINGS, WEIGHTS = "settings.json", "best.pt"
 
@@ -56,13 +57,15 @@ def read_record(folder: Path) -> RunRecord:
         raise SettingsError(f"{path} cannot be used: {error}; restore the file, or train the run again") from error
 
 
-def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 of the weights of a run's best epoch."""
-    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+def environment(device: str) -> dict[str, str]:
+    """Return the versions of the library and of PyTorch, and the hardware of a device."""
+    cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    hardware = torch.cuda.get_device_name() if device == "cuda" else cpu
+    return {"probattn": probattn.__version__, "torch": torch.__version__, "hardware": hardware}
 
 
 def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
-    """Check that a run of these settings can be trained in a folder; nothing is written.
+    """Check that a run of these settings can be trained in a folder; nothing is written. Hidden files may be there.
 
     Raises:
         FileExistsError: the folder holds other files, or a run while ``resume`` is False.
@@ -73,28 +76,10 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
         started = read_record(out).settings
         if not (settings.train.continues(started.train) and replace(started, train=settings.train) == settings):
-            listed = "; ".join(changes(out, settings))
-            raise SettingsError(f"{out} holds a run of other settings: {listed}; keep them, or choose another --out")
-    elif out.exists() and not (out.is_dir() and all(_is_leftover(path) for path in out.iterdir())):
+            changes = ", ".join(settings.changes_from(started))
+            raise SettingsError(f"{out} holds a run without {changes}: resume it without, or choose another --out")
+    elif out.exists() and not (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
-
-
-def changes(out: Path, settings: Settings) -> list[str]:
-    """Return the settings that differ from those of the run in a folder, as ``key: its → these``."""
-    if not (out / SETTINGS).exists():
-        return []
-    saved, now = read_record(out).settings.flat(), settings.flat()
-    return [f"{key}: {saved.get(key)!r} → {now.get(key)!r}" for key in saved | now if saved.get(key) != now.get(key)]
-
-
-def epochs_done(folder: Path) -> int:
-    """Return the number of epochs that the run in a folder has finished; 0 if there is no run.
-
-    Raises:
-        CheckpointError: a damaged ``last.pt``.
-    """
-    last = folder / "last.pt"
-    return checkpoint.read(last)["extra"]["epoch"] if last.exists() else 0
 
 
 @contextlib.contextmanager
@@ -119,12 +104,6 @@ def claim(
 
 
 def train_command(name: str, settings: Settings) -> str:
-    """Return the ``probattn train`` command of a preset with these settings; all of them for a preset that is gone."""
-    flat = (f"{key}={value}" for key, value in settings.flat().items())
-    differences = settings.changes_from(PRESETS[name]) if name in PRESETS else flat
-    return " ".join(["probattn train", name, *(f"--set {shlex.quote(change)}" for change in differences)])
-
-
-def _is_leftover(path: Path) -> bool:
-    """Return True for files of a process that was killed before it had written its settings."""
-    return path.name == LOCK or path.name.startswith(f".{SETTINGS}.")
+    """Return the ``probattn train`` command of a preset with these settings."""
+    changes = settings.changes_from(preset(name))
+    return " ".join(["probattn train", name, *(f"--set {shlex.quote(change)}" for change in changes)])

@@ -1,16 +1,15 @@
-"""Weights of classes, and likelihoods of regressions in the units of the labels."""
+"""Balanced weights of classes, and likelihoods of regressions in the units of the labels."""
 
 import inspect
-from collections.abc import Mapping, Sequence
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from probattn.experiments.config.data import TableSettings
+from probattn.experiments.config.data import OwnTableSettings
 from probattn.experiments.config.schema import find_object
-from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.experiments.config.validation import SettingsError
 from probattn.functional.dtypes import at_least_float32
 from probattn.models import likelihoods
 
@@ -44,7 +43,7 @@ OURS = (likelihoods.Gaussian, ScaledHeteroscedastic, likelihoods.StudentT)
 KNOWN = dict(zip(("gaussian", "heteroscedastic", "student-t"), OURS, strict=True))
 
 
-def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
+def regression_likelihood(data: OwnTableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
     """Build the likelihood of a table's numbers, and say whether its single output is in the units of the labels.
 
     The initial scale is the standard deviation of the labels. A class of your own has as many outputs as its attribute
@@ -67,23 +66,12 @@ def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> tu
     return likelihood, "scale" in takes and getattr(likelihood, "outputs", 1) == 1
 
 
-def class_weights(choice: str | Mapping[str, float] | None, classes: Sequence[str], labels: Tensor) -> Tensor | None:
-    """Return the weight of each class in the loss, or None.
+def balanced_weights(labels: Tensor, *, classes: int) -> Tensor:
+    """Return the weights n / (K n_c) of K classes in the loss, by which rare and frequent ones have the same in all.
 
     Args:
-        choice: ``balanced`` for n / (K n_c), or weights by class, of which others have 1.
-        classes: names of the K classes.
-        labels: of the n training examples.
-
-    Raises:
-        SettingsError: a weight of an unknown class.
+        labels: of the n training examples, n_c of them of class c.
+        classes: K.
     """
-    if choice is None:
-        return None
-    if choice == "balanced":
-        counts = labels.bincount(minlength=len(classes)).clamp(min=1)
-        return len(labels) / (len(classes) * counts)
-    for name in choice:
-        if name not in classes:
-            raise unknown("class in train.class_weights:", name, classes, listing="name classes of the data")
-    return torch.tensor([float(choice.get(name, 1)) for name in classes])
+    counts = labels.bincount(minlength=classes).clamp(min=1)
+    return len(labels) / (classes * counts)

@@ -1,33 +1,31 @@
 """Opening a trained run: its model and guide at their best epoch, with its data set or without."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from probattn import guides
-from probattn.experiments.config.settings import Settings
+from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
-from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record, weights_digest
-from probattn.experiments.runs.sources import Dataset, Part, blank_dataset, load_data
+from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record
+from probattn.experiments.runs.sources import blank_dataset, load_data
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.models import Supervised
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedRun:
-    """A run's model and guide with the weights of its best epoch, and its data set.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainedRun(RunRecord):
+    """The record of a run, its model and guide with the weights of its best epoch, and its data set.
 
     ``weights`` is the SHA-256 of the file of the weights.
     """
 
     folder: Path
-    name: str
-    settings: Settings
-    environment: dict[str, str]
     dataset: Dataset
     model: Supervised
     guide: guides.Guide
@@ -85,15 +83,15 @@ def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, 
     """Build a run on its device, without its trained weights; ``weights`` is their digest."""
     device = find_device(record.settings.train.accelerator)
     model, guide = (module.to(device) for module in build(record.settings, dataset))
-    about = folder, record.name, record.settings, record.environment
-    return TrainedRun(*about, dataset, model, guide, device=device, best_epoch=epoch, weights=weights)
+    parts = {"dataset": dataset, "model": model, "guide": guide, "device": device}
+    return TrainedRun(**vars(record), **parts, folder=folder, best_epoch=epoch, weights=weights)
 
 
 def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
     path = folder / WEIGHTS
     if not path.exists():
         raise CheckpointError(f"{folder} has no {WEIGHTS}: the run has done no epoch; continue with train --resume")
-    content = checkpoint.read(path)
-    run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=weights_digest(folder))
+    content, digest = checkpoint.read(path), hashlib.sha256(path.read_bytes()).hexdigest()
+    run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=digest)
     checkpoint.restore(content, run.model, run.guide, path=path)
     return run

@@ -3,26 +3,17 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import build
-from probattn.experiments.runs.folder import changes, check_free, claim
+from probattn.experiments.runs.folder import check_free, claim
 from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
-Say = Callable[[str], None]
-
-
-def silent(text: str) -> None:
-    """Say nothing."""
 
 
 def train(
@@ -33,7 +24,7 @@ def train(
     root: Path | None = None,
     resume: bool = False,
     progress: bool = True,
-    say: Say = silent,
+    say: Callable[[str], None] = lambda text: None,
 ) -> History:
     """Train a run into its folder; its warm start, if it has one, first into the subfolder ``warm-start``.
 
@@ -44,7 +35,7 @@ def train(
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
         progress: show a progress bar.
-        say: called with a line of text for each raised setting and each phase.
+        say: called with a line of text for each phase, and a table's columns.
 
     Raises:
         FileExistsError: the folder holds other files, or a run while ``resume`` is False.
@@ -53,8 +44,6 @@ def train(
         CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm start's.
     """
     fabric = check(settings, out, resume=resume)
-    for change in changes(out, settings):
-        say(f"{out}: {change}")
     with fabric.rank_zero_first():
         dataset = load_data(settings, root)
     is_fresh = not (out / "last.pt").exists()
@@ -80,23 +69,21 @@ def train(
         broadcast_result(begin)
         if start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-            parts = build.loaders(first, dataset, device=device)[:2]
-            folder = out / "warm-start"
+            parts, folder = build.loaders(first, dataset, device=device), out / "warm-start"
             fit(*start, *parts, options=first.train.options, out=folder, resume=True, progress=progress)
-            report = warm_start(model, folder / "best.pt")
-            carried = f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh"
-            say(f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried}")
+            carried = len(warm_start(model, folder / "best.pt")["carried"])
+            say(f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} weights carried over")
         if is_fresh:
             batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(random_state)
                 model.network.initialise_inducing(batch[0], *batch[2:])
         options = settings.train.options
-        return fit(model, guide, *batches[:2], options=options, out=out, resume=resume, progress=progress)
+        return fit(model, guide, *batches, options=options, out=out, resume=resume, progress=progress)
 
 
-def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
-    """Connect the processes of torchrun, which is returned, and check the device and the folder.
+def check(settings: Settings, out: Path, *, resume: bool) -> Any:
+    """Connect the processes of torchrun by Lightning's Fabric, which is returned; check the device and the folder.
 
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
@@ -104,10 +91,7 @@ def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
     accelerator, devices = settings.train.accelerator, settings.train.devices
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    try:
-        fabric = make_fabric(accelerator, devices)
-    except TypeError as error:  # of Lightning, which also has errors of values that are readable
-        raise SettingsError(f"train.devices={devices}: {error}") from error
+    fabric = make_fabric(accelerator, devices)
     if fabric.world_size != world().size:
         raise SettingsError(f"train.devices={devices}: torchrun starts a process for each device")
     broadcast_result(lambda: check_free(out, settings, resume=resume))

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from probattn.experiments.runs.environment import keep_memory
-
 
 def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> Iterator[tuple[Any, Any]]:
     """Yield each job with its result when it finishes.
@@ -63,6 +61,5 @@ def set_up_worker(stopped: Connection) -> None:
         os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keep_memory()
     torch.set_num_threads(1)
     threading.Thread(target=follow_parent, daemon=True).start()

@@ -61,9 +61,8 @@ def number_answers(
     ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = prediction.quantiles(ends) if calibration is None else calibration.intervals(prediction)
     columns = {"predicted": prediction.mean, "low": low, "high": high, "std": prediction.variance.sqrt()}
-    answers = pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
-    answers.insert(0, "input", list(map(displayable, names)))
-    return answers
+    numbers = {name: column.flatten().tolist() for name, column in columns.items()}
+    return pd.DataFrame({"input": list(map(displayable, names))} | numbers)
 
 
 def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:

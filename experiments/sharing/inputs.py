@@ -1,23 +1,26 @@
 """Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
 
 import contextlib
-import io
 import json
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import find_files, is_image, path_text, read_pixels
+from probattn.experiments.data.images.files import find_files, path_text, read_pixels
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.own.rows import SUFFIXES, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
+from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.data.text.labelled_texts import decode
-from probattn.experiments.sharing.pipeline import Pipeline
+from probattn.experiments.runs.load import TrainedRun
 
 
 @dataclass
@@ -37,32 +40,34 @@ class Inputs:
         """Make an error of data or files a failure of that name."""
         try:
             yield
-        except (DatasetError, OSError) as error:
+        except (DatasetError, OSError, ValueError, RecursionError) as error:
             self.failures[name] = getattr(error, "strerror", None) or str(error)
 
 
-def read_inputs(
-    pipeline: Pipeline, paths: Sequence[Path], texts: Sequence[str], *, column: str | None, delimiter: str | None
-) -> Inputs:
-    """Read files and texts, in the kind that a model takes; columns and delimiter are by default those of training.
+def read_inputs(run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *, column: str | None = None) -> Inputs:
+    """Read files and texts, in the kind that a model takes.
+
+    Args:
+        run: the run, with or without its data.
+        paths: files and, of images, folders.
+        texts: texts themselves.
+        column: column of the texts in files; None takes that of training.
 
     Raises:
-        ValueError: nothing was given, or inputs of another kind.
+        ValueError: there is nothing to read, or texts for a model of something else.
     """
-    kind = "rows of a table" if pipeline.columns else "texts" if pipeline.image_shape is None else "images"
-    images = [path for path in paths if is_image(path.name)]
-    if not paths and not texts:
-        raise ValueError(f"there is nothing to predict: this model takes {kind}, see `probattn predict --help`")
-    if (images and kind != "images") or (texts and kind != "texts"):
-        raise ValueError(f"this model takes {kind}, and {'--text is a text' if texts else f'{images[0]} is an image'}")
-    data = pipeline.run.settings.data
+    data, settings = run.dataset, run.settings.data
+    kind = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
+    if not (paths or texts) or (texts and kind != "texts"):
+        raise ValueError(f"this model takes {kind}, and nothing of it was given; see `probattn predict --help`")
+    delimiter = getattr(settings, "delimiter", None)
     if kind == "images":
-        return read_images(paths, shape=pipeline.image_shape, background=getattr(data, "background", "white"))
-    delimiter = delimiter or getattr(data, "delimiter", None)
+        shape = tuple(data.test.images.shape[1:])
+        return read_images(paths, shape=shape, background=getattr(settings, "background", "white"))
     if kind == "texts":
-        column = column or getattr(data, "text_column", "text")
+        column = column or getattr(settings, "text_column", "text")
         return read_texts(paths, texts=texts, column=column, delimiter=delimiter)
-    return read_rows(paths, encoding=pipeline.run.dataset.encoding, delimiter=delimiter)
+    return read_rows(paths, encoding=data.encoding, delimiter=delimiter)
 
 
 def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options: Any) -> Inputs:
@@ -76,13 +81,8 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
     inputs = Inputs()
     for path in paths:
         with inputs.failing(path_text(path)):
-            files = list(find_files(path)) if path.is_dir() else [path]
-            if not files:
-                raise DatasetError("the folder holds no files")
-            for file in files:
+            for file in find_files(path) if path.is_dir() else [path]:
                 with inputs.failing(path_text(file)):
-                    if file != path and not is_image(file.name):
-                        raise DatasetError("the suffix is not that of an image")
                     inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
     return inputs
 
@@ -98,20 +98,19 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str], column: str, deli
     """
 
     def text_of(row: Any, place: str) -> str:
+        if isinstance(row, dict) and column not in row:
+            raise DatasetError(f"there is no column {column!r}, but {shorten(list(row))}; choose by --column")
         text = row[column] if isinstance(row, dict) else row
-        if not isinstance(text, str):
-            raise DatasetError(f"{column!r} is no text")
-        if text != text.encode(errors="ignore").decode():
-            raise DatasetError("the text holds half of a surrogate pair, which is no character; remove it")
-        if not text.strip():
+        if not isinstance(text, str) or not text.strip():
             raise DatasetError("there is no text")
+        text.encode()  # fails for half of a surrogate pair, which is no character
         return text
 
     inputs = Inputs()
-    for name, text in ((f"text {number}", text) for number, text in enumerate(texts, start=1)):
-        with inputs.failing(name):
-            inputs.values[name] = text_of(text, name)
-    return _read(inputs, paths, [column], delimiter=delimiter, convert=text_of)
+    for number, text in enumerate(texts, start=1):
+        with inputs.failing(place := f"text {number}"):
+            inputs.values[place] = text_of(text, place)
+    return _read(inputs, paths, text_of, delimiter=delimiter)
 
 
 def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str | None = None) -> Inputs:
@@ -119,56 +118,37 @@ def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str 
 
     Args:
         paths: files.
-        encoding: encoding of the columns that the model takes; other columns are not read.
+        encoding: encoding of the columns that the model takes.
         delimiter: as for :func:`read_texts`.
     """
 
     def cells_of(row: Any, place: str) -> dict[str, Any]:
-        if isinstance(row, str):
-            raise DatasetError("this line is no row of a table: name a .csv, .tsv or .jsonl file")
-        encoding.features([row], [place])
+        if not isinstance(row, dict):
+            raise DatasetError("this is no row of a table: name a .csv, .tsv or .jsonl file")
+        encoding.features(pd.DataFrame([row], index=[place], dtype=object))
         return row
 
-    columns = [column.name for column in encoding.columns]
-    return _read(Inputs(), paths, columns, delimiter=delimiter, convert=cells_of)
+    return _read(Inputs(), paths, cells_of, delimiter=delimiter)
 
 
 def _read(
-    inputs: Inputs, paths: Iterable[Path], columns: Sequence[str], *, delimiter: str | None, convert: Callable
+    inputs: Inputs, paths: Iterable[Path], convert: Callable[[Any, str], Any], *, delimiter: str | None
 ) -> Inputs:
-    """Add the rows of files to the inputs: cells by column, or lines of text, converted."""
+    """Add the rows of files to the inputs, converted; one that fails stops no others."""
     for path in paths:
-        name, suffix = path_text(path), path.suffix.lower()
-        with inputs.failing(name):
-            if suffix in SUFFIXES["csv"]:
-                table = read_file(path, kind="csv", delimiter=delimiter)
-                _check_columns(columns, table)
-                rows: Iterable[tuple[Any, Any]] = zip(table.index, table.to_dict("records"), strict=True)
-            else:
-                content = sys.stdin.buffer.read() if name == "-" else path.read_bytes()
-                text = decode(content, where=name).removeprefix("\ufeff")
-                rows = enumerate((line.removesuffix("\n") for line in io.StringIO(text, newline=None)), start=1)
-            for number, row in rows:
-                with inputs.failing(place := f"{name}:{number}"):
-                    if suffix not in SUFFIXES["jsonl"]:
-                        inputs.values[place] = convert(row, place)
-                    elif row.strip():
-                        inputs.values[place] = convert(_entry(row, columns), place)
+        is_json = path.suffix.lower() in SUFFIXES["jsonl"]
+        with inputs.failing(path_text(path)):
+            for line, row in _rows(path, delimiter=delimiter):
+                with inputs.failing(place := f"{path_text(path)}:{line}"):
+                    inputs.values[place] = convert(json.loads(row) if is_json else row, place)
     return inputs
 
 
-def _entry(line: str, columns: Sequence[str]) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"this line is no JSON: {error}") from error
-    if not isinstance(entry, dict):
-        raise DatasetError("this line is no JSON object")
-    _check_columns(columns, entry)
-    return entry
-
-
-def _check_columns(columns: Sequence[str], names: Collection[str]) -> None:
-    if missing := [column for column in columns if column not in names]:
-        known = shorten(list(names)) or "none"
-        raise DatasetError(f"there is no column {shorten(missing)}, but {known}: choose by --column or --delimiter")
+def _rows(path: Path, *, delimiter: str | None) -> list[tuple[int, Any]]:
+    """Return the rows of a CSV file as cells by column, or the lines of others that are not blank, by line number."""
+    if path.suffix.lower() in SUFFIXES["csv"]:
+        table = read_file(path, kind="csv", delimiter=delimiter)
+        return list(zip(table.index, table.to_dict("records"), strict=True))
+    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    lines = re.split("\r\n?|\n", decode(content, where=path_text(path)).removeprefix("\ufeff"))
+    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]

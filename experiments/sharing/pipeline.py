@@ -1,6 +1,5 @@
 """A trained model with its guide, preprocessing and calibration: predicts unprocessed inputs, is saved and shared."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +9,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.dataset import Part
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import TrainedRun, open_without_data
-from probattn.experiments.runs.sources import Part
 from probattn.experiments.sharing.answers import class_answers, number_answers
-from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
-from probattn.inference.io.pretrained import CONFIG, find_pretrained, upload_pretrained
+from probattn.inference.io.pretrained import CONFIG, find_pretrained
 
 # Inputs: images ``(n, channels, height, width)``, texts, or rows of cells by column.
 Values = Tensor | Sequence[str] | Sequence[Mapping[str, Any]]
@@ -31,7 +28,7 @@ Values = Tensor | Sequence[str] | Sequence[Mapping[str, Any]]
 class Pipeline:
     """Model, guide, preprocessing and calibration of a run as one object.
 
-    >>> pipeline = Pipeline.from_run("runs/digits")  # doctest: +SKIP
+    >>> pipeline = Pipeline.from_pretrained("runs/digits")  # doctest: +SKIP
     >>> pipeline.save_pretrained("digits")  # doctest: +SKIP
     >>> Pipeline.from_pretrained("digits").answers(images)["set"]  # doctest: +SKIP
 
@@ -44,39 +41,27 @@ class Pipeline:
     calibration: Calibration | None
 
     @classmethod
-    def open(cls, name: str | Path) -> Self:
-        """Open the folder of a run, or else what :meth:`from_pretrained` takes; errors are those of the two."""
-        if Path(name).exists() and not (Path(name) / CONFIG).exists():
-            return cls.from_run(name)
-        return cls.from_pretrained(name)
-
-    @classmethod
-    def from_run(cls, folder: str | Path) -> Self:
-        """Open the run in a folder with the weights of its best epoch; its data set is not needed.
-
-        Raises:
-            SettingsError: the folder holds no run.
-            CheckpointError: no epoch is finished, a damaged file, or a calibration of other weights.
-            DatasetError: the preprocessing is missing or damaged.
-        """
-        run = open_without_data(Path(folder))
-        return cls(run, Calibration.load(run.folder, weights=run.weights))
-
-    @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
-        """Load what :meth:`save_pretrained` wrote, from a folder or from the Hugging Face hub.
+        """Load what :meth:`save_pretrained` wrote, from a folder or the Hugging Face hub, or the folder of a run.
 
-        On the same machine and with as many threads, it predicts bit for bit what the saved pipeline does.
+        Its data set is not needed. On the same machine and with as many threads, it predicts bit for bit what the
+        saved pipeline does.
 
         Args:
             pretrained_model_name_or_path: folder, or the name of a model of the hub, such as ``"user/model"``.
             options: of the download, such as ``revision``, as for ``huggingface_hub.snapshot_download``.
 
         Raises:
-            CheckpointError: the folder is damaged, or its files do not belong together.
+            SettingsError: an existing folder that holds no run.
+            CheckpointError: no epoch is finished, damaged files, or files that do not belong together.
+            DatasetError: the preprocessing is missing or damaged.
             MissingExtraError: there is no folder of that name, and ``huggingface_hub`` is not installed.
         """
-        run = load_run(find_pretrained(pretrained_model_name_or_path, **options))
+        folder = Path(pretrained_model_name_or_path)
+        if folder.exists() and not (folder / CONFIG).exists():
+            run = open_without_data(folder)
+        else:
+            run = load_run(find_pretrained(pretrained_model_name_or_path, **options))
         return cls(run, Calibration.load(run.folder, weights=run.weights))
 
     def save_pretrained(self, save_directory: str | Path) -> None:
@@ -84,33 +69,12 @@ class Pipeline:
 
         A ``README.md`` that is there already stays.
         """
-        save_run(self.run, Path(save_directory), card=model_card(self.run, self.calibration))
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload what :meth:`save_pretrained` writes, and return the address of the commit.
-
-        The model card has no licence: choose one on the hub, or save the model, edit its ``README.md`` and upload the
-        folder. Options and errors are those of :func:`~probattn.inference.upload_pretrained`.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            return upload_pretrained(folder, repo_id, **options)
+        save_run(self.run, Path(save_directory), calibration=self.calibration)
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the probabilities; empty for numbers."""
         return self.run.dataset.classes
-
-    @property
-    def image_shape(self) -> tuple[int, int, int] | None:
-        """Channels, height and width of the images that it takes; None for texts and rows."""
-        return tuple(self.run.dataset.test.images.shape[1:]) if isinstance(self.run.dataset, ImageDataset) else None
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns of the rows that it takes; None for images and texts."""
-        data = self.run.dataset
-        return tuple(column.name for column in data.encoding.columns) if isinstance(data, TableDataset) else None
 
     @property
     def num_samples(self) -> int:
@@ -125,8 +89,8 @@ class Pipeline:
         Calibrated probabilities are scaled by the temperature, and then have no mutual information of their own.
 
         Args:
-            inputs: n uint8 images ``(channels, height, width)`` of :attr:`image_shape`, n texts, or n rows
-                of a table, each a mapping of :attr:`columns` to cells.
+            inputs: n uint8 images ``(channels, height, width)`` of the size of training, n texts, or n rows of a
+                table, each a mapping of the columns of training to cells.
             calibrated: apply the temperature, if the run has a calibration.
             num_samples, seed: of the posterior samples; default: those of the calibration.
 
@@ -166,5 +130,6 @@ class Pipeline:
         if isinstance(inputs, str | Tensor):
             raise TypeError(f"this model takes a sequence of texts or rows, got {type(inputs).__name__}")
         if isinstance(data, TableDataset):
-            return Table(data.encoding.features(inputs, [f"row {n}" for n in range(1, len(inputs) + 1)]), labels)
+            rows = pd.DataFrame(inputs, index=[f"row {n}" for n in range(1, len(inputs) + 1)], dtype=object)
+            return Table(data.encoding.features(rows), labels)
         return Texts(tuple(inputs), labels)

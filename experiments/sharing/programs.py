@@ -1,39 +1,22 @@
 """Export of a trained run to a program of PyTorch that takes unprocessed data."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torchvision.transforms import v2
 
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.runs.environment import environment
+from probattn.experiments.runs.folder import environment
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.shared_folder import FILES
 from probattn.inference import export, mean_network, predictor_network
 
 # File with the metadata inside a program.
 METADATA = "probattn.json"
-
-
-class Normalised(nn.Module):
-    """Network preceded by the normalisation of its images: it takes uint8 images, 0 to 255.
-
-    Args:
-        network: called on normalised images.
-        mean, std: per channel, of pixels scaled to 0..1.
-    """
-
-    def __init__(self, network: nn.Module, *, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__()
-        self.network = network
-        for name, values in {"mean": mean, "std": std}.items():
-            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1))
-
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Return the network's outputs for images ``(batch, C, H, W)``."""
-        return self.network((images.float() / 255 - self.mean) / self.std)
 
 
 class Calibrated(nn.Module):
@@ -57,24 +40,15 @@ class Calibrated(nn.Module):
         probs = outputs["probs"]
         logits = probs.clamp(min=torch.finfo(probs.dtype).tiny).log().double() / self.calibration.temperature
         scaled = logits.softmax(-1).to(probs.dtype)
-        sets = {"set": self.calibration.sets(scaled, by_class=self.by_class)}
-        sets["accepted"] = self.calibration.accepts(scaled)
-        if "mutual_information" not in outputs:
-            return {"probs": scaled} | sets
-        information, entropy = outputs["mutual_information"], torch.special.entr(scaled).sum(-1)
-        return {"probs": scaled, "entropy": entropy, "mutual_information": information} | sets
+        answers = {"probs": scaled, "entropy": torch.special.entr(scaled).sum(-1)}
+        answers |= {name: value for name, value in outputs.items() if name == "mutual_information"}
+        answers |= {"set": self.calibration.sets(scaled, by_class=self.by_class)}
+        return answers | {"accepted": self.calibration.accepts(scaled)}
 
 
-def export_run(
-    folder: Path,
-    out: Path,
-    *,
-    mean: bool = False,
-    num_samples: int | None = None,
-    seed: int = 0,
-    calibrated: bool = True,
-    by_class: bool = False,
-) -> str:
+def export_program(
+    pipeline: Pipeline, out: Path, *, num_samples: int | None = None, by_class: bool = False
+) -> dict[str, object]:
     """Write the best epoch of a run to a program (``.pt2``).
 
     It takes uint8 images, tokens and mask of texts, or features of tables. It returns probabilities and their
@@ -83,45 +57,37 @@ def export_run(
     Share weights: a program of PyTorch's from elsewhere can run code when it is loaded.
 
     Args:
-        folder: folder of the run, or of a shared one; its data set is not needed.
+        pipeline: of the run, or of a shared folder.
         out: file to write.
-        mean: write one pass at the posterior mean, without uncertainty over samples.
-        num_samples: number S of posterior samples in the program; None: that of the calibration or the settings.
-        seed: seed of the samples.
-        calibrated: use the calibration, if the run has one.
+        num_samples: number S of posterior samples of seed 0 in the program; None: that of the calibration or the
+            settings; 0: one pass at the posterior mean, without uncertainty over samples.
         by_class: sets that hold each class with the calibration's level.
 
     Returns:
-        A sentence that says what was written.
+        The metadata: ``name``, ``data``, ``classes``, ``takes``, ``gives``, ``num_samples`` and versions.
 
     Raises:
-        ValueError: another suffix; both ``num_samples`` and ``mean``.
-        SettingsError, CheckpointError, DatasetError: as for :meth:`Pipeline.open`.
+        ValueError: another suffix.
     """
     if out.suffix != ".pt2":
         raise ValueError(f"cannot export to {out}: a program has the suffix .pt2, and a folder with weights none")
-    if mean and num_samples is not None:
-        raise ValueError("the posterior mean is no sample: give --mean or --num-samples")
-    pipeline = Pipeline.open(folder)
     run, data = pipeline.run, pipeline.run.dataset
     model, guide = run.model.cpu(), run.guide.cpu()
-    torch.manual_seed(seed)
-    samples = None if mean else num_samples or pipeline.num_samples
-    network = mean_network(model, guide) if mean else predictor_network(model, guide, num_samples=samples)
-    calibration = pipeline.calibration if calibrated and data.classes else None
-    example, channels = tuple(data.batches(data.test, batch_size=1))[0][::2], pipeline.image_shape
-    if channels:
-        network, example = Normalised(network, mean=data.mean, std=data.std), (data.test.images[:1],)
-        takes = f"uint8 images (batch, {', '.join(map(str, channels))}), 0 to 255"
-    elif pipeline.columns:
-        takes = f"float32 features (batch, {example[0].shape[1]}), encoded by the columns of preprocessing.json"
-    else:
-        shape, dtype = ", ".join(map(str, ("batch", "tokens", *example[0].shape[2:]))), str(example[0].dtype)
-        takes = f"{dtype[6:]} tokens ({shape}) and bool mask (batch, tokens), True for tokens"
-    if calibration is not None:
-        network = Calibrated(network, calibration, by_class=by_class)
-    about = {"name": run.name, "data": data.name, "classes": data.classes, "takes": takes, "epoch": run.best_epoch}
+    samples = pipeline.num_samples if num_samples is None else num_samples
+    torch.manual_seed(0)
+    network = predictor_network(model, guide, num_samples=samples) if samples else mean_network(model, guide)
+    example = tuple(data.batches(data.test, batch_size=1))[0][::2]
+    if isinstance(data, ImageDataset):
+        example = (data.test.images[:1],)
+        network = nn.Sequential(v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std), network)
+    sizes = ("batch", "tokens") if isinstance(data, TextDataset) else ("batch",)
+    shapes = [", ".join(map(str, (*sizes, *x.shape[len(sizes) :]))) for x in example]
+    takes = ", ".join(f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True))
+    if pipeline.calibration is not None and data.classes:
+        network = Calibrated(network, pipeline.calibration, by_class=by_class)
+    about = {"name": run.name, "data": data.name, "classes": data.classes, "epoch": run.best_epoch, "takes": takes}
     about |= {"gives": list(network(*example)), "num_samples": samples, **environment("cpu")}
     files = {name: (run.folder / name).read_text() for name in FILES if (run.folder / name).exists()}
+    out.parent.mkdir(parents=True, exist_ok=True)
     export(out, network, *example, files={METADATA: json.dumps(about, indent=2), **files})
-    return f"{out}: takes {takes}; gives {', '.join(about['gives'])}"
+    return about

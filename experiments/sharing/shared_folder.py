@@ -1,36 +1,44 @@
-"""Runs in folders that can be shared: weights, settings, preprocessing and calibration, without the data."""
+"""Runs in folders that can be shared: weights, settings, preprocessing, calibration and a model card, no data."""
 
+import shlex
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import pandas as pd
 import torch
 
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation.calibration import CALIBRATION
-from probattn.experiments.runs.folder import RunRecord
+from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
+from probattn.experiments.evaluation.evaluated_run import SCORES
+from probattn.experiments.evaluation.metric_display import DISPLAY
+from probattn.experiments.runs.folder import RunRecord, train_command
 from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
 
+TEMPLATE = "model_card.md.jinja"
 # Files of a run's folder that go with its weights.
 FILES = ("preprocessing.json", "tokenizer.json", "encoder.json", CALIBRATION)
 
 
-def save_run(run: TrainedRun, save_directory: Path, *, card: str) -> None:
+def save_run(run: TrainedRun, save_directory: Path, *, calibration: Calibration | None) -> None:
     """Write a run to a folder that can be shared; errors are those of ``save_pretrained``.
 
     Args:
         run: the run, whose folder has its preprocessing.
         save_directory: the folder.
-        card: text of the model card.
+        calibration: of the run, for the model card.
     """
-    files = {name: (run.folder / name).read_bytes() for name in FILES if (run.folder / name).exists()}
+    content = {name: (run.folder / name).read_bytes() for name in FILES if (run.folder / name).exists()}
     record = RunRecord(run.name, run.settings, run.environment)
     config = {"run": without_paths(asdict(record)), "epoch": run.best_epoch, "weights": run.weights}
-    save_pretrained(save_directory, run.model, run.guide, config=config, files=files, card=card)
+    card = model_card(run, calibration)
+    save_pretrained(save_directory, run.model, run.guide, config=config, files=content, card=card)
 
 
 def load_run(folder: Path) -> TrainedRun:
@@ -52,6 +60,23 @@ def load_run(folder: Path) -> TrainedRun:
         run = build_run(folder, record, blank_dataset(record.settings, folder), epoch=epoch, weights=weights)
     load_safetensors(folder / WEIGHTS, run.model, run.guide)
     return run
+
+
+def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
+    """Return the model card of a run: what it is, how it is used, how it was trained, and its metrics, if any."""
+    words = [without_paths(word.split("=", 1)) for word in shlex.split(train_command(run.name, run.settings))]
+    template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    card, command = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True), shlex.join(map("=".join, words))
+    return card.render(run=run, calibration=calibration, metrics=test_metrics(run), command=command)
+
+
+def test_metrics(run: TrainedRun) -> dict[str, str]:
+    """Return the metrics of the posterior predictive on the test part in a run's ``scores.csv``; empty without one."""
+    path = run.folder / SCORES
+    if not path.exists():
+        return {}
+    scores = pd.read_csv(path).query("method == 'posterior' and set == 'test'").dropna(axis="columns")
+    return {DISPLAY[name].title: f"{scores[name].iloc[0]:.4f}" for name in scores if name in DISPLAY and len(scores)}
 
 
 def without_paths(values: Any) -> Any:

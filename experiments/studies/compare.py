@@ -1,6 +1,5 @@
 """Comparisons of runs over seeds, from results in the wide form: tables in Markdown and LaTeX, and a figure."""
 
-import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,19 +8,24 @@ import pandas as pd
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
-from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay, displays
+from probattn.experiments.evaluation.metric_display import (
+    DETECTORS,
+    OOD_DISPLAY,
+    MetricDisplay,
+    displays,
+)
 from probattn.experiments.evaluation.scores import KEYS, mean_shift
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, Resampled, best_rows, compare
+from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
-from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting.table_formats import latex, markdown
 from probattn.experiments.reporting.tables import Table, comparison_table, plain_table
 from probattn.experiments.studies import collect
-from probattn.inference.io.files import write_bytes
 
-SINGLE_SEED = "With one seed, intervals are percentiles over 1,000 paired resamples of the test examples."
-Baselines = Mapping[str, str]
-"""Run → the run that it is compared with, possibly itself, which compares its methods."""
+SINGLE_SEED = "With one seed, intervals are percentiles over 300 paired resamples of the test examples."
+OF_LAYER = ("layer.", "warm_start", "train.elbo", "train.samples_per", "train.vectorize", "train.num_", "train.kl_",
+            "train.local_kl_weight", "train.alpha_", "train.guide_")  # fmt: skip
+"""Settings of a layer, and of its latent variables and regulariser, which softmax attention lacks."""
 
 
 def compare_results(
@@ -29,7 +33,7 @@ def compare_results(
     subject: str = "test",
     *,
     metric: str = "auroc",
-    baselines: Baselines | None = None,
+    baselines: Mapping[str, str] | None = None,
     resampled: Resampled | None = None,
 ) -> Comparison:
     """Compare runs on one subject: means over seeds, and paired differences to the softmax run by the same method.
@@ -38,7 +42,8 @@ def compare_results(
         results: frame in the wide form, with columns ``run, seed, method, set, n`` and metrics, unscaled.
         subject: a test set, such as ``test`` or ``ood/NAME``, or ``shift`` for the mean over corruptions.
         metric: metric of detection, for OOD sets, whose columns are the detectors.
-        baselines: None takes the run with ``softmax`` in its name that begins most alike.
+        baselines: run → the run that it is compared with, possibly itself, which compares its methods; None takes
+            :func:`twins`.
         resampled: row → metric → values on resampled test examples, for intervals with one seed.
 
     Raises:
@@ -49,7 +54,7 @@ def compare_results(
     if len(sizes) != 1:
         where = f"on {' and '.join(f'{size:g}' for size in sizes)} examples" if sizes else "nowhere"
         raise ValueError(f"runs were scored on {subject} {where}: compare runs that were scored on the same test data")
-    baselines = _softmax(frame["run"].unique()) if baselines is None else baselines
+    baselines = twins(frame["run"].unique()) if baselines is None else baselines
     scores, keys = {}, {}
     for key, group in frame.drop(columns=["set", "n"]).groupby(["run", "method"], sort=False):
         values = group.drop(columns=["run", "method"]).dropna(axis=1, how="all").set_index("seed")
@@ -66,70 +71,57 @@ def compare_results(
     )
 
 
-def comparisons(
-    results: pd.DataFrame,
-    *,
-    baselines: Baselines | None = None,
-    resampled: Mapping[str, Resampled] | None = None,
-) -> dict[str, Comparison]:
+def comparisons(results: pd.DataFrame, *, resampled: Mapping[str, Resampled] | None = None) -> dict[str, Comparison]:
     """Return the comparisons on all subjects by title.
 
     Args:
-        results, baselines: as for :func:`compare_results`.
+        results: as for :func:`compare_results`.
         resampled: test set → values on its resampled examples.
     """
     values = resampled or {}
     return {
-        title: compare_results(results, subject, baselines=baselines, resampled=values.get(subject))
+        title: compare_results(results, subject, resampled=values.get(subject))
         for title, subject in _subjects(results["set"])
     }
 
 
-def from_statistics(lines: pd.DataFrame) -> dict[str, Comparison]:
-    """Return the comparisons on all subjects by title, of statistics over seeds that were stored without the seeds.
+def twins(runs: Iterable[str]) -> dict[str, str]:
+    """Return the softmax run with which each run is compared; runs without one are left out.
 
-    Args:
-        lines: columns ``run, method, set, metric, mean, std, n, baseline, baseline_method, difference, low, high``.
+    Runs are named ``PRESET LAYER (CHANGES)``. A twin has a preset of the same family, and the same changes but those
+    of :data:`OF_LAYER`. Of several the name begins most alike, or is shortest. A softmax run is its own twin.
     """
-    compared = {}
-    names = lines["set"].replace("^shift/.*", "shift", regex=True)
-    for title, subject in _subjects(lines["set"]):
-        columns = _columns(subject, set(lines[names == subject]["metric"]))
-        cells: dict[str, dict[str, Cell]] = {}
-        baselines = {}
-        for line in lines[(names == subject) & lines["metric"].isin(columns)].to_dict("records"):
-            row = row_label(line["run"], line["method"])
-            numbers = {key: None if pd.isna(line[key]) else line[key] for key in ("std", "difference", "low", "high")}
-            cell = Cell((line["mean"],) * int(line["n"]), line["mean"], **numbers)
-            cells.setdefault(row, dict.fromkeys(columns, Cell((), math.nan)))[line["metric"]] = cell
-            if not pd.isna(line["baseline"]):
-                baselines[row] = row_label(line["baseline"], line["baseline_method"])
-        groups = _groups(cells) if cells else {}
-        compared[title] = Comparison(columns, groups, baselines, cells, best_rows(cells, groups, columns))
-    return compared
+    settings = {}
+    for run in runs:
+        name, _, changes = run.partition(" (")
+        common = {change for change in changes.rstrip(")").split(", ") if not change.startswith(OF_LAYER)}
+        settings[run] = name.rpartition("/")[0], common - {""}
+    softmax = [run for run in settings if run.partition(" (")[0].endswith("softmax")]
+    pairs = {}
+    for run in settings:
+        alike = [run] if run in softmax else [other for other in softmax if settings[other] == settings[run]]
+        pairs[run] = max(alike, key=lambda other: (len(os.path.commonprefix([run, other])), -len(other)), default="")
+    return pairs
 
 
 def read(paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, Comparison]]:
     """Return the results of evaluated runs in the wide form, and their comparisons by title.
 
     Args:
-        paths: folders of runs, folders that hold them at any depth, or CSV files. Files of results or of statistics
-            over seeds are compared; others, and those of several studies, have no comparison.
+        paths: folders of runs, folders that hold them at any depth, or CSV files; those without results of single
+            seeds, and those of several studies, have no comparison.
 
     Raises:
         SettingsError: no run, or runs that cannot be compared.
     """
-    tables = [path for path in paths if path.suffix == ".csv"]
-    if not tables:
+    files = [path for path in paths if path.suffix == ".csv"]
+    if not files:
         runs = collect.read_runs(paths)
-        results = collect.to_rows(runs)
-        options = {"baselines": collect.baselines(runs), "resampled": collect.resampled(runs)}
-        return results, comparisons(results, **options)
-    if len(tables) < len(paths):
+        results = collect.rows(runs)
+        return results, comparisons(results, resampled=collect.resampled(runs))
+    if len(files) < len(paths):
         raise SettingsError("compare either folders of runs or tables of results, not both")
-    results = pd.concat(map(pd.read_csv, tables), ignore_index=True)
-    if {"metric", "mean", "std"} <= set(results):
-        return results, from_statistics(results)
+    results = pd.concat(map(pd.read_csv, files), ignore_index=True)
     return results, comparisons(results) if set(KEYS) <= set(results) and "study" not in results else {}
 
 
@@ -147,15 +139,11 @@ def to_latex(comparison: Comparison) -> str:
 
 def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison]) -> None:
     """Write ``results.csv``, all tables as ``comparison.md`` and ``comparison.tex``, and ``differences.svg``."""
-    shown = tables(results, compared).items()
-    texts = {
-        "results.csv": results.to_csv(index=False, lineterminator="\n"),
-        "comparison.md": "\n".join(f"# {title}\n\n{markdown(table)}" for title, table in shown),
-        "comparison.tex": "\n".join(f"% {title}\n{latex(table)}" for title, table in shown),
-    }
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_bytes(folder / name, text.encode(errors="backslashreplace"))
+    results.to_csv(folder / "results.csv", index=False, lineterminator="\n", errors="backslashreplace")
+    for name, mark, formatted in (("comparison.md", "#", markdown), ("comparison.tex", "%", latex)):
+        parts = (f"{mark} {title}\n\n{formatted(table)}" for title, table in tables(results, compared).items())
+        (folder / name).write_text("\n".join(parts), encoding="utf-8", errors="backslashreplace")
     (folder / "differences.svg").unlink(missing_ok=True)
     figures = (differences(comparison) for comparison in compared.values())
     if figure := next(figures, None):
@@ -187,25 +175,11 @@ def _groups(rows: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {"single models": single, "ensembles": ensembles} if ensembles else {"": single}
 
 
-def _softmax(runs: Iterable[str]) -> dict[str, str]:
-    """Return the softmax run of each run: itself, or the one whose name begins most alike."""
-    softmax = [run for run in runs if "softmax" in run.partition(" (")[0]]
+def _baseline(run: str, method: str, pairs: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
+    """Return the row that one is compared with: its twin by the same method with all its seeds, or else its twin alone.
 
-    def closest(run: str) -> str:
-        return max(softmax, key=lambda other: (other == run, len(os.path.commonprefix([run, other]))))
-
-    return {run: closest(run) for run in runs if softmax}
-
-
-def _baseline(run: str, method: str, baselines: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
-    """Return the row that one is compared with: its twin by the same method, or by the last part of it, or alone.
-
-    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods
-    of a run that is its own twin are compared with it alone.
+    Methods of a run that is its own twin are compared with it alone.
     """
-    twin = baselines.get(run, "")
-    if twin in ("", run):
-        return twin
-    parts, seeds = method.split("+"), scores[row_label(run, method)].keys() & scores.get(twin, {}).keys()
-    candidates = [row_label(twin, "+".join(parts[start:])) for start in range(len(parts))]
-    return next((row for row in candidates if seeds and seeds <= scores.get(row, {}).keys()), twin)
+    twin = pairs.get(run, "")
+    row, seeds = row_label(twin, method), scores[row_label(run, method)].keys()
+    return row if twin not in ("", run) and seeds <= scores.get(row, {}).keys() else twin

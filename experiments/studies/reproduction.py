@@ -1,4 +1,7 @@
-"""Runs of a paper's table or figure: planned, trained and evaluated, resumable."""
+"""Tables and figures of the papers: their cells, and the runs that give them, which can be resumed.
+
+The CSV files in ``papers`` have a line a cell, and the reduced size of the runs.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,40 +13,70 @@ from urllib.parse import quote
 import pandas as pd
 
 from probattn.experiments.config import presets
-from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images import ood_sets as ood_datasets
+from probattn.experiments.data.images import ood_sets
+from probattn.experiments.data.images.corruptions import SEVERITIES
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
-from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.studies import paper_cells, study
+from probattn.experiments.studies import study
 from probattn.experiments.studies.study import Job
 
-REDUCED_SEEDS, REDUCED_SEVERITIES = 2, (3,)
+PAPERS = Path(__file__).parent / "papers"
 DEFAULT_TRIALS = 3
 """Seeds where the paper does not give its number."""
+REDUCED_SEEDS, REDUCED_SEVERITY = 2, 3
 Model = tuple[str, str]
 """Preset and changes of its settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Cells of an entry, and the runs that they need, by model; all of a reduced size, or of the paper's."""
+    """Cells of an entry, and the runs that they need, by model; reduced ones are without the paper's numbers."""
 
     name: str
     title: str
+    note: str
     cells: pd.DataFrame
     jobs: dict[Model, list[Job]]
-    is_reduced: bool
-
-    @property
-    def severities(self) -> Sequence[int]:
-        """Severities of the corruptions."""
-        return REDUCED_SEVERITIES if self.is_reduced else paper_cells.SEVERITIES
 
 
-def number_of_seeds(trials: float) -> int:
-    """Return the paper's number of seeds, or :data:`DEFAULT_TRIALS`."""
-    return DEFAULT_TRIALS if math.isnan(trials) else int(trials)
+def entries() -> pd.DataFrame:
+    """Return by name the title, source, number of trials, note, and why one is not reproduced."""
+    return _read("entries", "name").fillna({"trials": DEFAULT_TRIALS}).astype({"trials": int})
+
+
+def cells_of(name: str) -> pd.DataFrame:
+    """Return the cells of a table or figure.
+
+    Columns: ``block`` (a part of the table on one data set), ``row``, ``preset``, ``changes`` (of its settings, with
+    spaces), ``method``, ``set`` (see :func:`averaged_sets`), ``metric`` (several, whose mean is taken, with ``+``),
+    ``title``, ``scale`` (of the paper's unit), ``value`` and ``std`` in that unit, NaN if the paper has none.
+
+    Args:
+        name: such as ``kep-svgp/table-1``.
+
+    Raises:
+        SettingsError: an unknown entry.
+    """
+    if name not in entries().index:
+        raise unknown("table or figure", name, entries().index, listing="`probattn reproduce --list` lists all")
+    return _read(name.partition("/")[0], "entry").query("entry == @name").reset_index()
+
+
+def averaged_sets(name: str) -> list[str]:
+    """Return the sets over which a cell averages: of ``ood/A+ood/B``, ``shift/GROUP``, ``shift/GROUP/SEVERITY``."""
+    if not name.startswith("shift/"):
+        return name.split("+")
+    _, group, *levels = name.split("/")
+    corruptions = _read("corruptions", "group")["corruptions"][group].split()
+    return [f"shift/{corruption}/{level}" for corruption in corruptions for level in levels or SEVERITIES]
+
+
+def reduced_size(preset: str) -> tuple[int, list[str]]:
+    """Return the epochs of a run of a preset at reduced size, and the changes of its settings."""
+    sizes = _read("reduced", "presets")
+    family = next(family for family in sizes.index if f"{preset}-".startswith((f"{family}-", f"{family}/")))
+    return int(sizes["epochs"][family]), sizes["changes"][family].split()
 
 
 def models(cells: pd.DataFrame) -> list[Model]:
@@ -61,43 +94,50 @@ def plan(
     name: str,
     *,
     out: Path,
+    only: Sequence[str] = (),
     is_reduced: bool = False,
     seeds: int | None = None,
     data: Path | None = None,
     changes: Sequence[str] = (),
-    **chosen: Sequence[str],
 ) -> Plan:
     """Plan the runs of an entry, in ``OUT/runs``, which entries share, or ``OUT/runs-cpu``.
 
     Args:
         name: such as ``kep-svgp/table-1``.
         out: folder of all results.
-        is_reduced: for hours of a CPU instead of weeks; results are not compared with the paper's.
+        only: presets whose models are kept; none keeps all.
+        is_reduced: for hours of a CPU instead of weeks; the paper's numbers are left out.
         seeds: runs of each model; by default the paper's number, or 2 of a reduced size.
         data: folder of the data sets.
         changes: settings of all runs, ``key=value``.
-        chosen: ``blocks`` and ``rows`` of the table.
 
     Raises:
-        SettingsError: an unknown entry, block or row, an entry that is not reproduced, or invalid changes.
+        SettingsError: an unknown entry or preset, an entry that is not reproduced, or invalid changes.
     """
-    cells, jobs = paper_cells.cells(name, **chosen), {}
-    entry = paper_cells.entries().loc[name]
+    cells, jobs = cells_of(name), {}
+    entry = entries().loc[name]
     if entry.unavailable:
         raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
-    seeds = seeds or (REDUCED_SEEDS if is_reduced else number_of_seeds(entry.trials))
+    for wrong in set(only) - set(cells["preset"]):
+        raise unknown(f"preset of {name}", wrong, cells["preset"].unique(), listing="--dry-run lists them")
+    cells = cells[cells["preset"].isin(only)] if only else cells
+    if is_reduced:
+        sets = cells["set"].str.replace("^(shift/[^/]+)$", rf"\1/{REDUCED_SEVERITY}", regex=True)
+        cells = cells.assign(value=math.nan, std=math.nan, set=sets)
+    seeds = seeds or (REDUCED_SEEDS if is_reduced else entry.trials)
     for preset, text in models(cells):
-        epochs, fewer = paper_cells.reduced(preset) if is_reduced else (None, [])
+        epochs, fewer = reduced_size(preset) if is_reduced else (None, [])
         further = [*text.split(), *fewer, *changes]
         folder = out / ("runs-cpu" if is_reduced else "runs") / quote(",".join(further), safe="=,")
         options = {"seeds": seeds, "epochs": epochs, "changes": further, "data": data}
         jobs[preset, text] = study.plan([preset], out=folder, **options)
     title = f"{name}: {entry.title}{', reduced (cpu)' if is_reduced else ''} ({entry.source})"
-    return Plan(name=name, title=title, cells=cells, jobs=jobs, is_reduced=is_reduced)
+    name += "-reduced-cpu" if is_reduced else ""
+    return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
 
 
-def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, RunResult]:
-    """Train, or resume, and evaluate the runs whose data are there; return the first seed's result of each model.
+def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, list[Job]]:
+    """Train, or resume, and evaluate the runs of the models whose data are there, which are returned.
 
     Args:
         plan: the runs.
@@ -108,33 +148,25 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, 
         DatasetError: all data are missing.
         Exception: the first one of a run.
     """
-    root = next(iter(plan.jobs.values()))[0].root
-    present = [name for name in _options(plan.cells)["ood"] if _is_there(name, root, say)]
-    groups: dict[str, tuple[dict[str, Any], list[Job]]] = {}
+    root, done = next(iter(plan.jobs.values()))[0].root, {}
+    missing = [name for name in _options(plan.cells)["ood"] if _is_missing(name, root, say)]
     for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
-        options = _options(cells, severities=plan.severities)
-        options["ood"] = [name for name in options["ood"] if name in present]
+        options = _options(cells)
+        options["ood"] = [name for name in options["ood"] if name not in missing]
         try:
-            options = study.check(plan.jobs[model], **options)
+            done[model] = study.check(plan.jobs[model], **options)
         except DatasetError as error:
             say(f"left out: {model[0]}: {error}")
-        else:
-            groups.setdefault(repr(options), (options, []))[1].extend(plan.jobs[model])
-    if not groups:
-        raise DatasetError(f"the data of {plan.name} are missing; give their folder with --data")
-    first = {jobs[0].folder: model for model, jobs in plan.jobs.items()}
-    results = {}
-    for options, jobs in groups.values():
-        done = study.run_jobs(jobs, workers=workers, say=say, convergence=False, **options)
-        results |= {first[job.folder]: result for job, result in done if job.folder in first}
-    return results
+    if not done:
+        raise DatasetError("no model has its data; give their folder with --data")
+    for _ in study.run_jobs([job for jobs in done.values() for job in jobs], workers=workers, say=say):
+        pass
+    return done
 
 
-def _options(cells: pd.DataFrame, *, severities: Sequence[int] = paper_cells.SEVERITIES) -> dict[str, Any]:
+def _options(cells: pd.DataFrame) -> dict[str, Any]:
     """Return the options of an evaluation that gives some cells."""
-    sets = dict.fromkeys(
-        name for cell in cells["set"] for name in paper_cells.averaged_sets(cell, severities=severities)
-    )
+    sets = dict.fromkeys(name for cell in cells["set"] for name in averaged_sets(cell))
     shifted = [name.split("/")[1:] for name in sets if name.startswith("shift/")]
     return {
         "by": [name for name in cells["method"].unique() if name not in (POSTERIOR, ENSEMBLE)],
@@ -145,11 +177,17 @@ def _options(cells: pd.DataFrame, *, severities: Sequence[int] = paper_cells.SEV
     }
 
 
-def _is_there(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
-    """Return True if an OOD set can be read, or downloaded."""
+def _is_missing(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
+    """Return True if an OOD set can neither be read nor downloaded."""
     try:
-        ood_datasets.load(name, root=root, size=32, channels=3, in_distribution="", limit=1)
+        ood_sets.load(name, root=root, size=32, channels=3, in_distribution="", limit=1)
     except DatasetError as error:
         say(f"left out: {error}")
-        return False
-    return True
+        return True
+    return False
+
+
+def _read(name: str, index: str) -> pd.DataFrame:
+    """Return a file's lines; texts may be empty, numbers NaN."""
+    numbers = dict.fromkeys(("value", "std", "trials"), "")
+    return pd.read_csv(PAPERS / f"{name}.csv", index_col=index, keep_default_na=False, na_values=numbers)

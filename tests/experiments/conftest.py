@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting import report
 from probattn.experiments.runs import train
-from probattn.inference import metrics
+from probattn.inference import Prediction, metrics
 from probattn.inference.diagnostics.attention import Spectrum
 from probattn.inference.diagnostics.convergence import SiteConvergence
 
@@ -116,15 +117,13 @@ def is_one_message():
     return check
 
 
-def make_result(name="softmax", *, n=60, classes=4, channels=1, seed=0, **changes):
+def make_result(name="softmax", *, n=60, classes=4, channels=1, seed=0, probs=None, labels=None, **changes):
     generator = torch.Generator().manual_seed(seed)
-    probs = (2 * torch.randn(n, classes, generator=generator)).softmax(-1)
-    labels = torch.where(
-        torch.rand(n, generator=generator) < 0.7,
-        probs.argmax(-1),
-        torch.randint(0, classes, (n,), generator=generator),
-    )
-    if n:
+    if probs is None:
+        probs = (2 * torch.randn(n, classes, generator=generator)).softmax(-1)
+    if labels is None:
+        others = torch.randint(0, classes, (n,), generator=generator)
+        labels = torch.where(torch.rand(n, generator=generator) < 0.7, probs.argmax(-1), others)
         labels[0] = (probs[0].argmax() + 1) % classes  # at least one wrong answer
     ramp = torch.arange(n, dtype=torch.uint8)[:, None, None, None]
     given = {
@@ -137,9 +136,8 @@ def make_result(name="softmax", *, n=60, classes=4, channels=1, seed=0, **change
             for t in range(8)
         ],
         "epochs": [{"epoch": e, "step": 4, "valid/accuracy": 0.5 + e / 4, "valid/nll": 1 - e / 4} for e in (0, 1)],
-        "probs": probs,
-        "labels": labels,
-        "images": ramp.expand(n, channels, 5, 5).contiguous(),  # image i is filled with i
+        "test": Prediction(probs=probs, labels=labels),
+        "data": Images(ramp.expand(n, channels, 5, 5).contiguous(), labels),  # image i is filled with i
         "classes": tuple(f"class {c}" for c in range(classes)),
         "spectra": {},
         "posterior": [],

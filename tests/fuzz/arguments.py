@@ -98,7 +98,8 @@ def _value(name: str, random: random_module.Random, folder: Path) -> str:
         return f"{random.choice(_keys())}={random.choice(TEXTS)}"
     if name in ("run", "runs", "--config", "--data", "--out", "--ood") and random.random() < 0.8:
         suffix = random.choice(("", "", ".pt2", ".safetensors", ".csv", "/./", "x" * 300))
-        return str(folder / random.choice(PLACES)) + suffix
+        waits = name in ("--config", "--data")  # for whoever writes into a pipe
+        return str(folder / random.choice([place for place in PLACES if place != "fifo" or not waits])) + suffix
     # the root of the file system would be searched for images
     return random.choice([text for text in TEXTS if name != "--ood" or text not in ("/", ".", "..", "~")])
 

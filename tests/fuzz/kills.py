@@ -160,7 +160,6 @@ def _nothing(folder: Path) -> None:
 _STUDY = ("--seeds", "1", "--workers", "2", "--method", "temperature")
 SCENARIOS = {
     "train": Scenario(_nothing, ("train", KEP, "--out", "run", "--resume", *CHANGES)),
-    "seeds": Scenario(_nothing, ("train", SOFTMAX, "--out", "run", "--resume", "--seeds", "2", *CHANGES)),
     "evaluate": Scenario(_evaluated_runs, ("evaluate", KEP, *EVALUATION)),
     "compare": Scenario(_evaluated_runs, ("compare", KEP, SOFTMAX, "--out", "comparison")),
     "study": Scenario(_nothing, ("study", KEP, SOFTMAX, "--out", "study", *_STUDY, *CHANGES)),

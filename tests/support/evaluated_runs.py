@@ -5,8 +5,7 @@ import json
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.evaluation import predictions
-from probattn.experiments.evaluation.evaluated_run import file_digests
+from probattn.experiments.evaluation.evaluated_run import prediction_file, run_stamp, save_prediction
 from probattn.experiments.evaluation.scores import to_frame
 from probattn.experiments.runs.folder import claim
 
@@ -25,8 +24,7 @@ def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, 
               for method, value in methods.items()}  # fmt: skip
     to_frame(by_set, run=name, seed=seed).to_csv(folder / "scores.csv", index=False)
     content = {
-        "options": dict(zip(("num_samples", "seed"), draws, strict=True)),
-        "files": file_digests(folder),
+        "stamp": run_stamp(folder) | dict(zip(("num_samples", "seed"), draws, strict=True)),
         "data": {"valid": "digest", "test": "digest"} | dict(data or {}),
         "unfinished": unfinished,
     }
@@ -38,8 +36,8 @@ def store(folder, by_set, method="posterior"):
     """Store predictions of an evaluated run by test set."""
     content = json.loads((folder / "evaluation.json").read_text())
     for name, part in by_set.items():
-        key = {"files": content["files"], **content["options"], "digest": content["data"][name]}
-        predictions.save(folder, method, name, part, key=key)
+        stamp = content["stamp"] | {"data": content["data"][name]}
+        save_prediction(prediction_file(folder, method, name), part, stamp=stamp)
 
 
 def random_prediction(number=40, classes=3, *, seed=0, labels=None):

@@ -41,11 +41,11 @@ def glass_blur(images: np.ndarray, rng: Generator, sigma: float, iterations: int
     n, _, height, width = images.shape
     rows, columns = np.arange(height)[:, None], np.arange(width)
     inner = (reach < rows) & (rows <= height - reach) & (reach < columns) & (columns <= width - reach)
-    blurred = gaussian_blur(images, rng, sigma)
+    blurred = gaussian_blur(images, sigma)
     for _ in range(iterations):
         down, right = inner * rng.integers(-reach, reach, size=(2, n, height, width))
         blurred = take_pixels(blurred, rows + down, columns + right)
-    return gaussian_blur(blurred, rng, sigma)
+    return gaussian_blur(blurred, sigma)
 
 
 def motion_blur(images: np.ndarray, rng: Generator, radius: float, sigma: float) -> np.ndarray:
@@ -60,7 +60,7 @@ def zoom_blur(images: np.ndarray, rng: Generator, end: float) -> np.ndarray:
     return (images + sum(enlarge(images, factor) for factor in factors)) / (len(factors) + 1)
 
 
-def gaussian_blur(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
+def gaussian_blur(images: np.ndarray, sigma: float) -> np.ndarray:
     """Convolve with a Gaussian of `sigma` pixels."""
     return gaussian_filter(images, (0, 0, sigma * scale(images), sigma * scale(images)), mode="nearest")
 
@@ -135,6 +135,5 @@ def blur_along(fields: np.ndarray, radius: float, sigma: float, degrees: np.ndar
 def take_pixels(fields: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return the pixels at integer `rows` and `columns`, broadcast to (n, H, W); the border is repeated."""
     n, channels, height, width = fields.shape
-    index = torch.from_numpy(rows.clip(0, height - 1) * width + columns.clip(0, width - 1)).reshape(n, 1, -1)
-    taken = torch.from_numpy(fields).flatten(2).gather(2, index.expand(-1, channels, -1))
-    return taken.reshape(fields.shape).numpy()
+    index = (rows.clip(0, height - 1) * width + columns.clip(0, width - 1)).reshape(n, 1, -1)
+    return np.take_along_axis(fields.reshape(n, channels, -1), index, axis=2).reshape(fields.shape)

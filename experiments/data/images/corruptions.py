@@ -1,9 +1,9 @@
-"""The 19 corruptions of CIFAR-C, generated for images of any size.
+"""Corrupted test images (distribution shift): CIFAR-C's own files where they are present, else generated here.
 
 CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and
-perturbations", 2019) are the test images of CIFAR under 15 corruptions, and 4 more, at five severities. The images here
-are generated with the severities of those files, which are milder than ImageNet-C's. They are ours, not the files'
-pixels: frost is drawn without the photographs of the original, and the random draws differ.
+perturbations", 2019) are the test images of CIFAR under 15 corruptions, and 4 more, at five severities. The 15 are
+generated for images of any size, with the severities of those files, which are milder than ImageNet-C's. They are
+ours, not the files' pixels: frost is drawn without the photographs of the original, and the random draws differ.
 
 Every corruption is a function `(images, rng, *parameters)` of float32 images (n, C, H, W) in [0, 1] with 1 or 3
 channels. It returns the same shape, with values that may lie outside [0, 1], which `corrupt` clips.
@@ -11,15 +11,14 @@ channels. It returns the same shape, with values that may lie outside [0, 1], wh
 Lengths are in pixels of a 32×32 image. On a larger image they scale with its shorter side. For blurs and the elastic
 transform, a smaller one is enlarged to at least 32 pixels, each pixel a block, and averaged back. So at 32×32 they are
 CIFAR-C's, and 8×8 digits, which are counts in the 4×4 blocks of 32×32 bitmaps, are blurred as much relative to their
-size. Overlays (fog, frost, snow, splashes) are drawn at 32×32 and resized. Noise of each pixel, pixelation and JPEG do
+size. Overlays (fog, frost, snow) are drawn at 32×32 and resized. Noise of each pixel, pixelation and JPEG do
 not scale.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.resources import files
+from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -27,28 +26,74 @@ import torch
 import yaml
 from torch import Tensor
 
+from probattn.experiments.data.errors import DatasetError, unknown_name
 from probattn.experiments.data.images import blurs, overlays, pixelwise
+from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.data.images.known_sets import CIFAR
+from probattn.experiments.data.root import Root, data_root
 
 SEVERITIES = (1, 2, 3, 4, 5)
+# Parameters of each severity, by the name of the corruption.
+PARAMETERS: dict[str, list[list[float]]] = yaml.safe_load((files(__package__) / "corruptions.yaml").read_text())
+STANDARD = tuple(PARAMETERS)
+ALL = (*STANDARD, "speckle_noise", "gaussian_blur", "spatter", "saturate")  # those of CIFAR-C's files
 _FUNCTIONS = vars(blurs) | vars(overlays) | vars(pixelwise)
 _BLOCK = 1000  # images per generator: bounds the memory; later images change no earlier block
 
 
-@dataclass(frozen=True)
-class Corruption:
-    """Category, function, and the parameters of each severity."""
+def corrupted_sets(
+    name: str, test: Images, *, root: Root, corruptions: Sequence[str], severities: Sequence[int] = SEVERITIES
+) -> tuple[str, Callable[[str, int], Images]]:
+    """Find or prepare a data set's corrupted test sets.
 
-    category: str
-    function: Callable[..., np.ndarray]
-    severities: Sequence[Sequence[float]]
+    For CIFAR the official files in the folder ``<root>/CIFAR-10-C`` (or ``CIFAR-100-C``) are used, if it is there.
+    Otherwise ``test`` is corrupted by our own program.
+
+    Args:
+        name: a data set of :func:`probattn.experiments.data.images.known_sets.load`.
+        test: the test images of a run.
+        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
+        corruptions: names in :data:`ALL`, or in :data:`STANDARD` without official files.
+        severities: 1 to 5.
+
+    Returns:
+        Where the images are from, in words; and a function of a corruption and a severity, which returns the images,
+        always the same ones in the same order.
+
+    Raises:
+        ValueError: an unknown corruption or severity.
+        DatasetError: official files are missing, damaged or have the wrong content.
+    """
+    if wrong := [corruption for corruption in corruptions if corruption not in ALL]:
+        raise ValueError(unknown_name("corruption", wrong[0], ALL, listing=f"known: {', '.join(ALL)}"))
+    if not set(severities) <= set(SEVERITIES):
+        raise ValueError(f"severities are integers from 1 to 5, got {', '.join(map(str, severities))}")
+    folder = data_root(root) / f"{CIFAR[name][0] if name in CIFAR else 'CIFAR'}-C"
+    if name in CIFAR and folder.is_dir():
+        return f"official files of {folder.name}", _official(folder, test, corruptions)
+    if extra := [corruption for corruption in corruptions if corruption not in STANDARD]:
+        raise DatasetError(f"{extra[0]} is read from {folder.absolute()} only: unpack CIFAR-C there, or leave it out")
+    source = f"generated here from {len(test):,} test images with CIFAR-C's severities; frost without photographs"
+    return source, lambda name, severity: Images(corrupt(test.images, name, severity), test.labels)
 
 
-# Corruptions by name: the standard ones, then the extra ones.
-CORRUPTIONS = {
-    name: Corruption(category, _FUNCTIONS[name], rows)
-    for name, (category, *rows) in yaml.safe_load((files(__package__) / "corruptions.yaml").read_text()).items()
-}
-STANDARD = tuple(CORRUPTIONS)[:15]
+def _official(folder: Path, test: Images, corruptions: Sequence[str]) -> Callable[[str, int], Images]:
+    """Return the sets of official files, whose content is checked before a long computation."""
+    number = len(test)
+    try:
+        arrays = {name: np.lib.format.open_memmap(folder / f"{name}.npy", "r") for name in (*corruptions, "labels")}
+    except Exception as error:  # a damaged header raises any error of Python's parser, such as TokenError
+        raise DatasetError(f"cannot read {folder.absolute()}: {error}; unpack {folder.name} again") from error
+    labels = torch.tensor(arrays.pop("labels")[:number], dtype=torch.int64)
+    shapes = {array.shape for array in arrays.values()}
+    if shapes != {(5 * number, 32, 32, 3)} or not torch.equal(labels.sort().values, test.labels.sort().values):
+        raise DatasetError(f"{folder.absolute()} does not hold {folder.name}: images {shapes}; unpack it again")
+
+    def images(name: str, severity: int) -> Images:
+        part = torch.tensor(arrays[name][(severity - 1) * number : severity * number])
+        return Images(part.permute(0, 3, 1, 2).contiguous(), labels)
+
+    return images
 
 
 def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0) -> Tensor:
@@ -58,43 +103,27 @@ def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0) -> Tenso
 
     Args:
         images: uint8 (n, C, H, W) with 1 or 3 channels.
-        name: a key of :data:`CORRUPTIONS`.
+        name: one of :data:`STANDARD`.
         severity: 1 to 5.
         seed: seed of all randomness; not negative.
 
     Returns:
         uint8 images of the same shape and device. Values are truncated to integer levels, as in CIFAR-C.
-
-    Raises:
-        ValueError: an unknown name or severity, or images of another dtype or number of channels.
     """
-    check_corruption(name, severity)
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-        shape = tuple(images.shape)
-        raise ValueError(f"images must be uint8 (n, C, H, W) with 1 or 3 channels, got {images.dtype} {shape}")
     blocks = []
     for number, block in enumerate(images.cpu().split(_BLOCK)):
         rng = np.random.default_rng([seed, crc32(name.encode()), severity, number])
-        corrupted = _corrupt(block.numpy().astype(np.float32) / 255, CORRUPTIONS[name], severity, rng)
+        corrupted = _corrupt(block.numpy().astype(np.float32) / 255, name, severity, rng)
         # The offset keeps integer levels after rounding in float32.
         blocks.append(torch.from_numpy((255 * corrupted.clip(0, 1) + 1e-3).astype(np.uint8)))
     return torch.cat(blocks).to(images.device)
 
 
-def check_corruption(name: str, severity: int) -> None:
-    """Raise ValueError unless `name` is a corruption and `severity` is in 1..5."""
-    if name not in CORRUPTIONS:
-        near = get_close_matches(name, CORRUPTIONS, n=3) or CORRUPTIONS
-        raise ValueError(f"unknown corruption {name!r}: choose one of {', '.join(near)}")
-    if severity not in SEVERITIES:
-        raise ValueError(f"severity must be an integer from 1 to 5, got {severity!r}")
-
-
-def _corrupt(images: np.ndarray, corruption: Corruption, severity: int, rng: np.random.Generator) -> np.ndarray:
-    parameters = corruption.severities[severity - 1]
-    if corruption.category != "blur" and corruption.function != blurs.elastic_transform:
-        return corruption.function(images, rng, *parameters)
+def _corrupt(images: np.ndarray, name: str, severity: int, rng: np.random.Generator) -> np.ndarray:
+    parameters = PARAMETERS[name][severity - 1]
+    if not hasattr(blurs, name):
+        return _FUNCTIONS[name](images, rng, *parameters)
     n, channels, height, width = images.shape
     block = math.ceil(blurs.SIDE / min(height, width))
-    large = corruption.function(images.repeat(block, axis=-2).repeat(block, axis=-1), rng, *parameters)
+    large = _FUNCTIONS[name](images.repeat(block, axis=-2).repeat(block, axis=-1), rng, *parameters)
     return large.reshape(n, channels, height, block, width, block).mean(axis=(3, 5))

@@ -31,16 +31,16 @@ def is_image(name: str) -> bool:
 
 
 def find_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder in order, without hidden ones; linked folders are read, too.
-
-    Raises:
-        DatasetError: a link leads to a folder that it is in.
-    """
+    """Yield the files below a folder in order, without hidden ones; linked folders are read, too."""
     for place, folders, files in os.walk(folder, followlinks=True):
-        if any(parent.samefile(place) for parent in Path(place).absolute().parents):
-            raise DatasetError(f"{place} is a link to a folder that it is in; remove it")
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         yield from (Path(place, name) for name in sorted(files) if not is_hidden(name))
+
+
+def check_number(folder: Path, number: int, expected: int) -> None:
+    """Raise DatasetError unless the number of a folder's images is the expected one."""
+    if number != expected:
+        raise DatasetError(f"{folder.absolute()} holds {number:,} of {expected:,} images: give its complete folder")
 
 
 def path_text(path: Path) -> str:
@@ -63,7 +63,7 @@ def read_pixels(
     """
     try:
         if isinstance(source, Path) and not source.is_file():
-            raise OSError("it is not a regular file" if source.exists() else "it is a link to nothing")
+            raise OSError("it is no regular file")
         with Image.open(source, formats=FORMATS) as image:
             return pixels(image, shape, **options)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
@@ -104,12 +104,8 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     """Return the upright image without transparency, which may be that of a channel, a palette or a single colour."""
     if image.mode.startswith(("I", "F")):  # Pillow would keep the lowest 256 levels only
         raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
-    key, tiles = image.info.get("transparency"), getattr(image, "tile", None)
-    layout = tiles[0].args if tiles and key is not None else None
-    if layout in ("L;2", "L;4"):  # Pillow scales the pixels of these PNG files, but not the transparent colour
-        image.info["transparency"] = key * {"L;2": 85, "L;4": 17}[layout]
-    elif layout == "RGB;16B":
-        image.info["transparency"] = tuple(level >> 8 for level in key)
+    if image.format == "PNG" and "transparency" in image.info:
+        image.info["transparency"] = _transparent_colour(image.info["transparency"], layout=image.tile[0].args)
     upright = ImageOps.exif_transpose(image)
     if not upright.has_transparency_data:
         return upright
@@ -119,3 +115,10 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     if lowest < highest and contrast < _MIN_CONTRAST:
         raise ValueError(f"it is transparent and cannot be seen on {background}: set another data.background=COLOUR")
     return composed
+
+
+def _transparent_colour(colour: Any, *, layout: str) -> Any:
+    """Return the transparent colour of a PNG file in 8 bits; Pillow scales the pixels, but not this colour."""
+    if layout == "RGB;16B":
+        return tuple(level >> 8 for level in colour)
+    return colour * {"L;2": 85, "L;4": 17}.get(layout, 1)

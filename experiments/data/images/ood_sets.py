@@ -1,11 +1,8 @@
 """Out-of-distribution (OOD) image sets, on which a network should be uncertain: stored, of a folder, or generated."""
 
-import os
 from collections.abc import Iterable
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,47 +10,35 @@ from PIL import Image
 from torchvision.datasets import SVHN
 from torchvision.datasets.utils import download_and_extract_archive
 
-from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images import cifar, ood_generated
-from probattn.experiments.data.images.files import decode_all, find_files, is_image, pixels, read_pixels
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.errors import DatasetError, unknown_name
+from probattn.experiments.data.images import ood_generated
+from probattn.experiments.data.images.files import check_number, decode_all, find_files, is_image, pixels, read_pixels
+from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.data.images.known_sets import CIFAR, downloading, read_cifar
 from probattn.experiments.data.root import Root, data_root
 from probattn.inference.imports import extra
 
-
-class Archive(NamedTuple):
-    """Folder under the root, number of images, and the class of pytorch-ood that names the archive."""
-
-    folder: str
-    num_images: int
-    source: str | None
-
-
+# Folder under the root, number of images, and the class of pytorch-ood that downloads them, by name.
 ARCHIVES = {
-    "lsun": Archive("lsun-test", 10_000, None),
-    "lsun-crop": Archive("LSUN/test", 10_000, "LSUNCrop"),
-    "lsun-resize": Archive("LSUN_resize/LSUN_resize", 10_000, "LSUNResize"),
-    "textures": Archive("dtd/images", 5_640, "Textures"),
-    "tinyimagenet-crop": Archive("Imagenet/test", 10_000, "TinyImageNetCrop"),
+    "lsun": ("lsun-test", 10_000, None),
+    "lsun-crop": ("LSUN/test", 10_000, "LSUNCrop"),
+    "lsun-resize": ("LSUN_resize/LSUN_resize", 10_000, "LSUNResize"),
+    "textures": ("dtd/images", 5_640, "Textures"),
+    "tinyimagenet-crop": ("Imagenet/test", 10_000, "TinyImageNetCrop"),
 }
-NAMES = ("svhn", *cifar.CIFAR, *ARCHIVES, "letters", "patches")  # of :func:`load`
+NAMES = ("svhn", *CIFAR, *ARCHIVES, "letters", "patches")  # of :func:`load`
 
 
 def default_names(in_distribution: str) -> tuple[str, ...]:
-    """Return the names of the default OOD sets for a network trained on ``in_distribution``.
+    """Return the names of the default OOD sets for a network trained on the data set ``in_distribution``.
 
-    Those of digits need no download. Those of CIFAR are the sets of the KEP-SVGP (Table 3) and CGP (Table III) papers
-    that can be downloaded.
-
-    Raises:
-        ValueError: a data set without default sets.
+    Those of CIFAR are the sets of the KEP-SVGP (Table 3) and CGP (Table III) papers that can be downloaded; those of
+    digits and other images need no download.
     """
-    if in_distribution == "digits":
+    if in_distribution not in CIFAR:
         return "letters", "patches"
-    if in_distribution in cifar.CIFAR:
-        (other,) = cifar.CIFAR.keys() - {in_distribution}
-        return "svhn", other, *(name for name, archive in ARCHIVES.items() if archive.source)
-    raise ValueError(f"no default OOD sets for {in_distribution!r}: name some of {', '.join(NAMES)}")
+    (other,) = CIFAR.keys() - {in_distribution}
+    return "svhn", other, *(name for name, (*_, source) in ARCHIVES.items() if source)
 
 
 def load(
@@ -92,42 +77,40 @@ def load(
 
 def _sources(name: str, root: Path, size: int) -> Iterable[Path | np.ndarray]:
     if name in ARCHIVES:
-        return _archive(ARCHIVES[name], root)
+        return _archive(root, *ARCHIVES[name])
     if name == "letters":
         return ood_generated.letters(size=size)
     if name == "patches":
         return ood_generated.patches()
     if name == "svhn":
-        url, file, _ = SVHN.split_list["test"]
-        folder = root if (root / file).is_file() else root / "svhn"
-        with cifar.downloading("SVHN", folder.absolute(), url):
+        folder = (root / "svhn").absolute()
+        with downloading("SVHN", folder, SVHN.split_list["test"][0]):
             return SVHN(folder, split="test", download=True).data.transpose(0, 2, 3, 1)
-    if name in cifar.CIFAR:
-        return cifar.read(name, root)[2].images.permute(0, 2, 3, 1).numpy()
-    if "/" in name or os.sep in name or name.startswith((".", "~")):
-        if not (folder := Path(name).expanduser()).is_dir():
-            raise DatasetError(f"{name} is no folder of images")
-        return _find_images(folder)
-    near = get_close_matches(name, NAMES, n=3) or NAMES
-    raise ValueError(f"unknown OOD set {name!r}: choose one of {', '.join(near)}, or a folder's path like ./photos")
+    if name in CIFAR:
+        return read_cifar(name, root)[2].images.permute(0, 2, 3, 1).numpy()
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise ValueError(unknown_name("OOD set", name, NAMES, listing="or name a folder of images, such as ./photos"))
+    return _find_images(folder)
 
 
-def _archive(archive: Archive, root: Path) -> list[Path]:
+def _archive(root: Path, place: str, number: int, source: str | None) -> list[Path]:
     """Return the image files of an archive, downloaded and extracted if its folder is missing."""
-    folder = root / archive.folder
-    if not folder.is_dir() and archive.source:
+    folder = root / place
+    if not folder.is_dir() and source:
         with extra("ood", needed_by=f"the download of images that are not in {folder.absolute()}"):
             from pytorch_ood.dataset import img
-        source = getattr(img, archive.source)
-        with cifar.downloading(archive.source, f"{folder.absolute()} or {source.filename}", source.url):
-            download_and_extract_archive(source.url, root, filename=source.filename, md5=source.tgz_md5)
-    return _find_images(folder, number=archive.num_images)
+        archive = getattr(img, source)
+        with downloading(source, f"{folder.absolute()} or {archive.filename}", archive.url):
+            download_and_extract_archive(archive.url, root, filename=archive.filename, md5=archive.tgz_md5)
+    images = _find_images(folder)
+    check_number(folder, len(images), number)
+    return images
 
 
-def _find_images(folder: Path, *, number: int = 1) -> list[Path]:
-    files = sorted(file for file in find_files(folder) if is_image(file.name))
-    if not files:
+def _find_images(folder: Path) -> list[Path]:
+    """Return the images of a folder at any depth, sorted by their paths."""
+    images = sorted(file for file in find_files(folder) if is_image(file.name))
+    if not images:
         raise DatasetError(f"{folder.absolute()} holds no image")
-    if len(files) < number:
-        raise DatasetError(f"{folder.absolute()} holds {len(files):,} of {number:,} images: give its complete folder")
-    return files
+    return images

@@ -1,4 +1,4 @@
-"""Corruptions of single pixels, colours and blocks: noise, brightness, contrast, saturation, pixelation and JPEG.
+"""Corruptions of single pixels, colours and blocks: noise, brightness, contrast, pixelation and JPEG.
 
 A grey image is treated as three equal channels, and the result as their luma.
 """
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from io import BytesIO
 
 import numpy as np
+import torch
 from PIL import Image
+from torchvision.transforms.v2.functional import pil_to_tensor, to_pil_image
 
 Generator = np.random.Generator
 # Weights of red, green and blue in the luma of Rec. 601, which JPEG, OpenCV and Pillow use.
@@ -17,12 +19,6 @@ LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 def luma(images: np.ndarray) -> np.ndarray:
     """Return the luma (n, 1, H, W) of images (n, C, H, W) with 1 or 3 channels."""
     return images if images.shape[1] == 1 else np.tensordot(images, LUMA, axes=(1, 0))[:, None]
-
-
-def paint(colour: tuple[float, float, float], images: np.ndarray) -> np.ndarray:
-    """Return a colour as (C, 1, 1) for the channels of `images`; its luma for grey images."""
-    values = np.array(colour, dtype=np.float32)[:, None, None]
-    return values if images.shape[1] == 3 else luma(values[None])[0]
 
 
 def gaussian_noise(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
@@ -41,11 +37,6 @@ def impulse_noise(images: np.ndarray, rng: Generator, share: float) -> np.ndarra
     return np.where(draw < share, (draw < share / 2).astype(np.float32), images)
 
 
-def speckle_noise(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
-    """Multiply by normal noise of mean 1 and standard deviation `sigma`."""
-    return images * (1 + sigma * rng.standard_normal(images.shape, dtype=np.float32))
-
-
 def brightness(images: np.ndarray, rng: Generator, amount: float) -> np.ndarray:
     """Raise the value of HSV, the largest channel, by `amount`, to at most 1; hue and saturation are unchanged."""
     value = images.max(axis=1, keepdims=True)
@@ -60,20 +51,6 @@ def contrast(images: np.ndarray, rng: Generator, factor: float) -> np.ndarray:
     return mean + factor * (images - mean)
 
 
-def saturate(images: np.ndarray, rng: Generator, factor: float, shift: float) -> np.ndarray:
-    """Change the saturation S of HSV to `factor` S + `shift`, clipped to [0, 1]; hue and value are unchanged.
-
-    Grey pixels have the hue of red, as in scikit-image, and turn red if `shift` is positive.
-    """
-    value = images.max(axis=1, keepdims=True)
-    spread = value - images.min(axis=1, keepdims=True)
-    coloured = spread > 0
-    saturation = spread / np.where(coloured, value, 1)
-    # value − channel = value · S · (a function of the hue).
-    change = np.clip(factor * saturation + shift, 0, 1) / np.where(coloured, saturation, 1)
-    return np.where(coloured, value - (value - images) * change, value * paint((1, 1 - shift, 1 - shift), images))
-
-
 def pixelate(images: np.ndarray, rng: Generator, share: float) -> np.ndarray:
     """Shrink to a `share` of the side, at least one pixel, and enlarge again, both with a box filter."""
 
@@ -81,7 +58,7 @@ def pixelate(images: np.ndarray, rng: Generator, share: float) -> np.ndarray:
         small = [max(1, int(length * share)) for length in image.size]
         return image.resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.BOX)
 
-    return _map_pil_images(images, shrink)
+    return _by_pillow(images, shrink)
 
 
 def jpeg_compression(images: np.ndarray, rng: Generator, quality: int) -> np.ndarray:
@@ -92,12 +69,10 @@ def jpeg_compression(images: np.ndarray, rng: Generator, quality: int) -> np.nda
         image.save(buffer, "JPEG", quality=quality)
         return Image.open(buffer)
 
-    return _map_pil_images(images, compress)
+    return _by_pillow(images, compress)
 
 
-def _map_pil_images(images: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:
-    levels = np.rint(255 * images).astype(np.uint8).transpose(0, 2, 3, 1)
-    changed = [
-        np.asarray(change(Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image))) for image in levels
-    ]
-    return np.stack(changed).reshape(levels.shape).transpose(0, 3, 1, 2).astype(np.float32) / 255
+def _by_pillow(images: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:
+    levels = torch.from_numpy(np.rint(255 * images).astype(np.uint8))
+    changed = torch.stack([pil_to_tensor(change(to_pil_image(image))) for image in levels])
+    return changed.numpy().astype(np.float32) / 255

@@ -3,12 +3,13 @@
 Examples are a data frame with the columns ``input`` and ``label``; its index says where each was read, for messages.
 """
 
+import logging
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -23,6 +24,7 @@ PARTS = {
 _SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"
+_log = logging.getLogger(__name__)
 
 
 class Parts(NamedTuple):
@@ -44,23 +46,38 @@ def normal_name(text: str) -> str:
     return " ".join(visible.split()).strip(_JOINERS).encode("utf-8", "backslashreplace").decode()
 
 
-def find_parts(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a folder or data set that are parts, by the name of the part.
-
-    Args:
-        entries: files, folders or splits by their names without suffix.
+def find_parts(names: Iterable[str]) -> dict[str, str]:
+    """Return which of the names of files, folders or splits are parts, by the name of the part.
 
     Raises:
-        DatasetError: two entries for one part.
+        DatasetError: two names for one part.
     """
     parts = {}
     for part, spellings in PARTS.items():
-        names = [name for name in entries if _SUFFIX.sub("", normal_name(name).casefold()) in spellings]
-        if len(names) > 1:
-            raise DatasetError(f"{' and '.join(names)} are both the {part} part: remove or rename one")
-        if names:
-            parts[part] = entries[names[0]]
+        matching = [name for name in names if _SUFFIX.sub("", normal_name(Path(name).stem).casefold()) in spellings]
+        if len(matching) > 1:
+            raise DatasetError(f"{' and '.join(matching)} are both the {part} part: remove or rename one")
+        parts |= {part: matching[0]} if matching else {}
     return parts
+
+
+def choose_parts(entries: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    """Return the files or splits that are parts, by the name of the part; log which others there are.
+
+    Args:
+        entries: files or splits by name.
+        source: their folder or data set, for messages.
+
+    Raises:
+        DatasetError: no training part, or two entries for one part.
+    """
+    parts = find_parts(entries)
+    others = shorten([name for name in entries if name not in parts.values()])
+    if "train" not in parts:
+        raise DatasetError(f"{source} has no training part, but {others or 'no data'}: call one train")
+    if others:
+        _log.warning("%s: %s have no name of a part and are left out", source, others)
+    return {part: entries[name] for part, name in parts.items()}
 
 
 def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **division: Any) -> Parts:
@@ -77,14 +94,11 @@ def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **d
 
 
 def divide(
-    given: Mapping[str, pd.DataFrame],
-    *,
-    shares: Mapping[str, float],
-    seed: int,
-    limit: int | None,
-    by_class: bool = True,
+    given: Mapping[str, pd.DataFrame], *, shares: Mapping[str, float], seed: int, limit: int | None
 ) -> dict[str, pd.DataFrame]:
     """Return the training, validation and test part; missing ones are taken from the training part at random.
+
+    Each label is divided in the same proportion.
 
     Args:
         given: the parts that there are, ``"train"`` at least.
@@ -92,21 +106,21 @@ def divide(
         seed: seed of the division only.
         limit: keep at most this many training examples, but one of each class, and the same fraction of the validation
             part; the test part keeps its size.
-        by_class: divide each class in the same proportion.
 
     Raises:
-        DatasetError: a part without examples; a class with too few to be in each part.
+        DatasetError: a class with too few examples to be in each part.
     """
-    if empty := [part for part, examples in given.items() if examples.empty]:
-        raise DatasetError(f"the {empty[0]} part holds no examples")
     generator = torch.Generator().manual_seed(seed)
     missing = {part: share for part, share in shares.items() if part not in given}
-    divided = _take(given["train"], [*missing.values()], generator, by_class=by_class)
+    counts = given["train"].label.value_counts()
+    if counts.min() <= len(missing):
+        problem = f"the class {counts.idxmin()!r} has too few examples ({counts.min()}) for {len(missing) + 1} parts"
+        raise DatasetError(f"{problem}: add more, or give each part a file or folder")
+    divided = _take(given["train"], [*missing.values()], generator)
     parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
-        for part in ("train", "valid"):
-            parts[part] = _take(parts[part], [fraction], generator, by_class=by_class, at_most=True)[1]
+        parts |= {part: _take(parts[part], [fraction], generator)[1] for part in ("train", "valid")}
     return {part: parts[part] for part in PARTS}
 
 
@@ -118,7 +132,7 @@ def class_names(labels: pd.Series) -> tuple[str, ...]:
     """
     names = set(labels)
     if len(names) < 2:
-        raise DatasetError(f"all training examples, such as {labels.index[0]}, have the label {labels.iloc[0]!r}")
+        raise DatasetError(f"the training part needs examples of two classes, and has those of {sorted(names)}")
     are_integers = all(re.fullmatch("-?[0-9]+", name) for name in names)
     return tuple(sorted(names, key=int if are_integers else str))
 
@@ -133,33 +147,26 @@ def class_indices(labels: pd.Series, classes: Sequence[str]) -> torch.Tensor:
     for place, label in labels[indices < 0].items():
         known = shorten(classes)
         raise DatasetError(f"{place} has the label {label!r}, which no training example has; they have {known}")
-    return torch.from_numpy(indices.astype(np.int64))
+    return torch.from_numpy(indices)
 
 
-def shorten(names: Sequence[str], *, limit: int = 8) -> str:
-    """Return names in a sentence; of many the first ones and how many more there are."""
-    shown = ", ".join(map(repr, names[:limit]))
-    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+def shorten(names: Sequence[str]) -> str:
+    """Return names in a sentence; of many the first twelve and how many more there are."""
+    shown = ", ".join(map(repr, names[:12]))
+    return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown
 
 
-def _take(
-    examples: pd.DataFrame, shares: list[float], generator: torch.Generator, *, by_class: bool, at_most: bool = False
-) -> list[pd.DataFrame]:
+def _take(examples: pd.DataFrame, shares: Sequence[float], generator: torch.Generator) -> list[pd.DataFrame]:
     """Return the rest, then a random part of the examples for each share, each in the order of the data.
 
-    Every part gets one example of each class at least; with ``at_most`` a single example goes to the part.
+    Every part gets one example of each label at least, as long as there are any.
     """
     rest, *parts = ([] for _ in (0, *shares))
-    keys = examples.label.to_numpy() if by_class else np.full(len(examples), "the training part")
-    for key, group in pd.Series(range(len(examples))).groupby(keys, sort=False):
+    for _, group in pd.Series(range(len(examples))).groupby(examples.label.to_numpy(), sort=False):
         order = group.to_numpy()[torch.randperm(len(group), generator=generator).numpy()].tolist()
         for part, share in zip(parts, shares, strict=True):
             size = max(1, int(share * len(group)))
             part += order[:size]
             del order[:size]
-        if not order and shares and not at_most:
-            place, where = examples.index[group.iloc[0]], f"the class {key!r}" if by_class else key
-            problem = f"{where} has examples ({len(group)}, such as {place}) for fewer than {len(shares) + 1} parts"
-            raise DatasetError(f"{problem}: add more, or give each part a file or folder")
         rest += order
     return [examples.iloc[sorted(positions)] for positions in (rest, *parts)]

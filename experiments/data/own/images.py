@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from probattn.experiments.config.validation import Colour, Count
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, is_image, path_text, read_pixels
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.own.examples import Parts, find_parts, labelled, normal_name, shorten
+from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, path_text, read_pixels
+from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.data.own.examples import Parts, choose_parts, find_parts, labelled, normal_name, shorten
 
 
 def read(path: Path, **options: Any) -> Parts:
@@ -24,17 +25,21 @@ def read(path: Path, **options: Any) -> Parts:
         options: of :func:`labelled_images`.
 
     Raises:
+        OSError: there is no such folder.
         DatasetError: a class without images; a file that is no image, cannot be decoded, or lies outside of the
             classes' folders; folders that may be parts or classes.
     """
-    if not path.is_dir():
-        raise DatasetError(f"{path} is no folder; name your folder of images with --data FOLDER")
     given = {part: list_images(folder) for part, folder in _part_folders(path).items()}
     return labelled_images(given, read=read_pixels, **options)
 
 
 def labelled_images(
-    given: Mapping[str, pd.DataFrame], *, read: Callable, image_size: int, background: str = "white", **division: Any
+    given: Mapping[str, pd.DataFrame],
+    *,
+    read: Callable,
+    image_size: Count = 32,
+    background: Colour = "white",
+    **division: Any,
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.
 
@@ -42,7 +47,8 @@ def labelled_images(
         given: examples by part.
         read: returns the pixels of an input, with the options of
             :func:`~probattn.experiments.data.images.files.read_pixels`.
-        image_size, background: size and colour (see :func:`~probattn.experiments.data.images.files.pixels`).
+        image_size: height and width in pixels, to which images are scaled and cropped.
+        background: colour that transparent images stand on, by name or as ``#rrggbb``.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
     """
     decode = partial(read, shape=(3, image_size, image_size), background=background)
@@ -52,29 +58,26 @@ def labelled_images(
 def list_images(folder: Path) -> pd.DataFrame:
     """Return the images of each class's folder as examples, whose inputs are paths."""
     files = list(find_files(folder))
-    for file in files:
-        if file.parent == folder or not is_image(file.name):
-            problem = "is in no class's folder" if file.parent == folder else "has no suffix of an image"
-            raise DatasetError(f"{path_text(file)} {problem}: move it elsewhere")
+    if outside := [file for file in files if file.parent == folder]:
+        raise DatasetError(f"{path_text(outside[0])} is in no class's folder: move it into one, or elsewhere")
     names = [file.relative_to(folder).parts[0] for file in files]
     empty = _folders(folder).keys() - set(names)
     if empty or not names:
-        problem = f"of the classes {shorten(sorted(empty))} are empty" if empty else "of classes are missing"
-        raise DatasetError(f"in {folder} the folders {problem}: add images of each class, or remove its folder")
+        problem = f"{folder} needs a folder of images for each class, and empty are {shorten(sorted(empty)) or 'all'}"
+        raise DatasetError(f"{problem}: add images, or remove the folder of the class")
     return pd.DataFrame({"input": files, "label": list(map(normal_name, names))}, index=list(map(path_text, files)))
 
 
 def _part_folders(path: Path) -> dict[str, Path]:
     """Return the folders of the parts; without any, the folder itself is the training part."""
     folders = _folders(path)
-    parts = find_parts(folders)
-    names = [folder.name for folder in parts.values()]
-    others = [name for name in folders if name not in names]
-    if parts and (others or "train" not in parts):
-        problem = f"beside them {shorten(others)}" if others else "no training part"
-        names = f"{path} has the folders {shorten(names)}, which are named like parts, and {problem}"
-        raise DatasetError(f"{names}: move the classes for training into a folder train, and other folders elsewhere")
-    return parts or {"train": path}
+    parts = find_parts(folders).values()
+    if not parts:
+        return {"train": path}
+    if others := shorten(sorted(folders.keys() - parts)):
+        problem = f"{path} has the folders {shorten(list(parts))}, which are named like parts, and beside them {others}"
+        raise DatasetError(f"{problem}: move the classes for training into a folder train, and other folders elsewhere")
+    return choose_parts(folders, source=str(path))
 
 
 def _folders(path: Path) -> dict[str, Path]:

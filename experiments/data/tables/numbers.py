@@ -1,8 +1,9 @@
 """Numbers as people write them: decimal commas, thousands separators, currencies and units."""
 
+import contextlib
+import math
 import re
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,23 +29,22 @@ class Notation(NamedTuple):
     before: str = ""
     after: str = ""
 
-    def read(self, cell: Any) -> float | None:
-        """Return the number of a cell, NaN if it is missing, and None if it is no such number."""
-        if is_missing(cell):
-            return float("nan")
+    def read(self, cells: Sequence[Any]) -> np.ndarray:
+        """Return the numbers of cells, float64 (n,): NaN where one is missing, infinity where it is no such number."""
+        return np.array([math.nan if is_missing(cell) else self._number(cell) for cell in cells], dtype=float)
+
+    def _number(self, cell: Any) -> float:
         if self == (".", "", "") or not isinstance(cell, str):
-            try:
+            with contextlib.suppress(TypeError, ValueError):
                 number = float(cell)  # most cells of most tables, and much faster
-                return number if abs(number) <= LARGEST else None
-            except (TypeError, ValueError):
-                pass
+                return number if abs(number) <= LARGEST else math.inf
         match = _match(cell)
         digits = match["digits"].strip() if match else ""
         if not _DIGITS[self.decimal].fullmatch(digits) or self[1:] != _units(match):
-            return None
+            return math.inf
         separators = dict.fromkeys(map(ord, "', " if self.decimal == "." else "'. "))
         number = float(digits.translate(separators).replace(",", ".") + match["exponent"])
-        return None if number > LARGEST else -number if "-" in (match["sign"], match["inner"]) else number
+        return math.inf if number > LARGEST else -number if "-" in (match["sign"], match["inner"]) else number
 
 
 def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notation, np.ndarray]:
@@ -59,11 +59,7 @@ def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notati
     """
     match = _match(next((cell for cell in cells if not is_missing(cell)), ""))
     notations = [Notation(mark, *_units(match)) for mark in decimal or ".,"] if match else []
-    numbers = {
-        notation: list(takewhile(lambda number: number is not None, map(notation.read, cells)))
-        for notation in notations
-    }
-    possible = {notation: np.array(column) for notation, column in numbers.items() if len(column) == len(cells)}
+    possible = {notation: numbers for notation in notations if not np.isinf(numbers := notation.read(cells)).any()}
     if len(possible) == 2 and np.array_equal(*possible.values(), equal_nan=True):
         possible.popitem()
     return possible

@@ -1,22 +1,20 @@
 """Data sets of tables, for classes or for regression."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any, Literal
 
 import pandas as pd
-import torch
 from torch import Tensor
 
+from probattn.experiments.config.validation import Columns, Delimiter
 from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
-from probattn.experiments.data.own.rows import check_columns, names, read_parts, texts
-from probattn.experiments.data.tables.columns import column_kinds, describe_columns, feature_notations
-from probattn.experiments.data.tables.encoding import Column, TableEncoding
+from probattn.experiments.data.own.rows import check_columns, names, read_parts
+from probattn.experiments.data.tables.columns import IGNORED, choose_features, describe_columns, find_columns
+from probattn.experiments.data.tables.encoding import CATEGORY, NUMBER, Column, TableEncoding
 from probattn.experiments.data.tables.numbers import readings
 
 Task = Literal["classes", "regression"]  # kinds of labels: names of classes, or numbers
@@ -60,26 +58,27 @@ class TableDataset(Dataset):
 def read(
     path: Path,
     *,
-    name: str,
-    label_column: str,
-    task: Task,
-    ignore_columns: Collection[str] = (),
-    categorical_columns: Collection[str] = (),
-    number_columns: Collection[str] = (),
-    decimal: str | None = None,
-    delimiter: str | None = None,
+    label_column: str = "label",
+    task: Task = "classes",
+    ignore_columns: Columns = (),
+    categorical_columns: Columns = (),
+    number_columns: Columns = (),
+    decimal: Literal[".", ","] | None = None,
+    delimiter: Delimiter | None = None,
     **division: Any,
 ) -> TableDataset:
     """Read a table from one CSV file, or from the files of the parts in a folder.
 
     Args:
-        path, delimiter: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
-        name: name of the data set.
+        path: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
         label_column: column of the labels; all others are features.
-        task: ``classes`` for names, ``regression`` for numbers.
-        ignore_columns, categorical_columns, number_columns: columns that are no features, categories, or numbers; the
-            kind of others is found (see :func:`~.columns.column_kinds`).
+        task: whether the labels are classes or numbers.
+        ignore_columns: columns that are no features.
+        categorical_columns: columns of numbers that stand for categories; the kind of others is found (see
+            :func:`~.columns.find_columns`).
+        number_columns: columns of numbers, also where they only number the rows.
         decimal: decimal mark of the numbers; None finds it in each column.
+        delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
@@ -87,44 +86,42 @@ def read(
             used.
     """
     parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
-    cells = parts["train"]
-    choices = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
-    choices |= {"number_columns": number_columns, "label_column": [label_column]}
-    check_columns(cells, **choices)
-    words = ("ignored", "category", "number", "number" if is_regression else "category")
-    chosen = {column: kind for kind, columns in zip(words, choices.values(), strict=True) for column in columns}
-    kinds = column_kinds(cells, chosen=chosen, decimal=decimal)
-    notations = feature_notations(cells, kinds, label_column=label_column, path=path)
-    given = {}
-    for part, rows in parts.items():
-        labels = names(rows, label_column)
-        if is_regression:  # a column of mean 0 and standard deviation 1: the labels keep their units
-            labels = Column(label_column, kinds[label_column]).features(texts(rows, label_column), rows.index)[0]
-        given[part] = pd.DataFrame({"input": rows.to_dict("records"), "label": labels}, index=rows.index)
-    if not is_regression:
-        values = set(given["train"].label)
-        if len(values) > 20 and 4 * len(values) > len(cells) and readings(list(values)):
-            raise DatasetError(
-                f"{label_column!r} has {len(values):,} numbers: predict them with --set data.task=regression"
-            )
-    examples = divide(given, by_class=not is_regression, **division)
-    train, columns = examples["train"], describe_columns(cells, kinds)
-    encoding = TableEncoding.fit(train.input, notations=notations)
-    features = [encoding.features(rows.input, rows.index) for rows in examples.values()]
+    chosen = dict.fromkeys(ignore_columns, IGNORED) | dict.fromkeys(categorical_columns, CATEGORY)
+    chosen |= dict.fromkeys(number_columns, NUMBER) | {label_column: NUMBER if is_regression else CATEGORY}
+    for rows in parts.values():
+        check_columns(rows, chosen)
+    columns = find_columns(parts["train"], chosen=chosen, decimal=decimal)
+    description, label = describe_columns(parts["train"], columns), columns[label_column]
+    features = choose_features(columns, description, label_column=label_column)
+    examples = divide({part: _examples(rows, label) for part, rows in parts.items()}, **division)
+    tables = [parts.get(part, parts["train"]).loc[labels.index] for part, labels in examples.items()]
     if is_regression:
-        classes, scale = (), _scale(train.label, label_column)
-        labels = [torch.tensor(rows.label.tolist(), dtype=torch.float32)[:, None] for rows in examples.values()]
+        classes, scale = (), _scale(label.fit(tables[0][label.name]))
+        unscaled = TableEncoding((label,))  # of mean 0 and standard deviation 1: the labels keep their units
+        labels = list(map(unscaled.features, tables))
     else:
-        classes, scale = class_names(train.label), {}
-        labels = [class_indices(rows.label, classes) for rows in examples.values()]
-    tables = map(Table, features, labels)
-    return TableDataset(name, classes, *tables, encoding, label_column, **scale, columns=columns)
+        classes, scale = class_names(examples["train"].label), {}
+        labels = [class_indices(part.label, classes) for part in examples.values()]
+    encoding = TableEncoding.fit(tables[0], features)
+    encoded = map(Table, map(encoding.features, tables), labels)
+    return TableDataset("table-csv", classes, *encoded, encoding, label.name, **scale, columns=description)
 
 
-def _scale(labels: pd.Series, column: str) -> dict[str, float]:
-    """Return mean and standard deviation; refuse equal labels, or differences that single precision cannot hold."""
-    mean, std = fmean(labels), pstdev(labels)
-    if not 1e-15 < std < 1e15 or abs(mean) > 1e5 * std:
-        problem = f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}"
-        raise DatasetError(f"{problem}, too near for single precision: subtract a constant, or change their unit")
-    return {"label_mean": mean, "label_std": std}
+def _examples(rows: pd.DataFrame, label: Column) -> pd.DataFrame:
+    """Return the labels of rows; those of a regression have one label, so that they are divided at random.
+
+    Raises:
+        DatasetError: many classes that are numbers.
+    """
+    number = rows[label.name].nunique()
+    if label.kind == CATEGORY and number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
+        raise DatasetError(f"{label.name!r} has {number:,} numbers: predict them with --set data.task=regression")
+    labels = names(rows, label.name) if label.kind == CATEGORY else "a number"
+    return pd.DataFrame({"label": labels}, index=rows.index)
+
+
+def _scale(label: Column) -> dict[str, float]:
+    """Return mean and standard deviation; refuse labels that differ by less than single precision can hold."""
+    if abs(label.mean) > 1e5 * label.std:
+        raise DatasetError(f"the labels in {label.name!r} differ too little for single precision: subtract a constant")
+    return {"label_mean": label.mean, "label_std": label.std}

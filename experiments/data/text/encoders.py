@@ -36,7 +36,7 @@ class PretrainedEncoder:
         """Load configuration and tokenizer of an encoder.
 
         Args:
-            name: a folder with a model and its tokenizer, or a name of the Hugging Face hub; local copies come first.
+            name: a folder with a model and its tokenizer, or a name of the Hugging Face hub.
             max_length: maximal number of tokens of a text, including special ones (such as [CLS] and [SEP]); longer
                 texts are truncated.
 
@@ -98,12 +98,10 @@ def _library(name: str) -> Any:
 
 
 def _load(name: str, kind: str, **options: Any) -> Any:
-    """Return what a class of transformers reads, from local files or else from the hub."""
+    """Return what a class of transformers reads, from a folder or from the hub."""
     from_pretrained = getattr(_library("transformers"), kind).from_pretrained
-    for local_files_only in (True, False):
-        try:  # without trust_remote_code transformers asks the user
-            return from_pretrained(name, trust_remote_code=False, local_files_only=local_files_only, **options)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            failure = error
-    problem = f"cannot load the encoder {name!r}: {' '.join(str(failure).split())}"
-    raise DatasetError(f"{problem} Give a folder with config.json, or a name of the hub and a network.") from failure
+    try:  # without trust_remote_code transformers asks the user
+        return from_pretrained(name, trust_remote_code=False, **options)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        problem = f"cannot load the encoder {name!r}: {' '.join(str(error).split())}"
+        raise DatasetError(f"{problem} Give a folder with config.json, or a name of the hub and a network.") from error

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
-from probattn.experiments.data.dataset import Dataset
+from probattn.experiments.data.dataset import Dataset, subsample
 from probattn.experiments.data.root import Root, data_root
-from probattn.experiments.data.splits import split, subsample
 from probattn.experiments.data.text import corpora
 from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.labelled_texts import Texts, well_formed
@@ -89,11 +88,12 @@ def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: in
         raise ValueError(f"unknown text data set {name!r}: choose one of {', '.join(NAMES)}")
     folder, generator, domains = data_root(root), torch.Generator().manual_seed(seed), {}
     if name == "cola":
-        whole, test, domains["out-of-domain"] = corpora.read_cola(folder)
+        whole, test, domains["out-of-domain"] = corpora.read(name, folder)
         tenth = len(whole) // 10
-        train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
+        train, valid = whole.split(len(whole) - tenth, tenth, generator=generator)
     else:
-        train, valid, test = split(corpora.read_imdb(folder), sizes=IMDB_SIZES, generator=generator)
+        (whole,) = corpora.read(name, folder)
+        train, valid, test = whole.split(*IMDB_SIZES, generator=generator)
     if limit is not None:
         train, valid = subsample(train, valid, limit=limit, num_classes=2, generator=generator)
     return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, domains=domains)

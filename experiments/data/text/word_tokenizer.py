@@ -1,11 +1,11 @@
 """Tokenizer of words, and of the characters that spell them, on Hugging Face `tokenizers`."""
 
+import importlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,11 +23,10 @@ PADDING, UNKNOWN = "[PAD]", "[UNK]"
 BEGIN, END = "<w>", "</w>"
 # Regular expressions of the two kinds of tokens: a word or another mark, or any character.
 PATTERNS = {"word": r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]", "character": r"[^\s\x1c-\x1f]"}
-_UNKNOWN_ID, _NUM_SPECIAL = 1, 2
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WordTokenizer:
     """Vocabulary of the words and characters of training texts, by falling frequency; ties alphabetically.
 
@@ -37,20 +36,17 @@ class WordTokenizer:
     the first ``spelling`` places, so that a truncated word has no end.
 
     Attributes:
-        words: entry i has id i + 2; id 0 is padding, id 1 an unknown word.
-        characters: the same for characters, the two marks first; ``()`` without spelling.
-        max_length: maximal number of tokens of a text; longer texts are truncated.
+        pipeline: Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation. Id 0 is padding,
+            id 1 an unknown word.
+        characters: ids of the characters and of the two marks, in the same order; ``{}`` without spelling.
         spelling: number of characters of a word, with its marks (K); 0: none.
-        unit: kind of a token, of :data:`PATTERNS`.
         file: its file in a run's folder.
     """
 
     file: ClassVar[str] = "tokenizer.json"
-    words: tuple[str, ...]
-    characters: tuple[str, ...]
-    max_length: int
+    pipeline: Any
+    characters: Mapping[str, int]
     spelling: int
-    unit: str = "word"
 
     @classmethod
     def fit(
@@ -68,17 +64,12 @@ class WordTokenizer:
 
         Args:
             texts: the training part only; their order does not matter.
-            max_length: see the class.
+            max_length: maximal number of tokens of a text; longer texts are truncated.
             min_count: rarer words and characters are unknown. Values from 2 on leave unknown ones in the training
                 texts, so that their embedding is trained.
             max_words: maximal number of words; the most frequent ones are kept.
             spelling: see the class; 0, or at least 3 for both marks and a character.
-
-        Raises:
-            ValueError: there is no word in all the texts, or no room to spell one.
         """
-        if spelling in (1, 2):
-            raise ValueError(f"spelling must be 0, or at least 3 for both marks and a character, got {spelling}")
         texts = well_formed(texts)
         for unit in PATTERNS:
             words, characters = _count(texts, unit, max_length=max_length, size=max(0, spelling - 1))
@@ -86,17 +77,9 @@ class WordTokenizer:
             if unit == "character" or 2 * sum(count for count in counts if count >= min_count) >= sum(counts):
                 break
             _log.warning("most words of the texts are rare: each character is a token (network.min_count=1: each word)")
-        if not words:
-            raise ValueError("there is no word in the texts; give the training part")
-        spelled = (BEGIN, END, *_ranked(characters, min_count)) if spelling else ()
-        return cls(_ranked(words, min_count)[:max_words], spelled, max_length, spelling, unit)
-
-    @cached_property
-    def pipeline(self) -> Any:
-        """Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation."""
-        pipeline = _pipeline(self.unit, self.words)
-        pipeline.enable_truncation(self.max_length)
-        return pipeline
+        pipeline = _pipeline(unit, _ranked(words, min_count)[:max_words])
+        pipeline.enable_truncation(max_length)
+        return cls(pipeline, _ids([BEGIN, END, *_ranked(characters, min_count)]) if spelling else {}, spelling)
 
     def encode(self, text: str) -> Tensor:
         """Return the ids of a text's words, int64 (n,); with spelling (n, 1 + K), word id first, then characters."""
@@ -110,46 +93,44 @@ class WordTokenizer:
         """Return the ids of each text."""
         return list(map(self.encode, texts))
 
-    def _spell(self, token: str) -> list[int]:
-        marked = (BEGIN, *token[: self.spelling - 1], END, *[PADDING] * self.spelling)[: self.spelling]
-        return [self._character_ids.get(character, _UNKNOWN_ID) for character in marked]
-
-    @cached_property
-    def _character_ids(self) -> dict[str, int]:
-        return _ids(self.characters)
-
     def embedding(self, dim: int) -> nn.Module:
         """Return the embedding of words, and of their spelling if the tokenizer has it."""
-        words, characters = len(self.words) + _NUM_SPECIAL, len(self.characters) + _NUM_SPECIAL
-        return SpelledEmbedding(words, characters, dim) if self.spelling else WordEmbedding(words, dim)
+        words = self.pipeline.get_vocab_size()
+        return SpelledEmbedding(words, len(self.characters), dim) if self.spelling else WordEmbedding(words, dim)
 
     def save(self, path: Path) -> None:
         """Write the tokenizer as JSON, atomically.
 
         The object has the keys ``words`` (the JSON of :attr:`pipeline`, which ``tokenizers.Tokenizer.from_str`` reads),
-        ``unit``, ``spelling`` and ``characters``.
+        ``characters`` and ``spelling``.
         """
         words = json.loads(self.pipeline.to_str())
-        write_json(path, {"words": words, "unit": self.unit, "spelling": self.spelling, "characters": self.characters})
+        write_json(path, {"words": words, "characters": self.characters, "spelling": self.spelling})
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a tokenizer that :meth:`save` wrote; raise DatasetError if it is missing or damaged."""
         saved = read_json(path)
-        vocabulary, max_length = saved["words"]["model"]["vocab"], saved["words"]["truncation"]["max_length"]
-        words = tuple(sorted(vocabulary, key=vocabulary.get)[_NUM_SPECIAL:])
-        return cls(words, tuple(saved["characters"]), max_length, saved["spelling"], saved["unit"])
+        return cls(_tokenizers().Tokenizer.from_str(json.dumps(saved["words"])), saved["characters"], saved["spelling"])
+
+    def _spell(self, token: str) -> list[int]:
+        marked = (BEGIN, *token[: self.spelling - 1], END, *[PADDING] * self.spelling)[: self.spelling]
+        return [self.characters.get(character, self.characters[UNKNOWN]) for character in marked]
+
+
+def _tokenizers() -> Any:
+    with extra("text", needed_by="the tokenizer of words"):
+        return importlib.import_module("tokenizers")
 
 
 def _pipeline(unit: str, words: Sequence[str] = ()) -> Any:
     """Return a Hugging Face tokenizer; a character becomes one character, so that positions are those of the text."""
-    with extra("text", needed_by="the tokenizer of words"):
-        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
-    pipeline = Tokenizer(models.WordLevel(_ids(words), unk_token=UNKNOWN))
-    # Lower "İ" would be two characters.
-    steps = [normalizers.Replace("’", "'"), normalizers.Replace("İ", "i"), normalizers.Lowercase()]
-    pipeline.normalizer = normalizers.Sequence(steps)
-    pipeline.pre_tokenizer = pre_tokenizers.Split(Regex(PATTERNS[unit]), behavior="removed", invert=True)
+    library = _tokenizers()
+    pipeline = library.Tokenizer(library.models.WordLevel(_ids(words), unk_token=UNKNOWN))
+    replaced = [library.normalizers.Replace(*pair) for pair in (("’", "'"), ("İ", "i"))]  # lower "İ" has two characters
+    pipeline.normalizer = library.normalizers.Sequence([*replaced, library.normalizers.Lowercase()])
+    pattern = library.Regex(PATTERNS[unit])
+    pipeline.pre_tokenizer = library.pre_tokenizers.Split(pattern, behavior="removed", invert=True)
     return pipeline
 
 
@@ -170,6 +151,6 @@ def _ids(words: Sequence[str]) -> dict[str, int]:
     return {word: index for index, word in enumerate((PADDING, UNKNOWN, *words))}
 
 
-def _ranked(counts: Counter[str], min_count: int) -> tuple[str, ...]:
+def _ranked(counts: Counter[str], min_count: int) -> list[str]:
     frequent = [key for key in counts if counts[key] >= min_count]
-    return tuple(sorted(frequent, key=lambda key: (-counts[key], key)))
+    return sorted(frequent, key=lambda key: (-counts[key], key))

@@ -2,7 +2,6 @@
 
 import time
 
-import numpy as np
 import pytest
 import torch
 from torch.torch_version import TorchVersion
@@ -67,11 +66,3 @@ def test_cases_take_turns_and_rows_are_relative_to_the_first(monkeypatch):
     assert rows.memory_ratio.tolist() == pytest.approx([1, 3], rel=0.01)
     assert (rows.low <= rows.ms).all()
     assert (rows.ms <= rows.high).all()
-
-
-def test_rows_of_known_seconds():
-    rows = measure.summary("s", {"a": [1, 2, 9], "b": [4, 4]}, peak_mib=[2.0, 3.0], gflop=[1.0, 8.0])
-    assert rows.ms.tolist() == [2000, 4000]
-    assert rows.ratio.tolist() == [1, 2]
-    assert rows.memory_ratio.tolist() == [1, 1.5]
-    np.testing.assert_allclose(rows.gflop_per_s, [0.5, 2])

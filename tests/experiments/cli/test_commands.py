@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from probattn.experiments.data.images.image_datasets import load
+from probattn.experiments.data.images.known_sets import load
 from probattn.experiments.studies import study
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
@@ -25,9 +25,11 @@ def images(tmp_path_factory):
 def test_two_layers_over_seeds_are_trained_evaluated_and_compared(command, tmp_path, assignments, tiny):
     for preset, name in ((KEP, "kep"), (SOFTMAX, "softmax")):
         changes = assignments([*tiny, "train.num_samples=2"])
-        code, text, _ = command("train", preset, "--out", tmp_path / name, "--seeds", 2, *changes)
-        assert code == 0
-        assert "probattn evaluate" in text
+        for seed in range(2):
+            folder = tmp_path / name / f"seed-{seed}"
+            code, text, _ = command("train", preset, "--out", folder, *changes, "--set", f"train.seed={seed}")
+            assert code == 0
+            assert "probattn evaluate" in text
         code, text, err = command("evaluate", tmp_path / name, "--method", "temperature", "--ood", "letters")
         assert code == 0, err
         assert f"report: {tmp_path / name / 'seed-1' / 'report.html'}" in text

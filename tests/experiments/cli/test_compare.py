@@ -43,7 +43,7 @@ def test_compare_of_a_run_that_was_not_evaluated(command, kep, tmp_path, is_one_
 def test_a_study_trains_evaluates_and_compares_with_ensembles(command, tmp_path, assignments, tiny):
     options = assignments([*tiny, "data.limit=60", "train.num_samples=2"])
     options += ["--method", "none", "--ood", "none", "--no-shift", "--workers", 1, "--epochs", 2, "--seeds", 2]
-    code, text, err = command("study", "--out", tmp_path / "study", *options)
+    code, text, err = command("study", "digits/softmax", "digits/kep-svgp", "--out", tmp_path / "study", *options)
     assert (code, err) == (0, "")
     assert "Test data" in text
     frame = pd.read_csv(tmp_path / "study" / "results.csv")

@@ -4,8 +4,8 @@ import functools
 import re
 
 from probattn.experiments.config import presets
-from probattn.experiments.runs.folder import epochs_done
 from probattn.experiments.studies import study
+from probattn.inference.io import checkpoint
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 
@@ -30,10 +30,10 @@ def test_demo_compares_layers_and_goes_on_where_it_stopped(command, tmp_path, mo
     assert command(*demo, "--epochs", 3)[:2] == (0, text)
     assert (folder / "last.pt").read_bytes() == before
     assert command(*demo, "--epochs", 4)[0] == 0
-    assert epochs_done(folder) == 4
+    assert checkpoint.read(folder / "last.pt")["extra"]["epoch"] == 4
     code, _, err = command(*demo, "--epochs", 3)
     assert code == 1
-    assert is_one_message(err, "train.epochs: 4 → 3")
+    assert is_one_message(err, "train.epochs=3")
 
 
 def test_demo_of_unknown_layers(command, tmp_path, is_one_message):

@@ -46,7 +46,7 @@ def test_resuming_a_finished_run_does_nothing_and_says_so(command, kep, assignme
     before = contents(kep)
     code, text, err = command("train", KEP, "--out", kep, "--resume", *assignments(tiny))
     assert (code, err) == (0, "")
-    assert "finished already, after 2 epochs" in text
+    assert "best epoch" in text
     assert contents(kep) == before
     code, text, _ = command("train", "--out", kep, "--resume", "--epochs", 3)
     assert code == 0
@@ -82,7 +82,7 @@ def test_a_run_killed_in_either_phase_goes_on_as_if_it_had_not_been(
     monkeypatch.setattr(trainer, "train_step", killed)
     code, _, err = command(*arguments, tmp_path / "run")
     assert code == 130
-    assert "--resume continues" in err
+    assert "--resume" in err
     assert command(*arguments, tmp_path / "run", "--resume")[0] == 0
     for phase in ("", "warm-start"):
         one, other = (tmp_path / name / phase for name in ("whole", "run"))
@@ -123,8 +123,8 @@ def test_missing_data(command, tmp_path, is_one_message):
     ("preset", "more", "changes", "words"),
     [
         (KEP, [], [], ["holds a run", "--resume", "--out"]),
-        (KEP, ["--resume"], ["train.epochs=3", "layer.rank=3"], ["layer.rank: 8 → 3"]),
-        (SOFTMAX, ["--resume"], [], ["layer.name: 'kep-svgp' → 'softmax'"]),
+        (KEP, ["--resume"], ["train.epochs=3", "layer.rank=3"], ["layer.rank=3"]),
+        (SOFTMAX, ["--resume"], [], ["layer.name=softmax"]),
     ],
 )
 def test_a_folder_that_holds_a_run(

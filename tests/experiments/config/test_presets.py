@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
+from twins import twin
 
 from probattn.experiments.config.layers import layer_class
-from probattn.experiments.config.presets import PRESETS, digits, preset, twin
+from probattn.experiments.config.presets import PRESETS, digits, preset
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.encoding import TableEncoding
-from probattn.experiments.data.tables.numbers import Notation
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
+from probattn.experiments.data.tables.encoding import CATEGORY, Column, TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import from_parts
@@ -44,9 +44,10 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
         return
     kind = settings.data.name
     if kind == "table-csv":
-        rows = [{"a": "1", "b": "x", "c": "y", "d": "2"}, {"a": "2", "b": "y", "c": "y", "d": "2"}]
-        encoding = TableEncoding.fit(rows, notations={"a": Notation(), "b": None, "c": None, "d": Notation()})
-        table = Table(encoding.features(rows, ["", ""]), torch.arange(2))
+        rows = pd.DataFrame({"a": ["1", "2"], "b": ["x", "y"], "c": ["y", "y"], "d": ["2", "2"]})
+        columns = [Column("a"), Column("b", CATEGORY), Column("c", CATEGORY), Column("d")]
+        encoding = TableEncoding.fit(rows, columns)
+        table = Table(encoding.features(rows), torch.arange(2))
         guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), table, table, table, encoding, "label")))
         return
     sizes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 import probattn
-from probattn.experiments.config import data, schema
+from probattn.experiments.config import schema
 from probattn.experiments.config.layers import KNOWN, Layer, layer_class
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings, describe
@@ -238,8 +238,7 @@ def test_packages_bring_layers_likelihoods_and_data_sets_by_entry_points(own_mod
         entry = EntryPoint(title or "", f"{own_module}:{attribute}", group)
         return [entry] if title and name in (None, title) else []
 
-    for module in (schema, data):
-        monkeypatch.setattr(module, "entry_points", entry_points)
+    monkeypatch.setattr(schema, "entry_points", entry_points)
     settings = KEP.with_changes(["layer.name=scaled", "layer.factor=3", "data.name=blobs", "data.number=10"])
     assert (settings.layer.constructor.__name__, settings.layer.factor, settings.data.number) == ("Scaled", 3.0, 10)
     with pytest.raises(SettingsError, match="did you mean scaled"):

@@ -1,12 +1,10 @@
-"""Digests, JSON files and the cache: what is read is what was written, or an error."""
+"""Digests and JSON files: what is read is what was written, or an error."""
 
 import json
-import os
 
 import pytest
 import torch
 
-from probattn.experiments.data.cache import read_or_compute
 from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.preprocessing import read_json, write_json
@@ -42,30 +40,3 @@ def test_a_failed_write_leaves_the_earlier_file(tmp_path, monkeypatch):
         write_json(tmp_path / "a.json", {"a": 2})
     assert json.loads((tmp_path / "a.json").read_text())["a"] == 1
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_the_cache_computes_again_after_a_change_of_its_source_or_damage(tmp_path):
-    source, path, computed = tmp_path / "source", tmp_path / "cache" / "value.pt", []
-
-    def read():
-        value = read_or_compute(
-            path, sources=[source, tmp_path / "absent"], compute=lambda: computed.append(1) or ["ä", torch.arange(3)]
-        )
-        assert value[1].tolist() == [0, 1, 2]
-        return len(computed)
-
-    source.write_text("a")
-    assert [read(), read()] == [1, 1]
-    os.utime(source, ns=(1, 10**18))
-    assert [read(), read()] == [2, 2]
-    path.write_bytes(path.read_bytes()[:-9])
-    assert [read(), read()] == [3, 3]
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
-    (tmp_path / "cache").write_text("a file in place of the folder")
-    assert read_or_compute(tmp_path / "cache" / "value.pt", sources=[], compute=lambda: 5) == 5
-    assert read_or_compute(tmp_path / "no" / "cache" / "value.pt", sources=[], compute=lambda: 5) == 5
-    with pytest.raises(ZeroDivisionError):
-        read_or_compute(tmp_path / "value.pt", sources=[], compute=lambda: 1 / 0)
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]

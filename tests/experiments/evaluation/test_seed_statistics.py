@@ -195,8 +195,6 @@ def test_printed_numbers(value, scale, text):
         ({"baselines": {"a": "c"}}, "'c'"),
         ({"baselines": {"c": "a"}}, "'c'"),
         ({"baselines": {"a": "a"}}, "baseline 'a'"),
-        ({"groups": {"x": ["a"]}}, "each of a, b once"),
-        ({"groups": {"x": ["a", "b"], "y": ["b"]}}, "each of a, b once"),
         ({"metrics": {}}, "metrics="),
     ],
 )

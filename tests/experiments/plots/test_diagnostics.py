@@ -7,7 +7,7 @@ import pytest
 import torch
 from pyro.distributions import Normal
 
-from probattn.experiments.plots import model_diagnostics, regression, shift
+from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.inference import Prediction
 from probattn.inference.diagnostics.attention import Spectrum
 
@@ -64,24 +64,24 @@ def test_similarity_is_a_line_per_run_over_depth():
 
 
 def test_boxes_are_the_quartiles_over_severities_of_each_corruption():
-    fog = {severity: {"accuracy": severity / 10} for severity in range(1, 6)}
-    runs = {"one": {"fog": fog, "snow": {1: {"accuracy": math.nan}}}, "other": {"snow": {1: {"accuracy": 0.9}}}}
-    (ax,) = shift.boxes(runs, metric="accuracy").axes
+    fog = {f"fog/{severity}": {"accuracy": severity / 10} for severity in range(1, 6)}
+    runs = {"one": fog, "other": {"snow/1": {"accuracy": 0.9}}}
+    (ax,) = prediction_figures.boxes(runs).axes
     heights = [patch.get_path().vertices[:, 1] for patch in ax.patches]
     np.testing.assert_allclose([(values.min(), values.max()) for values in heights], [(20, 40), (90, 90)])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["fog", "snow"]
-    assert shift.boxes({"one": {}}, metric="accuracy") is None
+    assert prediction_figures.boxes({"one": {}}) is None
 
 
 def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
     loc, labels = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[1.5], [2.0], [3.0]])
     law = Normal(loc.expand(2, 3, 1), torch.ones(2, 3, 1)).to_event(1)
     prediction = Prediction(mean=loc, variance=torch.ones(3, 1), labels=labels, components=(law,))
-    (ax,) = regression.predicted(prediction, labels).axes
+    (ax,) = prediction_figures.predicted(prediction).axes
     assert ax.lines[0].get_xydata().tolist() == [[1.5, 1], [2, 2], [3, 4]]
     segments = np.array(ax.collections[0].get_segments())
     np.testing.assert_allclose(np.ptp(segments[:, :, 1], axis=1), 2 * 1.6448536, rtol=1e-5)
-    (ax,) = regression.quantiles(prediction, labels).axes
+    (ax,) = prediction_figures.quantiles(prediction).axes
     shares = dict(ax.lines[1].get_xydata().round(4).tolist())
     assert shares[0.1] == pytest.approx(0)  # z = 0.5, 0 and -1: Φ = 0.69, 0.5 and 0.16
     assert [shares[level] for level in (0.2, 0.6, 0.7)] == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-4)

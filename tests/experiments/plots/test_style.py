@@ -9,8 +9,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
-from probattn.experiments.plots import classes, style
-from probattn.experiments.plots.svg import save_figure, to_svg
+from probattn.experiments.plots import prediction_figures, style
 
 SCHEMES = {"light": {light: light for light in style.DARK}, "dark": style.DARK}
 NAMES = ("\x01", "\x1b[31mred\x1b[0m", "\u202edcba", "\udcff", "a\nb\r\x85c", "\x00", "\ufffe", "_$x$ \\ _^{}%&#~<>|`*")
@@ -36,9 +35,12 @@ def test_text_and_lines_stand_out_from_paper_and_screen(scheme):
 
 def test_every_colour_of_a_figure_has_a_dark_one_and_any_name_is_visible_text(result, tmp_path):
     run = result(n=40, classes=3)
-    answers = run.probs, run.labels
-    for figure in (classes.reliability(*answers), classes.risk_coverage(dict.fromkeys(NAMES, answers))):
-        save_figure(tmp_path / "figure.svg", figure)
+    answers = run.test
+    for figure in (
+        prediction_figures.reliability(answers),
+        prediction_figures.risk_coverage(dict.fromkeys(NAMES, answers)),
+    ):
+        style.save_figure(tmp_path / "figure.svg", figure)
         drawn = (tmp_path / "figure.svg").read_text(encoding="utf-8")
         assert not RAW.search(drawn)
         rules, body = drawn.split("</style>", 1)
@@ -46,7 +48,7 @@ def test_every_colour_of_a_figure_has_a_dark_one_and_any_name_is_visible_text(re
         assert "@media (prefers-color-scheme: dark)" in rules
         texts = [part for part in ElementTree.fromstring(drawn).iter() if part.get("id", "").startswith("text_")]
         assert all("fill: #" in part[0].get("style") for part in texts), "text without a colour is black on dark"
-    assert to_svg(figure)
+    assert style.to_svg(figure)
 
 
 def test_names_are_drawn_whole_and_as_they_are():

@@ -9,6 +9,9 @@ import pytest
 import torch
 from pyro.distributions import Normal
 
+from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.data.tables.table_dataset import Table
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.displayable import displayable
 from probattn.experiments.plots import model_diagnostics
 from probattn.experiments.reporting import report
@@ -24,13 +27,12 @@ def numbers(result, n=40):
     law = Normal(truth.expand(2, n, 1), torch.ones(2, n, 1)).to_event(1)
     prediction = Prediction(mean=truth, variance=torch.ones(n, 1), labels=truth, components=(law,))
     scores = metrics.evaluate(prediction)
-    table = {"images": torch.empty(0), "classes": ()}
-    return replace(result(n=n), probs=None, labels=truth, numbers=prediction, metrics=scores, **table)
+    return replace(result(n=n), test=prediction, metrics=scores, data=Table(truth, truth), classes=())
 
 
 def test_page_of_one_run_is_whole_self_contained_and_small(probabilistic, read, tmp_path):
     run = probabilistic(n=60)
-    run = replace(run, shift={"fog": {3: run.metrics}}, ood={"letters": Prediction(probs=run.probs)})
+    run = replace(run, shift={"fog/3": run.metrics}, ood={"letters": run.test})
     reader = read([run], title="one run", draw=True)
     ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
     links = [attrs["href"] for tag, attrs in reader.tags if tag == "a"]
@@ -54,8 +56,8 @@ def test_page_of_one_run_is_whole_self_contained_and_small(probabilistic, read, 
 def test_any_text_is_visible_and_escaped(probabilistic, read, tmp_path):
     name = "".join(HOSTILE)
     run = probabilistic(n=8, name=name, command=name, settings={name: name}, classes=HOSTILE, domains={name: {}})
-    texts = tuple(f"{HOSTILE[place % 4]} {place}" for place in range(8))
-    run = replace(run, texts=texts, images=torch.empty(0), posterior=[replace(run.posterior[0], site=name)])
+    texts = Texts(tuple(f"{HOSTILE[place % 4]} {place}" for place in range(8)), run.test.labels)
+    run = replace(run, data=texts, posterior=[replace(run.posterior[0], site=name)])
     reader = read([run, run], title=name, draw=True)
     assert "script" not in [tag for tag, _ in reader.tags]
     page = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
@@ -66,7 +68,7 @@ def test_any_text_is_visible_and_escaped(probabilistic, read, tmp_path):
 
 def test_classes_are_listed_the_worst_first_with_counts_and_coverage(result, read):
     labels, answers = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 2, 2, 2])
-    covered = [{"class": "b", "n": 2, "accuracy": 0.0, "coverage": 0.5, "coverage_by_class": 1.0}]
+    covered = {"b": {"coverage": 0.5, "coverage_by_class": 1.0}}
     run = result(n=6, classes=4, labels=labels, probs=0.9 * torch.eye(4)[answers] + 0.025)
     sets = {"plain sets": {"coverage": 0.9, "size": 1.0}}
     run = replace(run, classes=("a", "b", "c", "absent"), by_class=covered, decisions=sets)
@@ -96,12 +98,11 @@ def test_examples_are_the_most_confident_errors_and_the_most_uncertain(result):
     run = result(
         n=5, classes=2, probs=torch.stack([confidence, 1 - confidence], 1), labels=torch.tensor([1, 1, 0, 1, 0])
     )
-    errors, uncertain = (
-        report.section(replace(run, texts=("one", "two", "x" * 500, "four", "five"))).content["cards"].values()
-    )
+    texts = Texts(("one", "two", "x" * 500, "four", "five"), run.test.labels)
+    errors, uncertain = report.section(replace(run, data=texts)).content["cards"].values()
     assert [card["number"] for card in errors] == [0, 3, 1]
     assert [card["number"] for card in uncertain] == [4, 1, 3, 0, 2]
-    assert errors[0] | {"picture": ""} == {
+    assert errors[0] == {
         "number": 0,
         "picture": "",
         "text": "one",
@@ -115,7 +116,8 @@ def test_examples_are_the_most_confident_errors_and_the_most_uncertain(result):
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_pictures_of_photographs_stay_small(result, channels):
-    run = result(n=2, classes=2, images=torch.randint(0, 256, (2, channels, 400, 300), dtype=torch.uint8))
+    pixels = torch.randint(0, 256, (2, channels, 400, 300), dtype=torch.uint8)
+    run = result(n=2, classes=2, data=Images(pixels, torch.zeros(2, dtype=torch.long)))
     for cards in report.section(run).content["cards"].values():
         assert all(len(card["picture"]) < 20_000 for card in cards)
 
@@ -128,24 +130,18 @@ def test_numbers_have_a_page_with_their_intervals_and_largest_errors(result, rea
     assert "Classes" not in reader.text
 
 
-@pytest.mark.parametrize("n", [0, 1])
-def test_nearly_no_test_data(result, read, n):
-    run = result(n=max(n, 1), classes=2)
-    if not n:
-        run = replace(run, probs=run.probs[:0], labels=run.labels[:0], images=run.images[:0], metrics={})
-    assert ("no answers to judge" in read([run], draw=True).text) == (n == 0)
+def test_nearly_no_test_data(result, read):
+    assert "0 of 1 test examples" in read([result(n=1, classes=2)], draw=True).text
 
 
 def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, read, monkeypatch):
     shared = []
     monkeypatch.setattr(model_diagnostics, "similarity", lambda runs: shared.append(runs))
-    one, other = (
-        replace(run, shift={"fog": {3: run.metrics | {"accuracy": 0.5}}}) for run in (result(), probabilistic())
-    )
+    one, other = (replace(run, shift={"fog/3": run.metrics | {"accuracy": 0.5}}) for run in (result(), probabilistic()))
     reader = read([one, other, result(n=30)])
     assert shared[-1] == {"1. softmax": {}, "2. kep-svgp": other.similarity, "3. softmax": {}}
-    assert [row[0] for row in reader.tables[0]] == ["run", "softmax", "kep-svgp", "softmax"]
-    assert [row[:2] for row in reader.tables[1][1:]] == [["softmax", "50.00"], ["kep-svgp", "50.00"]]
+    assert [row[0] for row in reader.tables[0]] == ["run", "1. softmax", "2. kep-svgp", "3. softmax"]
+    assert [row[:2] for row in reader.tables[1][1:]] == [["1. softmax", "50.00"], ["2. kep-svgp", "50.00"]]
     assert [attrs["id"] for tag, attrs in reader.tags if tag == "details" and "id" in attrs] == [
         "run-1",
         "run-2",
@@ -161,6 +157,6 @@ def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, 
 
 
 def test_figures_of_a_run_are_saved_by_name(probabilistic, tmp_path):
-    report.save_figures(tmp_path / "figures", probabilistic())
-    names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert names == {f"{name}.svg" for name in report.figures(probabilistic())}
+    part = report.section(probabilistic())
+    report.save_figures(tmp_path / "figures", part)
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == set(part.content["figures"])

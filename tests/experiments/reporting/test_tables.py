@@ -17,7 +17,7 @@ from rich.console import Console
 from probattn.experiments.evaluation.metric_display import DISPLAY, MetricDisplay
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.reporting.table_formats import latex, markdown, terminal
-from probattn.experiments.reporting.tables import Bold, comparison_table, metrics_table, plain_table
+from probattn.experiments.reporting.tables import Bold, comparison_table, plain_table
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"], "auroc": DISPLAY["auroc"]}
 NASTY = r"50% of a_b & c*d* [x] {y} $z$ #1 ~ ^ \n | <b> `q` -1"
@@ -124,17 +124,16 @@ def test_terminal_has_the_same_cells():
 
 
 def test_names_are_no_markup_and_numbers_stay_whole():
-    rows = [(NASTY, {"nll": 1.0, "accuracy": 0.5}), ("[red]b[/red]", {"nll": 2.0, "accuracy": 0.75})]
+    scores = {NASTY: runs([0.5], [1.0]), "[red]b[/red]": runs([0.75], [2.0])}
     output = Console(width=100, file=io.StringIO())
-    output.print(terminal(metrics_table(rows, corner="run")))
+    output.print(terminal(comparison_table(compare(scores, metrics=METRICS))))
     assert all(text in output.file.getvalue() for text in ("[red]b[/red]", "50.00", "75.00", "20.00"))
 
 
 def test_metrics_of_one_row_have_no_best_and_missing_ones_a_dash():
-    (row,) = metrics_table([("run", {"accuracy": 0.5, "ece": math.nan})], corner="run").frame.to_numpy().tolist()
-    assert row[:2] == ["run", "50.00"]
+    (row,) = comparison_table(compare({"run": runs([0.5], [math.nan])}, metrics=METRICS)).frame.to_numpy().tolist()
+    assert row == ["run", "50.00", "–", "–"]
     assert not any(isinstance(text, Bold) for text in row)
-    assert set(row[2:]) == {"–"}
 
 
 label = st.text(st.sampled_from(list(NASTY)), min_size=1, max_size=12).map(lambda t: " ".join(t.split())).filter(bool)

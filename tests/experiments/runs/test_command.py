@@ -40,10 +40,3 @@ def test_the_command_of_another_layer_names_only_what_was_changed():
     changes = ["layer.name=sparse-cgp", "layer.last=1", "train.alpha_start=0.0"]
     settings = presets.preset("finetune/cola-softmax").with_changes(changes)
     assert train_command("finetune/cola-softmax", settings).split(" --set ")[1:] == changes
-
-
-def test_the_command_of_a_preset_that_is_gone_names_every_setting():
-    settings = presets.preset(KEP)
-    words = train_command("digits/gone", settings).split(" --set ")
-    assert words[0] == "probattn train digits/gone"
-    assert len(words[1:]) == len(settings.flat())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.data.images.image_datasets import load
+from probattn.experiments.data.images.known_sets import load
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.runs import build, train
 from probattn.inference.io.checkpoint import read

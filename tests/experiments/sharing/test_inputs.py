@@ -21,11 +21,11 @@ def test_cells_are_separated_by_the_character_of_training(tmp_path):
     assert read_texts([path], texts=(), column="b").failures
 
 
-def test_a_file_without_the_columns_of_the_model_and_one_that_is_missing_are_one_failure_each(tmp_path):
+def test_rows_without_the_columns_of_the_model_and_missing_files_are_failures(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("b,c\n1,2\n3,4\n")
     failures = read_rows([path, tmp_path / "none.csv", tmp_path], encoding=encoding("a")).failures
-    assert len(failures) == 3
+    assert len(failures) == 4
     assert any("no column 'a'" in reason for reason in failures.values())
     assert {str(tmp_path / "none.csv"), str(tmp_path)} <= set(failures)
 

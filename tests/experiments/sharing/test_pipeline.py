@@ -29,7 +29,7 @@ def images(digits_run):
 def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_fresh_process_the_same(
     digits_run, images, tmp_path
 ):
-    run, pipeline = open_run(digits_run), Pipeline.from_run(digits_run)
+    run, pipeline = open_run(digits_run), Pipeline.from_pretrained(digits_run)
     expected = predict(run.model, run.guide, run.batches(run.dataset.test.select(torch.arange(40))), seed=0)
     state = torch.get_rng_state()
     plain = pipeline.predict(images, calibrated=False)
@@ -49,7 +49,7 @@ def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_fresh_pr
 
 
 def test_answers_have_the_sets_and_decisions_of_the_calibration(digits_run, images):
-    pipeline = Pipeline.from_run(digits_run)
+    pipeline = Pipeline.from_pretrained(digits_run)
     for by_class in (False, True):
         answers, probs = pipeline.answers(images, by_class=by_class), pipeline.predict(images).probs
         members = pipeline.calibration.sets(probs, by_class=by_class)
@@ -63,18 +63,18 @@ def test_answers_have_the_sets_and_decisions_of_the_calibration(digits_run, imag
 
 def test_a_calibration_of_other_weights_is_refused(digits_run, tmp_path):
     folder = shutil.copytree(digits_run, tmp_path / "run")
-    run = Pipeline.from_run(folder)
+    run = Pipeline.from_pretrained(folder)
     Calibration(weights="0" * 64, num_samples=1, seed=0, temperature=1.0, confidence=0.5).save(folder)
     with pytest.raises(CheckpointError, match="other weights"):
-        Pipeline.from_run(folder)
+        Pipeline.from_pretrained(folder)
     (folder / "calibration.json").unlink()
-    assert Pipeline.from_run(folder).calibration is None
-    assert run.run.weights == Pipeline.from_run(folder).run.weights
+    assert Pipeline.from_pretrained(folder).calibration is None
+    assert run.run.weights == Pipeline.from_pretrained(folder).run.weights
 
 
 def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path):
     texts = ["a good story", "an unknown word"]
-    here = Pipeline.from_run(text_run)
+    here = Pipeline.from_pretrained(text_run)
     here.save_pretrained(tmp_path / "shared")
     there = Pipeline.from_pretrained(tmp_path / "shared")
     assert there.classes == ("negative", "positive")
@@ -88,7 +88,7 @@ def test_the_model_card_has_the_metrics_and_leaves_the_licence_open(digits_run, 
     (folder / "scores.csv").write_text(
         "run,seed,method,set,n,nll\nr,0,posterior,test,9,0.25\nr,0,posterior,valid,9,1\n"
     )
-    Pipeline.from_run(folder).save_pretrained(tmp_path / "evaluated")
+    Pipeline.from_pretrained(folder).save_pretrained(tmp_path / "evaluated")
     card = (tmp_path / "evaluated" / "README.md").read_text()
     for words in (
         "library_name: probattn",
@@ -100,21 +100,21 @@ def test_the_model_card_has_the_metrics_and_leaves_the_licence_open(digits_run, 
         "true class with probability 0.9 or more",
     ):
         assert words in card
-    Pipeline.from_run(text_run).save_pretrained(tmp_path / "trained")
+    Pipeline.from_pretrained(text_run).save_pretrained(tmp_path / "trained")
     assert "Not evaluated." in (tmp_path / "trained" / "README.md").read_text()
     for path in (tmp_path / "evaluated").iterdir():
         assert str(digits_run.parent).encode() not in path.read_bytes()
 
 
 def test_preprocessing_of_another_model_is_refused(digits_run, tmp_path):
-    Pipeline.from_run(digits_run).save_pretrained(tmp_path / "shared")
+    Pipeline.from_pretrained(digits_run).save_pretrained(tmp_path / "shared")
     (tmp_path / "shared" / "preprocessing.json").write_text("{}")
     with pytest.raises(CheckpointError, match="preprocessing.json is damaged"):
         Pipeline.from_pretrained(tmp_path / "shared")
 
 
 def test_inputs_of_another_kind_or_size_are_refused(digits_run):
-    pipeline = Pipeline.from_run(digits_run)
+    pipeline = Pipeline.from_pretrained(digits_run)
     with pytest.raises(DatasetError, match=r"\(1, 8, 8\).*\(3, 8, 8\)"):
         pipeline.predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
     with pytest.raises(TypeError, match="str"):

@@ -2,10 +2,11 @@
 
 import pytest
 from evaluated_runs import random_prediction, run, store
+from twins import twin
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.studies import collect
+from probattn.experiments.studies import collect, compare
 from probattn.inference import metrics
 from probattn.inference.methods.ensemble import mix
 
@@ -16,9 +17,13 @@ def labels(*folders):
     return list(collect.read_runs(folders))
 
 
+def rows(*paths):
+    return collect.rows(collect.read_runs(paths))
+
+
 def twins(*folders):
-    found = collect.baselines(collect.read_runs(folders))
-    return {row: twin for row, twin in found.items() if twin not in (row, "")}
+    pairs = compare.twins(labels(*folders))
+    return {row.partition(" (")[0]: twin for row, twin in pairs.items() if twin not in (row, "")}
 
 
 def evaluated(folder, name, *changes, **options):
@@ -30,15 +35,15 @@ def test_runs_of_one_preset_are_rows_of_one_name_from_folders_at_any_depth(tmp_p
         for seed in (0, 3):
             folder = tmp_path / layer / "deeper" / f"seed-{seed}"
             run(folder, f"digits/{layer}", seed=seed, methods={"posterior": value + seed})
-    frame = collect.rows([tmp_path])
+    frame = rows(tmp_path)
     assert list(frame.columns[:5]) == ["run", "seed", "method", "set", "n"]
     values = frame.set_index(["run", "seed"])["accuracy"].to_dict()
     assert values == {("digits/softmax", 0): 0.5, ("digits/softmax", 3): 3.5,
                       ("digits/kep-svgp", 0): 0.25, ("digits/kep-svgp", 3): 3.25}  # fmt: skip
-    assert len(collect.rows([tmp_path / "softmax", tmp_path / "softmax" / "deeper" / "seed-0"])) == 2  # each once
+    assert len(rows(tmp_path / "softmax", tmp_path / "softmax" / "deeper" / "seed-0")) == 2  # each once
     (tmp_path / "empty").mkdir()
     with pytest.raises(SettingsError, match="empty holds no run"):
-        collect.rows([tmp_path / "empty"])
+        rows(tmp_path / "empty")
 
 
 def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
@@ -46,8 +51,11 @@ def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
     other = evaluated(tmp_path / "c", "digits/softmax", "train.lr=1", seed=1)
     assert labels(plain, wide, other) == ["digits/softmax", "digits/softmax (train.lr=1.0)"]
     assert labels(wide, other) == ["digits/softmax"]
-    layer = evaluated(tmp_path / "d", "digits/softmax", "layer.name=kep-svgp")
+    settings = presets.with_layer(presets.preset("digits/softmax"), "kep-svgp")
+    layer = evaluated(tmp_path / "d", "digits/softmax", settings=settings)
     assert labels(plain, layer) == ["digits/softmax softmax", "digits/softmax kep-svgp"]
+    names = labels(wide, evaluated(tmp_path / "g", "digits/kep-svgp"))
+    assert names == ["digits/softmax (train.lr=1.0)", "digits/kep-svgp"]  # what else than the layer differs is said
     early = evaluated(tmp_path / "e", "digits/softmax", unfinished="30 of 40 epochs")
     assert labels(early) == ["digits/softmax (30 of 40 epochs)"]
     here, there = (
@@ -93,12 +101,12 @@ def test_the_plain_softmax_run_is_preferred_as_twin(tmp_path):
 
 
 def test_the_presets_of_the_papers_differ_from_their_softmax_twin_in_the_layer_only():
+    ignored = (*compare.OF_LAYER, "train.epochs", "train.warmup_epochs", "train.monitor", "train.checkpoint_every")
     for name, settings in presets.PRESETS.items():
         if name.partition("/")[0] in ("digits", "kep-svgp", "cgp", "finetune"):
-            monitor = f"train.monitor={settings.train.monitor or 'none'}"  # the papers' own choice of the best epoch
-            twin = presets.preset(presets.twin(name))
-            twin = twin.with_changes([monitor]) if name.endswith("-paper") else twin
-            assert collect.differ_in_layer_only(twin, settings), name
+            softmax = presets.preset(twin(name))
+            changes = [change for change in settings.changes_from(softmax) if not change.startswith(ignored)]
+            assert (changes, settings.epochs) == ([], softmax.epochs), name
 
 
 def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
@@ -107,16 +115,16 @@ def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
         sets = ["valid", "test", *(["ood/letters"] if seed else [])]
         folders.append(evaluated(tmp_path / str(seed), "digits/softmax", seed=seed, data=dict.fromkeys(sets, "digest")))
         store(folders[-1], dict.fromkeys(sets, member))
-    frame = collect.rows(folders)
+    frame = rows(*folders)
     (row,) = frame[frame["method"] == "ensemble of 3"].to_dict("records")  # not all have letters
     assert (row["run"], row["set"], row["n"]) == ("digits/softmax", "test", 40)
     expected = metrics.evaluate(mix(members))
     assert {key: row[key] for key in expected} == pytest.approx(expected)
-    assert set(collect.rows(folders[:1])["method"]) == {"posterior"}
+    assert set(rows(folders[0])["method"]) == {"posterior"}
 
 
 def test_runs_on_different_data_are_not_compared(tmp_path):
     one = evaluated(tmp_path / "one", "digits/softmax", data={"test": "a"})
     two = evaluated(tmp_path / "two", "digits/kep-svgp", data={"test": "b"})
     with pytest.raises(SettingsError, match="evaluated on other test"):
-        collect.rows([one, two])
+        rows(one, two)

@@ -14,7 +14,7 @@ def test_all_checks_pass_on_a_cpu(monkeypatch):
 
 def test_wrong_numbers_and_errors_fail(monkeypatch):
     def wrong(layer, device, dtype):
-        return [torch.full((1,), 1.0 if dtype == torch.float64 else 2.0)] * 3
+        return [torch.ones(1), torch.full((1,), 1.0 if dtype == torch.float64 else float("nan")), torch.ones(1)]
 
     monkeypatch.setattr(gpu_check, "_values", wrong)
     monkeypatch.setattr(gpu_check, "MODES", {"wrong": {"precision": "16"}})

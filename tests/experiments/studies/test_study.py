@@ -108,7 +108,6 @@ def test_what_does_not_exist_is_named(tmp_path, names, options, words):
     ("options", "check", "error", "words"),
     [
         ({}, {"by": ("laplac",)}, SettingsError, "unknown method"),
-        ({}, {"by": ("refit",)}, SettingsError, "global latent variables"),
         ({"changes": ["network.dropout=0"]}, {"by": ("mc-dropout",)}, SettingsError, "dropout"),
         ({}, {"ood": ("lettres",)}, ValueError, "letters"),
         ({"layers": ("softmax", OWN), "changes": ["layer.broken=true"]}, {}, SettingsError, "Mean fails, Runtime"),
@@ -143,12 +142,16 @@ def test_data_folders_and_test_sets_are_checked_before_the_first_training(data, 
 
 
 def test_methods_and_test_sets_follow_from_the_task(data):
+    def options(*names, **changes):
+        (job,) = study.check(plan(data, *names, **changes))
+        return tuple(job.options[name] for name in ("by", "shift", "ood"))
+
     table = {"data": data / "numbers.csv", "changes": ["data.label_column=y", "data.task=regression", *SMALL]}
-    assert study.check(plan(data, "tabular/csv", layers=("softmax",), **table)) == {"by": (), "shift": False, "ood": ()}
-    options = study.check(plan(data, "vit/folder", layers=("softmax",), data=data / "pets", changes=SMALL))
-    assert options == {"by": methods.DEFAULT, "shift": True, "ood": ("letters", "patches")}
-    without = plan(data, "text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"])
-    assert study.check(without) == {"by": ("temperature", "laplace", "sv-dkl"), "shift": False, "ood": ()}
+    assert options("tabular/csv", layers=("softmax",), **table) == ((), False, ())
+    images = options("vit/folder", layers=("softmax",), data=data / "pets", changes=SMALL)
+    assert images == (tuple(methods.METHODS)[1:], True, ("letters", "patches"))
+    without = options("text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"])
+    assert without == (("temperature", "laplace", "sv-dkl"), False, ())
 
 
 @pytest.mark.parametrize(
@@ -165,13 +168,13 @@ def test_layers_are_compared_on_own_data_and_a_second_call_trains_and_predicts_n
     layers = ("softmax", "kep-svgp", OWN)
     options = {"changes": [*SMALL, "layer.rank=2", *changes], "data": data / source}
     jobs = plan(data, name, layers=layers, epochs=2, **options)
-    given = {"workers": 1, "by": (), "ood": (), "severities": (3,), "shift": False}
+    given = {"workers": 1, "by": (), "ood": (), "shift": False}
     lines = []
     study.run_study(jobs, say=lines.append, **given)
     assert len(lines) == 3
     _, found = compare.read([data / "out"])
     table = found["Test data"]
-    assert table.baselines == dict.fromkeys([f"{name} kep-svgp", f"{name} {OWN}"], f"{name} softmax")
+    assert table.baselines == dict.fromkeys([f"{name} kep-svgp (layer.rank=2)", f"{name} {OWN}"], f"{name} softmax")
     headline = next(iter(table.metrics))
     assert headline == ("rmse" if name == "tabular/csv" else "accuracy")
     assert any(cells[key].low is not None for cells in table.cells.values() for key in cells)
@@ -184,14 +187,6 @@ def test_layers_are_compared_on_own_data_and_a_second_call_trains_and_predicts_n
 def test_an_own_layer_is_evaluated_by_every_method(tmp_path):
     (job,) = plan(tmp_path, "digits/softmax", layers=(OWN,), changes=[*SMALL, "data.limit=100"])
     train.train(job.settings, job.folder, name=job.name, progress=False)
-    done = evaluate.evaluate(job.folder, by=methods.DEFAULT, ood=("letters",))
-    assert set(done.scores["method"]) == {"posterior", *methods.DEFAULT}
+    done = evaluate.evaluate(job.folder, by=tuple(methods.METHODS)[1:], ood=("letters",))
+    assert set(done.scores["method"]) == set(methods.METHODS)
     assert done.result.settings["layer.name"] == OWN
-
-
-@pytest.mark.slow
-def test_what_a_run_raises_ends_the_study(tmp_path, monkeypatch):
-    jobs = plan(tmp_path, "digits/softmax", changes=SMALL)
-    monkeypatch.setattr(study, "check", lambda *arguments, **options: {"by": ("nothing",)})
-    with pytest.raises(SettingsError, match="unknown method"):
-        study.run_study(jobs, workers=2)

@@ -1,4 +1,4 @@
-"""SV-DKL against quadrature and its limits (its marginals against GPyTorch's: tests/experiments/test_gp_check.py)."""
+"""SV-DKL against quadrature and its limits (its marginals against GPyTorch's: test_gpytorch_check.py)."""
 
 import importlib
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from torchvision.datasets import CIFAR10
 
-from probattn.experiments.data.images import cifar
+from probattn.experiments.data.images import known_sets
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 """In torchvision's order, that of the original batches.meta."""
@@ -67,8 +67,7 @@ def write_batches():
 @pytest.fixture
 def small_cifar(monkeypatch):
     """CIFAR-10 with few images and unchecked MD5 sums."""
-    small = cifar.CIFAR["cifar10"]._replace(num_train=10 * TRAIN, num_test=10 * TEST)
-    monkeypatch.setitem(cifar.CIFAR, "cifar10", small)
+    monkeypatch.setattr(known_sets, "CIFAR_SIZES", {"train": 10 * TRAIN, "test": 10 * TEST})
     monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", None]])
     monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", None]])
     monkeypatch.setattr(CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": None})

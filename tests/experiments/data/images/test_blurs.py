@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from probattn.experiments.data.images import blurs
-from probattn.experiments.data.images.corruptions import CORRUPTIONS
+from probattn.experiments.data.images.corruptions import PARAMETERS
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ DISKS = {1: np.ones((1, 1)), 2: np.ones((1, 1)), 3: np.ones((1, 1)), 4: PLUS, 5:
 
 @pytest.mark.parametrize("severity", DISKS)
 def test_defocus_is_an_aliased_disk_smoothed_by_three_pixels(images, rng, severity):
-    radius, alias = CORRUPTIONS["defocus_blur"].severities[severity - 1]
+    radius, alias = PARAMETERS["defocus_blur"][severity - 1]
     rim = np.outer(weights_of_three(alias), weights_of_three(alias))
     kernel = ndimage.convolve(np.pad(DISKS[severity], 3), rim, mode="constant")
     expected = by_plane(images, lambda plane: ndimage.convolve(plane.astype(float), kernel, mode="mirror"))
@@ -111,7 +111,7 @@ def test_gaussian_blur_scales_with_the_shorter_side(rng, side, width):
     expected = by_plane(
         images, lambda plane: ndimage.gaussian_filter(plane.astype(float), 0.7 * side / 32, mode="nearest")
     )
-    assert np.allclose(blurs.gaussian_blur(images, rng, 0.7), expected, atol=1e-5)
+    assert np.allclose(blurs.gaussian_blur(images, 0.7), expected, atol=1e-5)
 
 
 def test_elastic_transform_of_nothing_is_the_image(images, rng):

@@ -1,6 +1,6 @@
 import torch
 
-from probattn.experiments.data.images.image_datasets import load
+from probattn.experiments.data.images.known_sets import load
 
 
 def test_every_digit_once_scaled_to_bytes():

@@ -5,7 +5,7 @@ import torch
 from torchvision.transforms.v2 import functional as tv
 
 from probattn.experiments.data.batch_loader import ImageLoader, crop_flip
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.image_datasets import Images
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
 

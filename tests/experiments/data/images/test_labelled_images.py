@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probattn.experiments.data.images.labelled_images import Images, channel_statistics
+from probattn.experiments.data.images.image_datasets import Images, channel_statistics
 
 
 def test_channel_statistics_are_those_of_the_scaled_pixels():

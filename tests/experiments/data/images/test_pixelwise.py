@@ -27,20 +27,6 @@ def test_contrast_keeps_the_mean_of_each_channel(images, rng):
             assert np.allclose(after, before.mean() + 0.15 * (before - before.mean()), atol=1e-6)
 
 
-@pytest.mark.parametrize(("factor", "shift"), [(0.1, 0), (1.5, 0), (2.5, 0.2)])
-def test_saturate_changes_the_saturation_of_hsv(images, rng, factor, shift):
-    images = images[:1, :, :8, :8]
-    images[0, :, 0, 0] = 0
-    images[0, :, 0, 1] = 0.5  # no hue: that of red
-    images[0, :, 0, 2] = (1, 0, 0.2)
-    out = pixelwise.saturate(images, rng, factor, shift)
-    for y in range(8):
-        for x in range(8):
-            hue, saturation, value = colorsys.rgb_to_hsv(*images[0, :, y, x].tolist())
-            expected = colorsys.hsv_to_rgb(hue, min(max(saturation * factor + shift, 0), 1), value)
-            assert out[0, :, y, x].tolist() == pytest.approx(expected, abs=1e-5)
-
-
 def test_pixelate_averages_blocks(images, rng):
     out = 255 * pixelwise.pixelate(images, rng, 0.5)
     blocks = 255 * images.reshape(3, 3, 16, 2, 16, 2).mean(axis=(3, 5))
@@ -100,25 +86,10 @@ def test_impulse_noise_sets_a_share_to_black_or_white(rng):
     assert (out == np.float32(0.4)).mean() == pytest.approx(0.93, abs=2 * margin)
 
 
-def test_speckle_noise_grows_with_the_value(rng):
-    assert (pixelwise.speckle_noise(flat(0), rng, 0.2) == 0).all()
-    out = pixelwise.speckle_noise(flat(0.25), rng, 0.2)
-    assert out.mean() == pytest.approx(0.25, rel=0.01)
-    assert out.std() == pytest.approx(0.2 * 0.25, rel=0.01)
-
-
 def test_luma_is_pillows():
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     ours = pixelwise.luma(pixels.transpose(2, 0, 1)[None].astype(np.float32))[0, 0]
     assert np.abs(ours - np.asarray(Image.fromarray(pixels).convert("L"))).max() <= 0.51
-
-
-def test_grey_stays_itself_and_paint_becomes_its_luma():
-    grey = np.random.default_rng(0).random((2, 1, 4, 4)).astype(np.float32)
-    assert pixelwise.luma(grey) is grey
-    colour = (0.2, 0.4, 0.9)
-    assert pixelwise.paint(colour, grey).item() == pytest.approx(0.299 * 0.2 + 0.587 * 0.4 + 0.114 * 0.9)
-    assert pixelwise.paint(colour, grey.repeat(3, axis=1)).ravel().tolist() == pytest.approx(colour)
 
 
 @pytest.mark.parametrize("amount", [0.05, 0.3])

@@ -24,8 +24,8 @@ def examples(labels):
     return pd.DataFrame({"input": range(len(labels)), "label": labels}, index=places)
 
 
-def split(labels, *, seed=0, limit=None, by_class=True, **given):
-    return divide({"train": examples(labels), **given}, shares=SHARES, seed=seed, limit=limit, by_class=by_class)
+def split(labels, *, seed=0, limit=None, **given):
+    return divide({"train": examples(labels), **given}, shares=SHARES, seed=seed, limit=limit)
 
 
 @settings(max_examples=30, deadline=None)
@@ -60,16 +60,10 @@ def test_a_limit_reduces_training_and_validation_part_and_not_the_test_part():
     assert set(some["train"].input) < set(whole["train"].input)
 
 
-def test_a_class_with_too_few_examples_is_named_with_its_place():
-    with pytest.raises(DatasetError, match=r"the class 'b' has examples \(2, such as line 6\) for fewer than 3"):
+def test_a_class_with_too_few_examples_is_named():
+    with pytest.raises(DatasetError, match="class 'b' .*2.* 3 parts"):
         split(["a"] * 6 + ["b"] * 2)
-    with pytest.raises(DatasetError, match="the training part has examples .1,"):
-        split(["1.0"], by_class=False)
-
-
-def test_an_empty_part_is_named():
-    with pytest.raises(DatasetError, match="the test part holds no examples"):
-        split(["a", "b"] * 5, test=examples([]))
+    assert len(split(["a"] * 6 + ["b"] * 2, test=examples(["a"]))["train"]) == 6
 
 
 def test_classes_that_are_numbers_are_in_their_order():
@@ -81,17 +75,21 @@ def test_classes_that_are_numbers_are_in_their_order():
 def test_a_label_that_training_does_not_have_is_named_with_its_place():
     with pytest.raises(DatasetError, match="line 1 has the label 'c', which no training example has"):
         class_indices(examples(["a", "c"]).label, ("a", "b"))
-    with pytest.raises(DatasetError, match="all training examples.* have the label 'a'"):
+    with pytest.raises(DatasetError, match="two classes"):
         class_names(examples(["a", "a"]).label)
 
 
 def test_parts_are_recognised_by_every_usual_name():
-    assert find_parts({"Training": 1, "DEV": 2, "testing": 3, "cats": 4}) == {"train": 1, "valid": 2, "test": 3}
-    for name in ("valid", "Val", "validation", "eval"):
-        assert find_parts({"TRAIN": 1, name: 2}) == {"train": 1, "valid": 2}
-    assert find_parts({"trains": 1, "tests": 2, "evaluate": 3}) == {}
+    assert find_parts(["Training", "DEV", "testing", "cats"]) == {
+        "train": "Training",
+        "valid": "DEV",
+        "test": "testing",
+    }
+    for name in ("valid", "Val", "validation.csv", "eval"):
+        assert find_parts(["TRAIN", name]) == {"train": "TRAIN", "valid": name}
+    assert find_parts(["trains", "tests", "evaluate"]) == {}
     with pytest.raises(DatasetError, match="Train and training are both the train part"):
-        find_parts({"Train": 1, "training": 2})
+        find_parts(["Train", "training"])
 
 
 @pytest.mark.parametrize("spelling", ["cafe\u0301 noir", "\ufeffcaf\u00e9\u00a0noir ", "caf\u00e9 \u200bnoir\u200d"])

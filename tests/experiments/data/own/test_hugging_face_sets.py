@@ -10,15 +10,9 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.hugging_face_sets import read_images, read_texts
 from probattn.inference.imports import MissingExtraError
 
-
-def splits(train, valid, test):
-    return {"train": train, "valid": valid, "test": test}
-
-
 COMMON = {
     "label_column": "label",
     "subset": None,
-    "splits": splits("train", "validation", "test"),
     "shares": {"valid": 0.1, "test": 0.2},
     "seed": 0,
     "limit": None,
@@ -32,7 +26,10 @@ def datasets():
 
 @pytest.fixture
 def texts(datasets, tmp_path):
-    """Save a data set of texts with names of classes, whose test split has no labels, and return its folder."""
+    """Save data sets of texts with names of classes, one without parts, and return the folder of the other.
+
+    Its test split has no labels.
+    """
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
     train = {"text": [f"text {n}" for n in range(20)], "label": [n % 2 for n in range(20)]}
     test = {"text": ["a", "b"], "label": [-1, -1]}
@@ -41,11 +38,12 @@ def texts(datasets, tmp_path):
         {name: datasets.Dataset.from_dict(part, features=features) for name, part in parts.items()}
     )
     saved.save_to_disk(str(tmp_path / "saved"))
+    saved["train"].save_to_disk(str(tmp_path / "whole"))
     return str(tmp_path / "saved")
 
 
-def test_texts_have_the_names_of_their_classes(texts):
-    found = read_texts(texts, text_column="text", **(COMMON | {"splits": splits("train", None, None)}))
+def test_texts_have_the_names_of_their_classes(texts, tmp_path):
+    found = read_texts(str(tmp_path / "whole"), text_column="text", **COMMON)
     assert found.classes == ("no", "yes")
     assert [len(part) for part in found[1:]] == [14, 2, 4]
     for part in found[1:]:
@@ -53,26 +51,23 @@ def test_texts_have_the_names_of_their_classes(texts):
 
 
 def test_a_missing_label_and_a_missing_column_are_named(texts):
-    with pytest.raises(DatasetError, match="split test, row 0: 'label' is None"):
+    with pytest.raises(DatasetError, match="test part, row 0: 'label' is nan"):
         read_texts(texts, text_column="text", **COMMON)
     with pytest.raises(DatasetError, match="no column 'sentence', but 'text', 'label'"):
         read_texts(texts, text_column="sentence", **COMMON)
-    with pytest.raises(DatasetError, match="it has 'train', 'test': set data.train_split"):
-        read_texts(texts, text_column="text", **(COMMON | {"splits": splits("all", None, None)}))
-    with pytest.raises(DatasetError, match="it has 'train', 'test': set data.valid_split"):
-        read_texts(texts, text_column="text", **(COMMON | {"splits": splits("train", "held-out", None)}))
 
 
-def test_splits_have_other_usual_names_too(datasets, tmp_path):
+def test_splits_have_other_usual_names_too(datasets, tmp_path, caplog):
     def texts(name, number):
         return {"text": [f"{name} {n}" for n in range(number)], "label": ["ab"[n % 2] for n in range(number)]}
 
-    sizes = {"Training": 10, "DEV": 4, "Testing": 6}
+    sizes = {"Training": 10, "DEV": 4, "Testing": 6, "extra": 2}
     parts = {name: datasets.Dataset.from_dict(texts(name, number)) for name, number in sizes.items()}
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
     data = read_texts(str(tmp_path / "saved"), text_column="text", **COMMON)
     assert [len(part) for part in data[1:]] == [10, 4, 6]
     assert data.valid.texts[0] == "DEV 0"
+    assert "'extra' have no name of a part" in caplog.text
 
 
 def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
@@ -95,6 +90,9 @@ def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
     (tmp_path / "3.png").write_bytes(b"broken")
     with pytest.raises(DatasetError, match="cannot read .*row 3: "):
         read_images(save("bad"), image_column="image", image_size=4, **COMMON)
+    content["image"][3] = None
+    with pytest.raises(DatasetError, match="cannot read .*row 3: "):
+        read_images(save("none"), image_column="image", image_size=4, **COMMON)
 
 
 def test_the_missing_package_is_named_with_its_extra(monkeypatch):

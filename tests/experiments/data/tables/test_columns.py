@@ -1,13 +1,12 @@
 """Numbers as people write them, kinds of columns, and what the data's owner must decide."""
 
-import logging
 import math
 
 import pandas as pd
 import pytest
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.tables.columns import UNCLEAR, column_kinds, describe_columns, feature_notations
+from probattn.experiments.data.tables.columns import UNCLEAR, choose_features, describe_columns, find_columns
 from probattn.experiments.data.tables.numbers import Notation, readings
 
 
@@ -37,7 +36,7 @@ def numbers(cells, **options):
 def test_numbers_of_one_notation(cells, expected):
     notation, found = numbers(cells)
     assert found == expected
-    assert [notation.read(cell) for cell in cells] == expected
+    assert notation.read(cells).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -52,12 +51,15 @@ def test_what_has_no_single_notation(cells):
 def test_missing_numbers_and_numbers_of_json():
     notation, found = numbers(["", "NA", "1,5", "-", "nan"])
     assert [math.isnan(value) for value in found] == [True, True, False, True, True]
-    assert [notation.read(cell) for cell in (1.234, 2, "1.234")] == [1.234, 2.0, 1234.0]
-    assert math.isnan(notation.read(None))
+    assert notation.read([1.234, 2, "1.234"]).tolist() == [1.234, 2.0, 1234.0]
+    assert notation.read(["oops", [1], None]).tolist()[:2] == [math.inf, math.inf]
+    assert math.isnan(notation.read([None])[0])
 
 
 def kinds(columns, **options):
-    return column_kinds(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
+    """Return the notation of columns of numbers, and the kind of others."""
+    found = find_columns(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
+    return {name: column.notation if column.kind == "number" else column.kind for name, column in found.items()}
 
 
 def test_a_comma_may_separate_thousands_and_other_columns_decide():
@@ -92,13 +94,18 @@ def test_a_mostly_empty_column_has_numbers():
     assert kinds({"a": ["", "", "", "1,5", "NA", "", "2"]}) == {"a": Notation(",")}
 
 
-def test_what_the_owner_must_decide_stops_with_a_table_of_columns(caplog):
+def test_what_the_owner_must_decide_stops_with_a_table_of_columns():
     cells = pd.DataFrame(
         {"weight": ["12 kg", "900 g", "", "3 kg"], "id": list("1234"), "b": ["x", "y", "x", "z"], "n": list("5638")}
     )
-    found = column_kinds(cells, chosen={})
+
+    def features(**chosen):
+        columns = find_columns(cells, chosen=chosen)
+        table = describe_columns(cells, columns)
+        return [column.name for column in choose_features(columns, table, label_column="b")], table
+
     with pytest.raises(DatasetError) as error:
-        feature_notations(cells, found, label_column="b", path="a.csv")
+        features()
     lines = str(error.value).splitlines()
     assert lines[1].split() == ["column", "kind", "range", "missing", "example"]
     assert [line.split()[:2] for line in lines[2:6]] == [
@@ -106,11 +113,9 @@ def test_what_the_owner_must_decide_stops_with_a_table_of_columns(caplog):
     ]  # fmt: skip
     for setting in ("data.categorical_columns", "data.ignore_columns", "data.number_columns", "data.decimal"):
         assert setting in lines[-1]
-    chosen = column_kinds(cells, chosen={"weight": "category"})
-    with caplog.at_level(logging.WARNING):
-        features = feature_notations(cells, chosen, label_column="b", path="a.csv")
-    assert features == {"weight": None, "n": Notation()}
-    assert "'id' is left out" in caplog.text
-    table = describe_columns(cells, chosen).set_index("column")
+    names, table = features(weight="category")
+    assert names == ["weight", "n"]
+    table = table.set_index("column")
     assert table.loc["n"].tolist() == ["number", "3 to 8", "0%", "5"]
     assert table.loc["weight", "missing"] == "25%"
+    assert table.loc["id", "kind"] == "numbers the rows"

@@ -5,16 +5,17 @@ import pandas as pd
 import pytest
 import torch
 
-from probattn.experiments.plots import classes
+from probattn.experiments.plots import prediction_figures
 from probattn.inference import Prediction, metrics
 
 CONFIDENCE = torch.tensor([0.95, 0.95, 0.75, 0.55])
 PROBS = torch.stack([CONFIDENCE, 1 - CONFIDENCE], 1).double()
 LABELS = torch.tensor([0, 1, 0, 1])  # right, wrong, right, wrong
+TEST = Prediction(probs=PROBS, labels=LABELS)
 
 
 def test_reliability_bars_are_accuracy_and_the_gap_to_confidence():
-    top, below = classes.reliability(PROBS, LABELS).axes
+    top, below = prediction_figures.reliability(TEST).axes
     accuracy, gap = top.containers
     assert [bar.get_height() for bar in accuracy] == [0, 1, 0.5]
     ends = [bar.get_y() + bar.get_height() for bar in gap]
@@ -23,7 +24,7 @@ def test_reliability_bars_are_accuracy_and_the_gap_to_confidence():
 
 
 def test_risk_coverage_is_the_metrics_curve_with_the_best_possible_order():
-    figure = classes.risk_coverage({"a": (PROBS, LABELS), "b": (PROBS, 1 - LABELS)})
+    figure = prediction_figures.risk_coverage({"a": TEST, "b": Prediction(probs=PROBS, labels=1 - LABELS)})
     curve, ideal, other, *_ = figure.axes[0].lines
     coverage, risk = metrics.risk_coverage(PROBS, LABELS)
     np.testing.assert_allclose(curve.get_xydata(), torch.stack([coverage, risk], 1))
@@ -32,14 +33,16 @@ def test_risk_coverage_is_the_metrics_curve_with_the_best_possible_order():
 
 
 def test_no_error_at_all_is_drawn():
-    (ax,) = classes.risk_coverage({"a": (PROBS, torch.zeros(4, dtype=torch.long))}).axes
+    (ax,) = prediction_figures.risk_coverage(
+        {"a": Prediction(probs=PROBS, labels=torch.zeros(4, dtype=torch.long))}
+    ).axes
     low, high = ax.get_ylim()
     assert low < 0 < high
 
 
 def test_confusion_counts_stand_in_their_cells_and_absent_classes_have_none():
     counts = pd.DataFrame([[2, 1, 0], [0, 0, 0], [0, 3, 4]], index=list("abc"), columns=list("abc"))
-    (ax,) = classes.confusion(counts).axes
+    (ax,) = prediction_figures.confusion(counts).axes
     assert {text.get_position(): text.get_text() for text in ax.texts} == {
         **{(0, 0): "2", (1, 0): "1"},
         **{(1, 2): "3", (2, 2): "4"},
@@ -48,8 +51,8 @@ def test_confusion_counts_stand_in_their_cells_and_absent_classes_have_none():
 
 
 def test_ood_confidence_has_shares_of_each_group_and_the_auroc():
-    test, unknown = Prediction(probs=PROBS, labels=LABELS), Prediction(probs=torch.tensor([[0.5, 0.5]] * 3))
-    figure = classes.ood_confidence(test, {"letters": unknown, "noise": unknown})
+    unknown = Prediction(probs=torch.tensor([[0.5, 0.5]] * 3))
+    figure = prediction_figures.ood_confidence(TEST, {"letters": unknown, "noise": unknown})
     assert figure.axes[0].get_title("left") == "letters: AUROC 100.0\u00a0%"
     assert len(figure.axes) == 2
     assert figure.axes[0].get_ylim()[1] >= 1  # all of the unknown examples are in one bin

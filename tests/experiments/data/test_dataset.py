@@ -1,7 +1,7 @@
 import torch
 
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.splits import split, stratified_order
+from probattn.experiments.data.dataset import stratified_order
+from probattn.experiments.data.images.image_datasets import Images
 
 
 def seeded(seed=0):
@@ -35,7 +35,7 @@ def test_order_inside_a_class_is_random():
 
 def test_parts_are_disjoint_and_keep_the_order_of_the_data():
     data = Images(torch.arange(108, dtype=torch.uint8).view(-1, 1, 1, 1), LABELS)
-    parts = [part.images.flatten().long() for part in split(data, sizes=(60, 30, 10), generator=seeded())]
+    parts = [part.images.flatten().long() for part in data.split(60, 30, 10, generator=seeded())]
     assert [len(part) for part in parts] == [60, 30, 10]
     assert len(set(torch.cat(parts).tolist())) == 100
     assert all((part.diff() > 0).all() for part in parts)
@@ -43,5 +43,5 @@ def test_parts_are_disjoint_and_keep_the_order_of_the_data():
 
 def test_labels_follow_their_images():
     data = Images(torch.arange(108, dtype=torch.uint8).view(-1, 1, 1, 1), LABELS)
-    (part,) = split(data, sizes=(40,), generator=seeded())
+    (part,) = data.split(40, generator=seeded())
     assert torch.equal(part.labels, LABELS[part.images.flatten().long()])

@@ -1,25 +1,29 @@
-"""Predictions of classes: reliability, risk and coverage, confusion, confidence on OOD data.
+"""Predictions of a run: reliability, risk and coverage, confusion, OOD data, corruptions; of numbers their intervals.
 
-``probs`` is ``(n, classes)`` and ``labels`` ``(n,)``; the confidence is the largest probability, the answer its class.
+Predictions have labels; the confidence is the largest probability, the answer its class.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
+from probattn.experiments.evaluation.metric_display import DISPLAY, heading
 from probattn.experiments.plots import style
 from probattn.inference import Prediction, metrics
-from probattn.inference.metrics import ood
+from probattn.inference.metrics import ood, regression
 
+ACCURACY = DISPLAY["accuracy"]
 BINS = 15
+EXAMPLES = 200
+"""Largest number of predicted numbers that are drawn."""
 
 
-def reliability(probs: Tensor, labels: Tensor) -> Figure:
+def reliability(prediction: Prediction) -> Figure:
     """Draw accuracy against confidence in 15 bins, the gap to the mean confidence hatched, and the counts below."""
-    confidence, right = (part.numpy() for part in metrics.confidence_and_correct(probs, labels))
+    confidence, right = (part.numpy() for part in metrics.confidence_and_correct(prediction.probs, prediction.labels))
     bins = np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1])  # [a, b), and 1 in the last one
     full, bins, count = np.unique(bins, return_inverse=True, return_counts=True)
     accuracy, mean = (np.bincount(bins, weights=values) / count for values in (right, confidence))
@@ -39,21 +43,21 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure:
     return figure
 
 
-def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
+def risk_coverage(runs: Mapping[str, Prediction]) -> Figure:
     """Draw the error rate of the accepted answers against the share accepted, the most confident first.
 
     The best possible order of each run's answers is dashed.
 
     Args:
-        runs: name → probs and labels.
+        runs: name → prediction.
     """
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     top = 0.0
-    for number, (name, (probs, labels)) in enumerate(runs.items()):
-        coverage, risk = (part.double().numpy() for part in metrics.risk_coverage(probs, labels))
+    for number, (name, run) in enumerate(runs.items()):
+        coverage, risk = (part.numpy() for part in metrics.risk_coverage(run.probs, run.labels))
         colour = style.line_colour(number)
         ax.plot(coverage, risk, color=colour, lw=1.8, label=style.wrapped(name, 56))
-        ideal = np.clip(1 - metrics.accuracy(probs, labels) / coverage, 0, None)
+        ideal = np.clip(1 - metrics.accuracy(run.probs, run.labels) / coverage, 0, None)
         ax.plot(coverage, ideal, color=colour, lw=1, ls="--")
         top = max(top, risk[len(risk) // 20 :].max())  # the first few answers alone jump between 0 and 1
     ax.plot([], [], color=style.INK, lw=1, ls="--", label="best possible at this accuracy")
@@ -101,5 +105,72 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
         ax.set(xlim=(0, 1), xlabel="confidence")
         style.percent(ax.xaxis, ax.yaxis)
     axes[0].set_ylabel("share of each group")
+    style.legend(figure)
+    return figure
+
+
+def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | None:
+    """Draw a box of every run's accuracy over the severities of each corruption (KEP-SVGP paper, Fig. 2).
+
+    Boxes are quartiles, whiskers reach to the smallest and the largest value; a line is the run's mean.
+
+    Args:
+        runs: name → ``CORRUPTION/SEVERITY`` → metrics, unscaled.
+
+    Returns:
+        The figure, or None without runs on corrupted images.
+    """
+    rows = [
+        (label, *name.split("/"), row["accuracy"]) for label, shifted in runs.items() for name, row in shifted.items()
+    ]
+    if not rows:
+        return None
+    frame = pd.DataFrame(rows, columns=["run", "corruption", "severity", "value"])
+    frame["value"] *= ACCURACY.scale
+    names, groups = list(frame["corruption"].unique()), frame.groupby("run", sort=False)
+    figure, (ax,) = style.panels(width=style.WIDTH, height=2.6)
+    width = 0.8 / len(groups)
+    for number, (label, part) in enumerate(groups):
+        colour = style.line_colour(number)
+        values = part.groupby("corruption", sort=False)["value"].apply(list)
+        places = [names.index(name) + width * (number + 0.5) - 0.4 for name in values.index]
+        ink, fill = {"color": style.INK, "lw": 0.8}, {"facecolor": colour, "edgecolor": colour}
+        look = {"showcaps": False, "medianprops": ink, "whiskerprops": ink, "boxprops": fill, "patch_artist": True}
+        ax.boxplot(list(values), positions=places, widths=0.8 * width, whis=(0, 100), manage_ticks=False, **look)
+        ax.axhline(part["value"].mean(), color=colour, lw=0.8, ls="--", zorder=0)
+        ax.plot([], [], color=colour, lw=5, label=style.wrapped(label, 40))
+    ax.set_xticks(range(len(names)), [style.wrapped(name.replace("_", " "), 12) for name in names])
+    ax.tick_params(axis="x", rotation=45 if len(names) > 8 else 0, length=0)
+    ax.set(xlim=(-0.5, len(names) - 0.5), ylabel=heading(ACCURACY))
+    severities = ", ".join(sorted(frame["severity"].unique()))
+    ax.set_title(f"severities {severities}; dashed: the mean of all", **style.TITLE)
+    style.legend(figure, columns=4)
+    return figure
+
+
+def predicted(prediction: Prediction) -> Figure:
+    """Draw mean and central 90 % interval of each prediction against the true number, of many examples some."""
+    chosen = torch.linspace(0, len(prediction) - 1, min(EXAMPLES, len(prediction))).round().long()
+    values = (*regression.interval(prediction, 0.9), prediction.labels, prediction.mean)
+    low, high, truth, mean = (part[chosen].flatten().cpu().double().numpy() for part in values)
+    figure, (ax,) = style.panels(width=4.6, height=3.5)
+    ax.vlines(truth, low, high, color=style.SKY, lw=1, label="90 % interval")
+    ax.plot(truth, mean, ls="", marker="o", ms=3, color=style.BLUE, label="mean")
+    ends = [min(truth.min(), low.min()), max(truth.max(), high.max())]
+    ax.plot(ends, ends, color=style.INK, lw=1, ls="--", label="perfect")
+    ax.set(xlabel="true number", ylabel="prediction")
+    style.legend(figure)
+    return figure
+
+
+def quantiles(prediction: Prediction) -> Figure:
+    """Draw the share of true numbers below each predicted quantile."""
+    levels = regression.QUANTILE_LEVELS
+    shares = regression.shares_below(prediction, prediction.labels, levels)
+    figure, (ax,) = style.panels(width=4.6, height=3.5)
+    ax.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="calibrated")
+    ax.plot(levels.tolist(), shares.flatten().tolist(), color=style.BLUE, label="this run")
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the quantile", ylabel="share of true numbers below")
+    style.percent(ax.xaxis, ax.yaxis)
     style.legend(figure)
     return figure

@@ -1,0 +1,100 @@
+"""Data sets of images known by name: handwritten digits, CIFAR-10 and CIFAR-100.
+
+CIFAR is read from torchvision's files, or else from ``{cifar10,cifar100}-jpeg/{train,test}/CLASS/*``, both under the
+root folder.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+
+import numpy as np
+import torch
+from torchvision.datasets import CIFAR10, CIFAR100
+
+from probattn.experiments.data.dataset import subsample
+from probattn.experiments.data.errors import DatasetError, unknown_name
+from probattn.experiments.data.images.files import check_number, decode_all, read_pixels
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
+from probattn.experiments.data.own.examples import class_indices, class_names
+from probattn.experiments.data.own.images import list_images
+from probattn.experiments.data.root import Root, data_root
+
+CIFAR = {"cifar10": ("CIFAR-10", CIFAR10), "cifar100": ("CIFAR-100", CIFAR100)}  # titles and torchvision's classes
+CIFAR_SIZES = {"train": 50_000, "test": 10_000}
+NAMES = ("digits", *CIFAR)  # of :func:`load`
+
+
+def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = None) -> ImageDataset:
+    """Load an image data set and split off its validation part, stratified by class.
+
+    ``digits`` (8×8, grey, from scikit-learn) is split 60/20/20. CIFAR has a test part of its own; one tenth of
+    its training part becomes the validation part.
+
+    Args:
+        name: one of :data:`NAMES`.
+        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
+        seed: seed of the splits only.
+        limit: keep at most this many training images and the same fraction of the validation images, but at least one
+            per class if there is one; the test part keeps its size. A smaller limit keeps a subset of what a larger
+            limit keeps.
+
+    Raises:
+        ValueError: ``name`` is unknown.
+        DatasetError: the data are missing, incomplete or damaged.
+    """
+    if name not in NAMES:
+        raise ValueError(unknown_name("image data set", name, NAMES))
+    folder, generator = data_root(root), torch.Generator().manual_seed(seed)
+    if name == "digits":
+        classes, whole = _read_digits()
+        fifth = round(len(whole) / 5)
+        train, valid, test = whole.split(len(whole) - 2 * fifth, fifth, fifth, generator=generator)
+    else:
+        classes, whole, test = read_cifar(name, folder)
+        tenth = len(whole) // 10
+        train, valid = whole.split(len(whole) - tenth, tenth, generator=generator)
+    if limit is not None:
+        train, valid = subsample(train, valid, limit=limit, num_classes=len(classes), generator=generator)
+    return from_parts(name, classes, train, valid, test, augment=name in CIFAR)
+
+
+def read_cifar(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
+    """Return class names, training and test part.
+
+    Raises:
+        DatasetError: the data are incomplete, or missing and cannot be downloaded.
+    """
+    title, source = CIFAR[name]
+    files, folder = root / source.base_folder, root / f"{name}-jpeg"
+    if folder.is_dir() and not files.is_dir():
+        parts = [list_images(folder / part) for part in CIFAR_SIZES]
+        for (part, number), examples in zip(CIFAR_SIZES.items(), parts, strict=True):
+            check_number(folder / part, len(examples), number)
+        classes, decode = class_names(parts[0].label), partial(read_pixels, shape=(3, 32, 32))
+        return classes, *(Images(decode_all(decode, part.input), class_indices(part.label, classes)) for part in parts)
+    with downloading(title, f"{files.absolute()} or {folder.name}", source.url):
+        parts = [source(root, train=train, download=True) for train in (True, False)]
+    images = (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() for part in parts)
+    return tuple(parts[0].classes), *map(Images, images, (torch.tensor(part.targets) for part in parts))
+
+
+@contextlib.contextmanager
+def downloading(title: str, place: object, url: str) -> Iterator[None]:
+    """Turn the errors of a download into a DatasetError that names the place and the source of the data."""
+    try:
+        yield
+    except (OSError, RuntimeError, HTTPException) as error:
+        problem = f"{title} is not in {place}, and its download failed: {error}"
+        raise DatasetError(f"{problem}. Put {url} there, or name its folder with --data") from error
+
+
+def _read_digits() -> tuple[tuple[str, ...], Images]:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    levels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # from 0..16
+    images = Images(torch.from_numpy(levels)[:, None], torch.from_numpy(bunch.target).long())
+    return tuple(map(str, bunch.target_names)), images
