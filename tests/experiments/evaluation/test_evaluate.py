@@ -20,7 +20,7 @@ from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.evaluation.metric_display import DETECTORS
 from probattn.experiments.runs import train
 from probattn.experiments.runs.load import open_run
-from probattn.inference import CheckpointError, metrics, predict
+from probattn.inference import CheckpointError, PosteriorPredictive, metrics, predict, with_gp_readout
 from probattn.inference.imports import MissingExtraError
 from probattn.inference.io.checkpoint import read
 from probattn.inference.io.files import write_archive
@@ -29,7 +29,7 @@ from probattn.inference.metrics import ood
 
 KEP = "digits/kep-svgp"
 SHIFT = {"shift": True, "corruptions": ("gaussian_noise", "contrast"), "severities": (1, 5)}
-BY = ("temperature", "mc-dropout", "laplace", "laplace+temperature")
+BY = ("temperature", "mc-dropout", "laplace", "laplace+temperature", "anchored")
 SETS = ("valid", "test", "shift/contrast/5", "ood/letters")
 
 
@@ -61,6 +61,11 @@ def laplace_by_hand(run):
     return lambda batches: predictor.predict_features(features_of(run.model, run.guide, batches, num_samples=4))
 
 
+def anchored_by_hand(run):
+    predictor = PosteriorPredictive(run.model, run.guide, num_samples=4)
+    return with_gp_readout(predictor, *map(run.batches, (run.dataset.train, run.dataset.valid)), depths="all").predict
+
+
 def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
     folder, done = evaluated
     run = open_run(folder)
@@ -70,12 +75,13 @@ def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
         "posterior": lambda run: lambda data: predict(run.model, run.guide, data, num_samples=4),
         "mc-dropout": lambda run: mc_dropout(run.model, run.guide, num_samples=4).predict,
         "laplace": laplace_by_hand,
+        "anchored": anchored_by_hand,
     }
     for method, make in made.items():
         for images, name in ((test, "test"), (shifted, "shift/contrast/5")):
             torch.manual_seed(3)
             predictor = make(run)
-            torch.manual_seed(4 if method == "mc-dropout" else 3)
+            torch.manual_seed(4 if method in ("mc-dropout", "anchored") else 3)
             expected = metrics.evaluate(predictor(run.batches(images)).probs, images.labels)
             finite = {key: value for key, value in expected.items() if value == value}
             assert scores(done.scores, method, name) == pytest.approx(finite, rel=1e-5, abs=1e-6)
