@@ -45,7 +45,8 @@ def training_step(settings: Settings, dataset: ImageDataset, *, device: str) -> 
 
 def batch_of(settings: Settings, dataset: ImageDataset, *, device: str) -> tuple[Tensor, Tensor]:
     """Return the first batch of training images and labels."""
-    return next(iter(loaders(settings, dataset, device=device).train))
+    train, _ = loaders(settings, dataset, device=device)
+    return next(iter(train))
 
 
 def negative_elbo(module: ELBOLoss, *batch: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Loaders, model and guide of a run, from its settings and its data set."""
 
-from typing import NamedTuple
-
 import torch
 from torch import nn
 
@@ -14,13 +12,6 @@ from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.likelihoods import balanced_weights, regression_likelihood
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
-
-
-class Loaders(NamedTuple):
-    """Batches of the training and the validation part; only ``train`` is shuffled and augmented."""
-
-    train: Loader
-    valid: Loader
 
 
 def build(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guide]:
@@ -58,16 +49,17 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
     return Supervised(network, likelihood, num_data=examples)
 
 
-def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
-    """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device.
+def loaders(settings: Settings, dataset: Dataset, *, device: str) -> tuple[Loader, Loader]:
+    """Build the loaders of the training and the validation part, with the data on the device.
 
-    Texts are validated in the order of their length.
+    Only the training part is shuffled and augmented, from ``train.seed``. Texts are validated in the order of their
+    length.
     """
     options = {"batch_size": settings.data.batch_size, "device": device}
     train = dataset.training(generator=generator(settings), **options)
     if isinstance(dataset, TextDataset):
         options["by_length"] = True
-    return Loaders(train, dataset.batches(dataset.valid, **options))
+    return train, dataset.batches(dataset.valid, **options)
 
 
 def generator(settings: Settings) -> torch.Generator:

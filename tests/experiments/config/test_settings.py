@@ -19,6 +19,7 @@ OWN = '''
 from typing import Literal
 import torch
 from probattn import SoftmaxAttention
+from probattn.experiments.data.images.image_datasets import Images
 
 class Scaled(SoftmaxAttention):
     """Softmax attention with a factor.
@@ -48,7 +49,7 @@ def blobs(number: int = 60):
     """
     labels = torch.arange(number) % 2
     images = (100 * labels[:, None, None, None]).expand(-1, 1, 8, 8).to(torch.uint8).contiguous()
-    return ("dark", "light"), (images, labels), (images, labels), (images, labels)
+    return ("dark", "light"), *[Images(images, labels)] * 3
 '''
 
 
