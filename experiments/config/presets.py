@@ -10,8 +10,8 @@ from probattn.experiments.config.yaml_files import packaged
 GUIDE_LR = 0.03
 # Files of presets, in the order in which they are listed.
 GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
-# Variants of other presets on digits (the pairs: KEP-SVGP paper, Table 5); ``--layers all`` leaves them out.
-ABLATIONS = ("digits/sgpa-tempered", "digits/kep-svgp-ee", "digits/kep-svgp-rr")
+# Layers of the presets on digits, without the variants of KEP-SVGP's objective.
+DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp"
 
 
 def _build() -> dict[str, Settings]:
@@ -46,9 +46,7 @@ def digits(layers: str) -> list[str]:
     Raises:
         SettingsError: an unknown layer.
     """
-    names = [f"digits/{layer.strip()}" for layer in layers.split(",")]
-    if layers == "all":
-        names = [name for name in PRESETS if name.startswith("digits/") and name not in ABLATIONS]
+    names = [f"digits/{layer.strip()}" for layer in (DIGITS if layers == "all" else layers).split(",")]
     return [name for name in dict.fromkeys(names) if preset(name)]
 
 
@@ -70,11 +68,8 @@ def with_layer(settings: Settings, name: str) -> Settings:
     if kind == "encoder":
         layer["last"] = 0 if name == "softmax" else 1
     start = 0 if is_text else round(about.get("start", 0) * total)
-    start = 0 if start == total else start
     train = {"guide_lr": about.get("guide_lr", GUIDE_LR), "alpha_start": about.get("alpha_start", 1.0)}
     train |= {"alpha_end": 1.0, "epochs": total - start}
-    if settings.train.warmup_epochs >= total - start:
-        train["warmup_epochs"] = 0.0
     warm_start = {"epochs": start} | about.get("warm_start", {}) if start else None
     changes = {"layer": layer, "train": train, "warm_start": warm_start}
     return replace(settings, warm_start=None).merged(changes)

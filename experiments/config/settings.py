@@ -70,8 +70,6 @@ class Settings:
     warm_start: Any = None
 
     def __post_init__(self) -> None:
-        if self.warm_start is not None and self.layer.name == "softmax":
-            raise SettingsError("softmax attention cannot start from kernel attention; set warm_start=none")
         is_regression = getattr(self.data, "task", "classes") == "regression"
         if is_regression and self.train.class_weights is not None:
             raise SettingsError("train.class_weights are for classes, and data.task is regression")
@@ -99,14 +97,11 @@ class Settings:
     def with_total_epochs(self, epochs: int) -> "Settings":
         """Return these settings with a total number of epochs; phases, warm-up and annealing are scaled in proportion.
 
-        Raises:
-            SettingsError: fewer epochs than phases.
+        A single epoch has no warm start.
         """
-        phases = 2 if self.warm_start else 1
-        if epochs < phases:
-            raise SettingsError(f"{phases} phases need at least {phases} epochs, got {epochs}")
-        first = min(max(round(epochs * (1 - self.train.epochs / self.epochs)), phases - 1), epochs - 1)
-        start = replace(self.warm_start, epochs=first) if self.warm_start else None
+        share = 1 - self.train.epochs / self.epochs
+        first = min(max(round(epochs * share), 1), epochs - 1) if self.warm_start else 0
+        start = replace(self.warm_start, epochs=first) if first else None
         return replace(self, train=_scaled(self.train, epochs - first), warm_start=start)
 
     def first_phase(self) -> "Settings":

@@ -11,7 +11,7 @@ from probattn.experiments.config.data import OwnTableSettings
 from probattn.experiments.config.schema import find_object
 from probattn.experiments.config.validation import SettingsError
 from probattn.functional.dtypes import at_least_float32
-from probattn.models import likelihoods
+from probattn.models.likelihoods import Gaussian, StudentT
 
 SOFTPLUS_INVERSE_OF_1 = 0.5413248546129181
 
@@ -39,8 +39,7 @@ class ScaledHeteroscedastic(nn.Module):
 
 
 # Likelihoods of regressions by name.
-OURS = (likelihoods.Gaussian, ScaledHeteroscedastic, likelihoods.StudentT)
-KNOWN = dict(zip(("gaussian", "heteroscedastic", "student-t"), OURS, strict=True))
+KNOWN = {"gaussian": Gaussian, "heteroscedastic": ScaledHeteroscedastic, "student-t": StudentT}
 
 
 def regression_likelihood(data: OwnTableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:

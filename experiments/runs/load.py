@@ -14,7 +14,6 @@ from probattn.experiments.runs.build import Loader, build, find_device, fitted_p
 from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record
 from probattn.experiments.runs.sources import blank_dataset, load_data
 from probattn.inference.io import checkpoint
-from probattn.inference.io.checkpoint import CheckpointError
 from probattn.models import Supervised
 
 
@@ -89,8 +88,6 @@ def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, 
 
 def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
     path = folder / WEIGHTS
-    if not path.exists():
-        raise CheckpointError(f"{folder} has no {WEIGHTS}: the run has done no epoch; continue with train --resume")
     content, digest = checkpoint.read(path), hashlib.sha256(path.read_bytes()).hexdigest()
     run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=digest)
     checkpoint.restore(content, run.model, run.guide, path=path)

@@ -14,7 +14,7 @@ from probattn.experiments.data.own.rows import check_columns, labelled_rows, tex
 from probattn.inference.imports import extra
 
 
-def read_texts(source: Path | str, *, subset: str | None = None, **options: Any) -> Parts:
+def read_texts(source: Path, *, subset: str | None = None, **options: Any) -> Parts:
     """Read texts and labels.
 
     Args:
@@ -30,7 +30,7 @@ def read_texts(source: Path | str, *, subset: str | None = None, **options: Any)
 
 
 def read_images(
-    source: Path | str,
+    source: Path,
     *,
     image_column: str = "image",
     label_column: str = "label",
@@ -59,7 +59,7 @@ def _read_stored(stored: tuple[str, Any], shape: tuple[int, int, int], **options
     return read_pixels(source, shape, place=place, **options)
 
 
-def _read_splits(source: Path | str, subset: str | None) -> dict[str, pd.DataFrame]:
+def _read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
     """Read the split of each part; classes are texts, and images have ``bytes`` and ``path``."""
     with extra("huggingface", needed_by="a Hugging Face data set"):
         import datasets
