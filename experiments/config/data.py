@@ -119,9 +119,9 @@ def data_class(name: str) -> type[DataSettings]:
         return DataSettings
     if name in READERS:
         base, reader, *described = READERS[name]
-        derived = settings_class(name, base, *described, leave_out=GIVEN, defaults={"name": name})
+        derived = settings_class(name, base, *described, leave_out=GIVEN, name=name)
     else:
         reader = find_object("data set", name, (*KNOWN, *READERS))
-        derived = settings_class(name, DataSettings, reader, defaults={"name": name})
+        derived = settings_class(name, DataSettings, reader, name=name)
     derived.reader = reader
     return derived

@@ -23,7 +23,7 @@ class Layer:
             all blocks.
         guide: family of the guide of its latent variables.
         guide_scale: initial standard deviation of the guide, relative to the prior's.
-        init_loc: initial means of the guide, as a multiple of a draw from the prior; None is the family's default.
+        init_loc: initial means of the guide, as a multiple of a draw from the prior.
         fixed_tokens: give the constructor the number of tokens where it is fixed, if it has a parameter ``tokens``.
     """
 
@@ -32,7 +32,7 @@ class Layer:
     last: Annotated[int, Field(ge=0)] | None = None
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
     guide_scale: PositiveFloat = 0.1
-    init_loc: float | None = None
+    init_loc: float = 1.0
     fixed_tokens: bool = True
 
     @property
@@ -40,9 +40,8 @@ class Layer:
         """Family of the guide with its initial values."""
         family = families.FAMILIES[self.guide]
         initial = {"init_scale": self.guide_scale, "init_loc": self.init_loc}
-        takes = inspect.signature(family).parameters
-        given = {name: value for name, value in initial.items() if name in takes and value is not None}
-        return functools.partial(family, **given)
+        parameters = inspect.signature(family).parameters
+        return functools.partial(family, **{name: initial[name] for name in initial if name in parameters})
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
@@ -68,7 +67,7 @@ def layer_class(name: str) -> type[Layer]:
     """
     about = packaged("layers").get(name, {})
     constructor = find_object("layer", about.get("class", name), KNOWN)
-    options = {"leave_out": ("dim", "heads", "tokens"), "defaults": {"name": name} | about.get("options", {})}
+    options = {"leave_out": ("dim", "heads", "tokens"), "name": name} | about.get("options", {})
     derived = settings_class(constructor.__name__, Layer, constructor, **options)
     derived.constructor = constructor
     return derived

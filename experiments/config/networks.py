@@ -1,12 +1,12 @@
 """Settings of networks: options of their constructors, and of the tokens of texts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Literal
 
 from probattn.experiments.config.data import DataPath
 from probattn.experiments.config.schema import settings_class
-from probattn.experiments.config.validation import Count, unknown
+from probattn.experiments.config.validation import Count
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
 
@@ -16,10 +16,10 @@ class Network:
     """Settings of a network.
 
     Args:
-        kind: what the network is for.
+        kind: what the network is for: images, texts, texts with a pretrained encoder, or tables.
     """
 
-    kind: str
+    kind: Literal["vit", "text", "encoder", "tabular"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,30 +35,19 @@ class EncoderNetwork(Network):
     max_length: Count = 128
 
 
-# Of these parameters the data set or the layer decides.
-_GIVEN = ("attention", "classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "last")
-
-
-def _settings(kind: str, base: type[Network], *constructors: Callable[..., Any], **defaults: Any) -> type[Network]:
-    options = {"leave_out": (*_GIVEN, "texts"), "defaults": {"kind": kind} | defaults}
-    return settings_class(f"{kind.title()}Settings", base, *constructors, **options)
-
-
+# Parameters that are no settings, because the data set or the layer decides.
+FROM_DATA = ("classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "texts")
+FROM_LAYER = ("attention", "last")
+_settings = partial(settings_class, leave_out=(*FROM_DATA, *FROM_LAYER))
 # Settings of each network by its kind.
 NETWORKS = {
-    "vit": _settings("vit", Network, ViT),
-    "text": _settings("text", Network, TextTransformer, WordTokenizer.fit, max_length=512),
-    "encoder": _settings("encoder", EncoderNetwork, PretrainedClassifier),
-    "tabular": _settings("tabular", Network, TabularTransformer),
+    "vit": _settings("ViTSettings", Network, ViT, kind="vit"),
+    "text": _settings("TextSettings", Network, TextTransformer, WordTokenizer.fit, kind="text", max_length=512),
+    "encoder": _settings("EncoderSettings", EncoderNetwork, PretrainedClassifier, kind="encoder"),
+    "tabular": _settings("TabularSettings", Network, TabularTransformer, kind="tabular"),
 }
 
 
 def network_class(kind: str) -> type[Network]:
-    """Return the class of a network's settings.
-
-    Raises:
-        SettingsError: an unknown kind.
-    """
-    if kind not in NETWORKS:
-        raise unknown("network", kind, NETWORKS, listing=f"known: {', '.join(NETWORKS)}")
-    return NETWORKS[kind]
+    """Return the class of a network's settings; of an unknown kind the one that refuses it."""
+    return NETWORKS.get(kind, Network)

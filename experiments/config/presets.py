@@ -10,8 +10,6 @@ from probattn.experiments.config.yaml_files import packaged
 GUIDE_LR = 0.03
 # Files of presets, in the order in which they are listed.
 GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
-# Layers of the presets on digits, without the variants of KEP-SVGP's objective.
-DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp"
 
 
 def _build() -> dict[str, Settings]:
@@ -35,19 +33,6 @@ def preset(name: str) -> Settings:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS, listing="`probattn presets` lists all")
     return PRESETS[name]
-
-
-def digits(layers: str) -> list[str]:
-    """Return the names of the digits presets of some layers.
-
-    Args:
-        layers: comma-separated layers, such as ``"softmax,cgp"``, or ``"all"``: each layer once, without ablations.
-
-    Raises:
-        SettingsError: an unknown layer.
-    """
-    names = [f"digits/{layer.strip()}" for layer in (DIGITS if layers == "all" else layers).split(",")]
-    return [name for name in dict.fromkeys(names) if preset(name)]
 
 
 def with_layer(settings: Settings, name: str) -> Settings:

@@ -4,7 +4,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import NoneType, UnionType
@@ -46,11 +46,7 @@ def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
 
 
 def settings_class(
-    name: str,
-    base: type,
-    *constructors: Callable[..., Any],
-    leave_out: Collection[str] = (),
-    defaults: Mapping[str, Any] | None = None,
+    title: str, base: type, /, *constructors: Callable[..., Any], leave_out: Collection[str] = (), **defaults: Any
 ) -> type:
     """Return a frozen data class with the options of constructors, of which later ones may repeat a name.
 
@@ -58,7 +54,7 @@ def settings_class(
     settings can hold, such as modules, keep the constructor's default.
 
     Args:
-        name: name of the class.
+        title: name of the class.
         base: data class whose fields come first.
         constructors: classes or functions.
         leave_out: parameters that are no settings.
@@ -81,12 +77,12 @@ def settings_class(
                 annotations[parameter.name] = Count if annotation is int and default is empty else annotation
                 values |= {} if default is empty else {parameter.name: default}
             elif default is empty:
-                raise SettingsError(f"{name}: {parameter.name} has no default, and settings cannot hold its type")
-    values |= defaults or {}
+                raise SettingsError(f"{title}: {parameter.name} has no default, and settings cannot hold its type")
+    values |= defaults
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
     content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts | meanings(base)}
-    return dataclass(type(name, (base,), content), frozen=True, kw_only=True, config=CONFIG)
+    return dataclass(type(title, (base,), content), frozen=True, kw_only=True, config=CONFIG)
 
 
 def options_of(constructor: Callable[..., Any], settings: Any) -> dict[str, Any]:

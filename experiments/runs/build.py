@@ -9,7 +9,6 @@ from probattn.experiments.config.schema import options_of
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.batch_loader import BatchLoader as Loader
 from probattn.experiments.data.dataset import Dataset
-from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.likelihoods import balanced_weights, regression_likelihood
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
 
@@ -57,9 +56,7 @@ def loaders(settings: Settings, dataset: Dataset, *, device: str) -> tuple[Loade
     """
     options = {"batch_size": settings.data.batch_size, "device": device}
     train = dataset.training(generator=generator(settings), **options)
-    if isinstance(dataset, TextDataset):
-        options["by_length"] = True
-    return train, dataset.batches(dataset.valid, **options)
+    return train, dataset.batches(dataset.valid, by_length=True, **options)
 
 
 def generator(settings: Settings) -> torch.Generator:
