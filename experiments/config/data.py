@@ -43,7 +43,7 @@ class DataSettings:
         seed: seed of the split into training, validation and test part.
     """
 
-    reader: ClassVar[Callable[..., Any] | None] = None
+    constructor: ClassVar[Callable[..., Any] | None] = None
     name: str
     batch_size: Count
     limit: Count | None = None
@@ -92,14 +92,14 @@ class OwnTableSettings(OwnDataSettings):
 
 # Names of the data sets of the papers.
 KNOWN = (*known_sets.NAMES, *text_dataset.NAMES)
-# Of each kind of a user's own data: base of the settings, reader, and the functions whose options are settings.
+# Of each kind of a user's own data: base of the settings, reader, and other functions whose options are settings.
 READERS: dict[str, tuple[Any, ...]] = {
     "image-folder": (OwnImageSettings, images.read, images.labelled_images),
-    "image-hf": (OwnImageSettings, hub.read_images, hub.read_images, images.labelled_images),
+    "image-hf": (OwnImageSettings, hub.read_images, images.labelled_images),
     "text-csv": (OwnDataSettings, partial(rows.read_texts, kind="csv"), rows.read_parts, rows.text_parts),
     "text-jsonl": (OwnDataSettings, partial(rows.read_texts, kind="jsonl"), rows.text_parts),
-    "text-hf": (OwnDataSettings, hub.read_texts, hub.read_texts, rows.text_parts),
-    "table-csv": (OwnTableSettings, table_dataset.read, table_dataset.read),
+    "text-hf": (OwnDataSettings, hub.read_texts, rows.text_parts),
+    "table-csv": (OwnTableSettings, table_dataset.read),
 }
 # Parameters of these functions that are no settings.
 GIVEN = ("path", "source", "parts", "given", "read", "kind")
@@ -118,10 +118,7 @@ def data_class(name: str) -> type[DataSettings]:
     if name in KNOWN:
         return DataSettings
     if name in READERS:
-        base, reader, *described = READERS[name]
-        derived = settings_class(name, base, *described, leave_out=GIVEN, name=name)
-    else:
-        reader = find_object("data set", name, (*KNOWN, *READERS))
-        derived = settings_class(name, DataSettings, reader, name=name)
-    derived.reader = reader
-    return derived
+        base, *readers = READERS[name]
+        return settings_class(name, base, *readers, leave_out=GIVEN, name=name)
+    reader = find_object("data set", name, (*KNOWN, *READERS))
+    return settings_class(name, DataSettings, reader, name=name)

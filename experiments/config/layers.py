@@ -68,6 +68,4 @@ def layer_class(name: str) -> type[Layer]:
     about = packaged("layers").get(name, {})
     constructor = find_object("layer", about.get("class", name), KNOWN)
     options = {"leave_out": ("dim", "heads", "tokens"), "name": name} | about.get("options", {})
-    derived = settings_class(constructor.__name__, Layer, constructor, **options)
-    derived.constructor = constructor
-    return derived
+    return settings_class(constructor.__name__, Layer, constructor, **options)

@@ -51,7 +51,8 @@ def settings_class(
     """Return a frozen data class with the options of constructors, of which later ones may repeat a name.
 
     An option without a default is required; if it is an integer, it is a size of at least 1. Options that no file of
-    settings can hold, such as modules, keep the constructor's default.
+    settings can hold, such as modules, keep the default. Attributes of the class are the first constructor,
+    ``constructor``, and the texts of its options, ``meanings``.
 
     Args:
         title: name of the class.
@@ -81,7 +82,8 @@ def settings_class(
     values |= defaults
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
-    content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts | meanings(base)}
+    about = {"constructor": constructors[0], "meanings": texts | meanings(base), "__doc__": base.__doc__}
+    content = {"__annotations__": annotations, **values, **about}
     return dataclass(type(title, (base,), content), frozen=True, kw_only=True, config=CONFIG)
 
 

@@ -39,7 +39,7 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
     if network.kind == "encoder" and network.encoder is None:
         raise SettingsError("this preset trains an encoder: name its folder with --set network.encoder=FOLDER")
-    if type(data).reader is None:
+    if type(data).constructor is None:
         options = {"root": root, "seed": data.seed, "limit": data.limit}
         if network.kind == "vit":
             return load_images(data.name, **options)
@@ -85,9 +85,9 @@ def _read(data: DataSettings, root: Path | None) -> Any:
     common = {field.name for field in fields(type(data).__base__)}
     options = {name: value for name, value in vars(data).items() if name not in common}
     if not isinstance(data, OwnDataSettings):
-        return type(data).reader(**options)
+        return type(data).constructor(**options)
     source = data.path if root is None else str(root)
     if source is None:
         raise SettingsError("name your data with --data PATH")
     shares = {"valid": data.valid_share, "test": data.test_share}
-    return type(data).reader(Path(source), shares=shares, seed=data.seed, limit=data.limit, **options)
+    return type(data).constructor(Path(source), shares=shares, seed=data.seed, limit=data.limit, **options)
