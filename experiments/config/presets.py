@@ -56,5 +56,4 @@ def with_layer(settings: Settings, name: str) -> Settings:
     train = {"guide_lr": about.get("guide_lr", GUIDE_LR), "alpha_start": about.get("alpha_start", 1.0)}
     train |= {"alpha_end": 1.0, "epochs": total - start}
     warm_start = {"epochs": start} | about.get("warm_start", {}) if start else None
-    changes = {"layer": layer, "train": train, "warm_start": warm_start}
-    return replace(settings, warm_start=None).merged(changes)
+    return replace(settings, warm_start=None).merged({"layer": layer, "train": train, "warm_start": warm_start})

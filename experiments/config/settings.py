@@ -9,8 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from probattn import KernelAttention
 from probattn.experiments.config.data import DataSettings, data_class, setting
-from probattn.experiments.config.layers import Layer, layer_class
-from probattn.experiments.config.networks import Network, network_class
+from probattn.experiments.config.layers import Layer, Network, layer_class, network_class
 from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
 from probattn.experiments.config.validation import Count, SettingsError, unknown, validation_error
 from probattn.experiments.config.yaml_files import from_text

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.runs.likelihoods import ScaledHeteroscedastic, balanced_weights
+from probattn.experiments.runs.build import ScaledHeteroscedastic, balanced_weights
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.answers import number_answers
 from probattn.experiments.sharing.pipeline import Pipeline
