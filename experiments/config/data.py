@@ -1,17 +1,14 @@
 """Settings of the data set: one that is known by name, a user's own data, or a function that loads them."""
 
-import functools
 from collections.abc import Callable
-from dataclasses import field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
-from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.schema import find_object, settings_class
-from probattn.experiments.config.validation import CONFIG, Count, Seed
+from probattn.experiments.config.validation import Count, Seed, setting
 from probattn.experiments.data.images import known_sets
 from probattn.experiments.data.own import hugging_face_sets as hub
 from probattn.experiments.data.own import images, rows
@@ -29,7 +26,6 @@ def _absolute(path: str) -> str:
 
 # Type of the file or folder of a user's data, or the name of a Hugging Face data set.
 DataPath = Annotated[str, AfterValidator(_absolute)]
-setting = partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
 
 
 @setting()
@@ -87,7 +83,7 @@ class OwnTableSettings(OwnDataSettings):
     """
 
     likelihood: str = "gaussian"
-    likelihood_options: dict[str, float] = field(default_factory=dict)
+    likelihood_options: dict[str, float] = Field(default_factory=dict)
 
 
 # Names of the data sets of the papers.
@@ -105,7 +101,7 @@ READERS: dict[str, tuple[Any, ...]] = {
 GIVEN = ("path", "source", "parts", "given", "read", "kind")
 
 
-@functools.cache
+@cache
 def data_class(name: str) -> type[DataSettings]:
     """Return the class of the settings of a data set; all but those of its bases are options of its reader.
 

@@ -1,7 +1,6 @@
 """Settings of networks and of their attention layers, also others'; their options are those of the constructors."""
 
 import inspect
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, ClassVar, Literal
 
@@ -11,13 +10,13 @@ from probattn import families
 from probattn.attention.base import LayerFactory
 from probattn.experiments.config.data import DataPath
 from probattn.experiments.config.schema import find_object, options_of, settings_class
-from probattn.experiments.config.validation import Count
+from probattn.experiments.config.validation import Count, setting
 from probattn.experiments.config.yaml_files import packaged
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting()
 class Layer:
     """Settings of one layer; all but these are options of its constructor.
 
@@ -73,7 +72,7 @@ def layer_class(name: str) -> type[Layer]:
     return settings_class(constructor.__name__, Layer, constructor, **options)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting()
 class Network:
     """Settings of a network.
 
@@ -84,7 +83,7 @@ class Network:
     kind: Literal["vit", "text", "encoder", "tabular"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting()
 class EncoderNetwork(Network):
     """Settings of a pretrained encoder of texts that is trained further.
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic.dataclasses import dataclass
-
-from probattn.experiments.config.validation import CONFIG, Count, SettingsError, unknown
+from probattn.experiments.config.validation import Count, SettingsError, setting, unknown
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
 GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
@@ -84,7 +82,7 @@ def settings_class(
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
     about = {"constructor": constructors[0], "meanings": texts | meanings(base), "__doc__": base.__doc__}
     content = {"__annotations__": annotations, **values, **about}
-    return dataclass(type(title, (base,), content), frozen=True, kw_only=True, config=CONFIG)
+    return setting()(type(title, (base,), content))
 
 
 def options_of(constructor: Callable[..., Any], settings: Any) -> dict[str, Any]:

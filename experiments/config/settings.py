@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from probattn import KernelAttention
-from probattn.experiments.config.data import DataSettings, data_class, setting
+from probattn.experiments.config.data import DataSettings, data_class
 from probattn.experiments.config.layers import Layer, Network, layer_class, network_class
 from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
-from probattn.experiments.config.validation import Count, SettingsError, unknown, validation_error
+from probattn.experiments.config.validation import Count, SettingsError, setting, unknown, validation_error
 from probattn.experiments.config.yaml_files import from_text
 from probattn.inference import TrainOptions
 
@@ -34,7 +34,7 @@ class TrainSettings(TrainOptions):
         return TrainOptions(**options_of(TrainOptions, self))
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting()
 class _Start:
     """Warm start.
 
@@ -187,9 +187,8 @@ def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
         if name not in names:
             raise unknown("setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING)
     current = {} if value is None or (part == "layer" and type(value) is not kind) else vars(value)
-    content = {name: current[name] for name in names if name in current}
     try:
-        return TypeAdapter(kind).validate_python(content | changes)
+        return kind(**{name: current[name] for name in names if name in current} | changes)
     except ValidationError as error:
         raise validation_error(part, error) from error
 

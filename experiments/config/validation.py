@@ -1,15 +1,17 @@
 """Types of settings, and their validation by pydantic with errors of one readable line."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from probattn.experiments.data.errors import unknown_name
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
-# Configuration of the settings' classes: no unknown keys, finite numbers.
-CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+# Decorator of the classes of settings: no unknown keys, finite numbers.
+setting = partial(dataclass, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 
 # Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch.
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
