@@ -13,7 +13,7 @@ from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.folder import environment
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.shared_folder import FILES
-from probattn.inference import export, mean_network, predictor_network
+from probattn.inference import Prediction, export, mean_network, predictor_network
 
 # File with the metadata inside a program.
 METADATA = "probattn.json"
@@ -37,13 +37,11 @@ class Calibrated(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Return ``set``, bool ``(batch, classes)``, ``accepted``, bool ``(batch,)``, and the other outputs."""
         outputs = self.network(x) if mask is None else self.network(x, mask)
-        probs = outputs["probs"]
-        logits = probs.clamp(min=torch.finfo(probs.dtype).tiny).log().double() / self.calibration.temperature
-        scaled = logits.softmax(-1).to(probs.dtype)
-        answers = {"probs": scaled, "entropy": torch.special.entr(scaled).sum(-1)}
+        scaled = self.calibration.apply(Prediction(probs=outputs["probs"]))
+        answers = {"probs": scaled.probs, "entropy": scaled.entropy}
         answers |= {name: value for name, value in outputs.items() if name == "mutual_information"}
-        answers |= {"set": self.calibration.sets(scaled, by_class=self.by_class)}
-        return answers | {"accepted": self.calibration.accepts(scaled)}
+        answers |= {"set": self.calibration.sets(scaled.probs, by_class=self.by_class)}
+        return answers | {"accepted": self.calibration.accepts(scaled.probs)}
 
 
 def export_program(
@@ -65,12 +63,7 @@ def export_program(
 
     Returns:
         The metadata: ``name``, ``data``, ``classes``, ``takes``, ``gives``, ``num_samples`` and versions.
-
-    Raises:
-        ValueError: another suffix.
     """
-    if out.suffix != ".pt2":
-        raise ValueError(f"cannot export to {out}: a program has the suffix .pt2, and a folder with weights none")
     run, data = pipeline.run, pipeline.run.dataset
     model, guide = run.model.cpu(), run.guide.cpu()
     samples = pipeline.num_samples if num_samples is None else num_samples

@@ -10,15 +10,13 @@ import jinja2
 import pandas as pd
 import torch
 
-from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
 from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.runs.folder import RunRecord, train_command
 from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
-from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
+from probattn.inference.io.pretrained import WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
 
 TEMPLATE = "model_card.md.jinja"
@@ -50,14 +48,13 @@ def load_run(folder: Path) -> TrainedRun:
     Raises:
         CheckpointError: the folder is damaged, or its files do not belong together.
         DatasetError: its preprocessing is missing or damaged.
+        SettingsError, KeyError: it describes no run that this version can build.
     """
     config = read_config(folder)
-    try:
-        record, epoch, weights = RunRecord.from_dict(config["run"]), config["epoch"], config["weights"]
-    except (SettingsError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{folder / CONFIG} describes no run that this version can build: {error}") from error
+    record = RunRecord.from_dict(config["run"])
     with torch.random.fork_rng(devices=[]):
-        run = build_run(folder, record, blank_dataset(record.settings, folder), epoch=epoch, weights=weights)
+        data = blank_dataset(record.settings, folder)
+        run = build_run(folder, record, data, epoch=config["epoch"], weights=config["weights"])
     load_safetensors(folder / WEIGHTS, run.model, run.guide)
     return run
 

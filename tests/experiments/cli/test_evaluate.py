@@ -33,7 +33,7 @@ def content(folder):
     return json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
 
 
-SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1,5")
+SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1", "--severities", "5")
 
 
 @pytest.mark.usefixtures("no_figures")
