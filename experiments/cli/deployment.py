@@ -1,7 +1,7 @@
 """``probattn predict`` and ``export``: a trained model answers, and goes to other programs and other people."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -38,7 +38,7 @@ def predict(
     """
     import pandas as pd
 
-    from probattn.experiments.reporting.tables import Table
+    from probattn.experiments.reporting.tables import plain_table
     from probattn.experiments.sharing.answers import sort_answers, to_csv
     from probattn.experiments.sharing.inputs import read_inputs
     from probattn.experiments.sharing.pipeline import Pipeline
@@ -55,8 +55,10 @@ def predict(
         out.write_text(to_csv(answers, read.failures), encoding="utf-8")
         say(f"{out}: {len(answers)} answers")
     elif len(answers):
-        frame = answers.drop(columns="probs", errors="ignore").map(_cell)
-        show_metrics(Table(frame.rename(columns=lambda name: name.replace("_", " "))))
+        frame = answers.drop(columns="probs", errors="ignore")
+        if "set" in frame:
+            frame["set"] = [", ".join(names) or "none" for names in frame["set"]]
+        show_metrics(plain_table((name.replace("_", " ") for name in frame), frame.itertuples(index=False)))
         say(_legend(pipeline))
     if read.failures:
         names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
@@ -105,9 +107,3 @@ def _legend(pipeline: "Pipeline") -> str:
         return f"{meaning}\nno prediction sets: `probattn evaluate RUN` fits them"
     meaning += f"\nset: holds the true class with probability {level}, for inputs like the validation data"
     return f"{meaning}\naccepted: of these answers at most {100 * fit.max_risk:g} % are expected to be wrong"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return ", ".join(value) or "none" if isinstance(value, list) else str(value)

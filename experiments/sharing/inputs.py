@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,11 +79,10 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
         options: as for :func:`~probattn.experiments.data.images.files.read_pixels`.
     """
     inputs = Inputs()
-    for path in paths:
-        with inputs.failing(path_text(path)):
-            for file in find_files(path) if path.is_dir() else [path]:
-                with inputs.failing(path_text(file)):
-                    inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
+    files = (file for path in paths for file in (find_files(path) if os.path.isdir(path) else [path]))
+    for file in files:
+        with inputs.failing(path_text(file)):
+            inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
     return inputs
 
 
@@ -122,9 +122,7 @@ def checked_text(row: Any, *, column: str) -> str:
 
 
 def checked_row(row: Any, *, encoding: TableEncoding) -> dict[str, Any]:
-    """Return a row of a table; raise DatasetError if it is none, or has cells that the columns of the model refuse."""
-    if not isinstance(row, dict):
-        raise DatasetError("this is no row of a table: name a .csv, .tsv or .jsonl file")
+    """Return a row of a table; raise DatasetError if it lacks a column of the model, or a column refuses its cell."""
     encoding.features(pd.DataFrame([row], index=["this row"], dtype=object))
     return row
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.folder import environment
 from probattn.experiments.sharing.pipeline import Pipeline
@@ -73,7 +72,7 @@ def export_program(
     if isinstance(data, ImageDataset):
         example = (data.test.images[:1],)
         network = nn.Sequential(v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std), network)
-    sizes = ("batch", "tokens") if isinstance(data, TextDataset) else ("batch",)
+    sizes = ("batch", "tokens") if len(example) > 1 else ("batch",)
     shapes = [", ".join(map(str, (*sizes, *x.shape[len(sizes) :]))) for x in example]
     takes = ", ".join(f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True))
     if pipeline.calibration is not None and data.classes:

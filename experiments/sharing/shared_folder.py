@@ -1,6 +1,5 @@
 """Runs in folders that can be shared: weights, settings, preprocessing, calibration and a model card, no data."""
 
-import shlex
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +9,7 @@ import jinja2
 import pandas as pd
 import torch
 
+from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
 from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.evaluation.metric_display import DISPLAY
@@ -61,9 +61,9 @@ def load_run(folder: Path) -> TrainedRun:
 
 def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
     """Return the model card of a run: what it is, how it is used, how it was trained, and its metrics, if any."""
-    words = [without_paths(word.split("=", 1)) for word in shlex.split(train_command(run.name, run.settings))]
     template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    card, command = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True), shlex.join(map("=".join, words))
+    card = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True)
+    command = train_command(run.name, Settings.from_dict(without_paths(asdict(run.settings))))
     return card.render(run=run, calibration=calibration, metrics=test_metrics(run), command=command)
 
 
@@ -80,6 +80,4 @@ def without_paths(values: Any) -> Any:
     """Return nested settings in which absolute paths, which say much about a machine, are shortened to their names."""
     if isinstance(values, dict):
         return {key: without_paths(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [without_paths(value) for value in values]
     return Path(values).name if isinstance(values, str) and Path(values).is_absolute() else values

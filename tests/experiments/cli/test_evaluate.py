@@ -217,7 +217,7 @@ def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures)
     [
         (["--method", "laplac"], ["laplac", "did you mean laplace"]),
         (["--ood", "lettres"], ["lettres", "letters"]),
-        (["--shift", "--severities", "one"], ["severities", "one"]),
+        (["--shift", "--severities", "one"], ["severities", "integer"]),
         (["--shift", "--severities", "0"], ["0"]),
         (["--shift", "--corruptions", "fogg"], ["fogg", "fog"]),
     ],
