@@ -15,7 +15,6 @@ from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
 from probattn.inference.io.files import write_bytes
 from probattn.inference.methods.temperature import fit_temperature, scale
-from probattn.inference.metrics import regression
 from probattn.inference.prediction.predictor import FewExamplesWarning
 
 CALIBRATION = "calibration.json"
@@ -62,8 +61,6 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
         Warns:
             FewExamplesWarning: the validation examples are few for the level.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"the level of sets and intervals must lie between 0 and 1, got {level}")
         origin |= {"level": level, "max_risk": max_risk}
         if valid.probs is None:
             return cls(**origin, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item())
@@ -105,25 +102,20 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
 
         Returns:
             For classes ``abstention`` (count of the accepted answers, their share and risk, its exact 95 % interval),
-            ``plain sets`` and ``by-class sets`` (coverage and mean size); for numbers ``predicted intervals`` and
-            ``conformal intervals`` (coverage and mean width).
+            ``plain sets`` and ``by-class sets`` (coverage and mean size); for numbers ``conformal intervals`` (coverage and
+            mean width).
         """
         labels = test.labels
         if test.probs is None:
-            ends = {"predicted": regression.interval(test, self.level), "conformal": self.intervals(test)}
-            return {
-                f"{kind} intervals": _means(
-                    coverage=(low <= labels) & (labels <= high), width=(high - low).clamp(min=0)
-                )
-                for kind, (low, high) in ends.items()
-            }
+            low, high = self.intervals(test)
+            inside = (low <= labels) & (labels <= high)
+            return {"conformal intervals": _means(coverage=inside, width=(high - low).clamp(min=0))}
         probs = self.apply(test).probs
         accepted = self.accepts(probs)
         count, wrong = int(accepted.sum()), int((accepted & (probs.argmax(1) != labels)).sum())
-        abstention = {"accepted": count, "coverage": count / len(labels)}
-        if count:
-            low, high = share_interval(wrong, count)
-            abstention |= {"risk": wrong / count, "low": low, "high": high}
+        low, high = share_interval(wrong, count) if count else (0.0, 1.0)
+        abstention = {"accepted": count, "coverage": count / len(labels), "risk": wrong / max(count, 1)}
+        abstention |= {"low": low, "high": high}
         sets = {"plain sets": self.sets(probs), "by-class sets": self.sets(probs, by_class=True)}
         return {"abstention": abstention} | {
             kind: _means(coverage=_covered(members, labels), size=members.sum(1)) for kind, members in sets.items()

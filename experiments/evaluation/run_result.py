@@ -10,7 +10,7 @@ from pyro import poutine
 from probattn.draws import at_mean
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.scores import nested
+from probattn.experiments.evaluation.evaluated_run import nested
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction, attention_spectra, metrics, posterior_summary, predict, token_similarity

@@ -7,10 +7,15 @@ import pandas as pd
 
 from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
+from probattn.experiments.evaluation.evaluated_run import (
+    EvaluatedRun,
+    check_comparable,
+    read_evaluated_run,
+    score,
+    to_frame,
+)
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
-from probattn.experiments.evaluation.scores import score, to_frame
 from probattn.experiments.evaluation.seed_statistics import Resampled
 from probattn.inference.methods.ensemble import mix
 

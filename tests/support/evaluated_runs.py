@@ -5,8 +5,7 @@ import json
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.evaluation.evaluated_run import prediction_file, run_stamp, save_prediction
-from probattn.experiments.evaluation.scores import to_frame
+from probattn.experiments.evaluation.evaluated_run import prediction_file, run_stamp, save_prediction, to_frame
 from probattn.experiments.runs.folder import claim
 
 
