@@ -102,8 +102,8 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
 
         Returns:
             For classes ``abstention`` (count of the accepted answers, their share and risk, its exact 95 % interval),
-            ``plain sets`` and ``by-class sets`` (coverage and mean size); for numbers ``conformal intervals`` (coverage and
-            mean width).
+            ``plain sets`` and ``by-class sets`` (coverage and mean size). For numbers ``conformal intervals`` (coverage
+            and mean width).
         """
         labels = test.labels
         if test.probs is None:

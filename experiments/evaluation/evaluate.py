@@ -77,7 +77,7 @@ def evaluate(
         calibration.save(folder)
         text = frame.to_csv(index=False, lineterminator="\n")
         write_bytes(folder / evaluated_run.SCORES, text.encode(errors="backslashreplace"))
-        shown = ("decisions", "variants", "posterior", "unfinished", "shift_source")
+        shown = ("decisions", "variants", "posterior", "shift_source")
         content = {"stamp": stamp, "data": {name: part.digest for name, part in sets.items()}}
         content |= {name: getattr(result, name) for name in shown}
         write_bytes(folder / evaluated_run.EVALUATION, json.dumps(content, indent=2, default=asdict).encode())

@@ -127,8 +127,7 @@ def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, A
         if law not in LAWS:
             return
         laws[law] = {name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS[law]}
-    tensors = {name: getattr(prediction, name) for name in PER_EXAMPLE}
-    fields = {name: value if value is None else value.cpu() for name, value in tensors.items()}
+    fields = {name: value.cpu() for name in PER_EXAMPLE if (value := getattr(prediction, name)) is not None}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_archive(file, {"stamp": dict(stamp), "laws": laws, "fields": fields}, tag="part")
 

@@ -31,7 +31,7 @@ class RunResult:
     ``metrics.evaluate`` returns them. A part that the run lacks is an empty container, and the report says so.
     """
 
-    name: str  # with the epochs of a training that was stopped early
+    name: str
     command: str
     settings: dict[str, object]
     metrics: dict[str, float]
@@ -50,7 +50,6 @@ class RunResult:
     by_class: dict[str, dict[str, float]] = field(default_factory=dict)  # class → n, accuracy, coverage of both sets
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
-    unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
 
 
 def run_result(
@@ -75,12 +74,15 @@ def run_result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
-    unfinished = _unfinished(run, epochs)
-    done = {"best epoch": run.best_epoch, "num_samples": calibration.num_samples, **run.environment}
+    done = {
+        "epochs done": len(epochs) or "unknown",
+        "best epoch": run.best_epoch,
+        "num_samples": calibration.num_samples,
+    }
     return RunResult(
-        name=f"{run.name} ({unfinished})" if unfinished else run.name,
+        name=run.name,
         command=train_command(run.name, run.settings),
-        settings=run.settings.flat() | done,
+        settings=run.settings.flat() | done | run.environment,
         metrics={key: value for key, value in scores["test"].items() if key != "n"},
         steps=steps,
         epochs=epochs,
@@ -97,16 +99,7 @@ def run_result(
         by_class=calibration.by_class(test, classes) if classes else {},
         domains=nested(scores, "domain"),
         ood=nested(predictions, "ood"),
-        unfinished=unfinished,
     )
-
-
-def _unfinished(run: TrainedRun, epochs: list[dict]) -> str:
-    """Return the epochs of a training that was stopped, such as "30 of 40 epochs"; empty if it has ended."""
-    options = run.settings.train
-    last = max((record["epoch"] for record in epochs), default=options.epochs)
-    ended = last >= options.epochs or (options.patience and last - run.best_epoch >= options.patience)
-    return "" if ended else f"{last} of {options.epochs} epochs"
 
 
 def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples: int) -> dict[str, dict[str, float]]:

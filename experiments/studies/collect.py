@@ -61,7 +61,6 @@ def read_runs(paths: Sequence[Path]) -> Runs:
         several = sum(name == run.name for name, _ in layers) > 1
         label = f"{run.name} {layer}" if several or layer != preset(run.name).layer.name else run.name
         differing = [change for change in changed if not all(change in other for other in changes)]
-        differing += filter(None, [run.content["unfinished"]])
         label += f" ({', '.join(differing)})" if differing else ""
         members = labelled.setdefault(label, [])
         if run.seed in [member.seed for member in members]:
