@@ -12,17 +12,16 @@ from probattn.inference.metrics import confidence_and_correct, regression
 
 RESAMPLES = 300
 BINS = 15
-Interval = tuple[float, float]
 Values = dict[str, np.ndarray]
 """Metric → its values ``(r,)`` on r resamples."""
 
 
-def share_interval(count: int, total: int) -> Interval:
+def share_interval(count: int, total: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a share (Clopper & Pearson, 1934)."""
     return tuple(map(float, binomtest(count, total).proportion_ci(method="exact")))
 
 
-def metric_intervals(prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Interval]:
+def metric_intervals(prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     """Return the 95 % intervals of metrics of a prediction with labels; those without a finite one are left out.
 
     They are quantiles of the resampled metric, moved by its bias, which is large for calibration errors. The interval

@@ -45,7 +45,6 @@ class RunResult:
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[str, float]] = field(default_factory=dict)  # CORRUPTION/SEVERITY → metrics
-    shift_source: str = ""  # where the corrupted images are from
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
     by_class: dict[str, dict[str, float]] = field(default_factory=dict)  # class → n, accuracy, coverage of both sets
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
@@ -74,15 +73,12 @@ def run_result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
-    done = {
-        "epochs done": len(epochs) or "unknown",
-        "best epoch": run.best_epoch,
-        "num_samples": calibration.num_samples,
-    }
+    settings = run.settings.flat() | {"epochs done": len(epochs) or "unknown", "best epoch": run.best_epoch}
+    settings |= {"num_samples": calibration.num_samples, "corrupted images": shift_source, **run.environment}
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
-        settings=run.settings.flat() | done | run.environment,
+        settings=settings,
         metrics={key: value for key, value in scores["test"].items() if key != "n"},
         steps=steps,
         epochs=epochs,
@@ -94,7 +90,6 @@ def run_result(
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
         shift=nested(scores, "shift"),
-        shift_source=shift_source,
         decisions=calibration.evaluate(test),
         by_class=calibration.by_class(test, classes) if classes else {},
         domains=nested(scores, "domain"),
