@@ -9,7 +9,6 @@ from typing import Any, Self
 from pydantic import BaseModel
 from torch import Tensor
 
-from probattn.experiments.evaluation.example_intervals import share_interval
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
@@ -66,11 +65,14 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
             return cls(**origin, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item())
         temperature = fit_temperature(valid)
         scaled = scale(valid, temperature)
+        with warnings.catch_warnings():  # of each class: the report says how few examples it has
+            warnings.simplefilter("ignore", FewExamplesWarning)
+            class_quantiles = ByClass(alpha=1 - level).fit_prediction(scaled).quantile.tolist()
         return cls(
             **origin,
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
-            class_quantiles=_class_quantiles(scaled, alpha=1 - level),
+            class_quantiles=tuple(class_quantiles),
             confidence=RiskThreshold(target=max_risk).fit_prediction(scaled).confidence,
         )
 
@@ -111,13 +113,10 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
             inside = (low <= labels) & (labels <= high)
             return {"conformal intervals": _means(coverage=inside, width=(high - low).clamp(min=0))}
         probs = self.apply(test).probs
-        accepted = self.accepts(probs)
-        count, wrong = int(accepted.sum()), int((accepted & (probs.argmax(1) != labels)).sum())
-        low, high = share_interval(wrong, count) if count else (0.0, 1.0)
-        abstention = {"accepted": count, "coverage": count / len(labels), "risk": wrong / max(count, 1)}
-        abstention |= {"low": low, "high": high}
+        threshold = RiskThreshold(target=self.max_risk)
+        threshold.confidence, threshold.fitted = self.confidence, True
         sets = {"plain sets": self.sets(probs), "by-class sets": self.sets(probs, by_class=True)}
-        return {"abstention": abstention} | {
+        return {"abstention": threshold.evaluate(probs, labels)} | {
             kind: _means(coverage=_covered(members, labels), size=members.sum(1)) for kind, members in sets.items()
         }
 
@@ -159,10 +158,3 @@ def _covered(sets: Tensor, labels: Tensor) -> Tensor:
 
 def _means(**values: Tensor) -> dict[str, float]:
     return {key: value.double().mean().item() for key, value in values.items()}
-
-
-def _class_quantiles(valid: Prediction, *, alpha: float) -> tuple[float, ...]:
-    """Return q̂ of each class; how few examples a class has is in the report, not a warning for each."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewExamplesWarning)
-        return tuple(ByClass(alpha=alpha).fit_prediction(valid).quantile.tolist())

@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Dataset, Part, digest
@@ -13,8 +13,7 @@ from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, c
 from probattn.experiments.data.images.image_datasets import ImageDataset
 
 
-@dataclass(frozen=True)
-class TestSet:
+class TestSet(NamedTuple):
     """A test set: a function that loads or generates its examples, and a digest that changes with them.
 
     ``source`` describes where corrupted images are from.

@@ -3,9 +3,9 @@
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -13,14 +13,12 @@ from probattn.experiments.evaluation import evaluated_run, methods
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
 from probattn.experiments.evaluation.run_result import RunResult, run_result
-from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction
 from probattn.inference.io.files import locked, write_bytes
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """Result of an evaluation: content of a report on the posterior predictive, and scores of all methods."""
 
     result: RunResult
@@ -60,7 +58,6 @@ def evaluate(
         DatasetError: data that are missing or damaged.
     """
     names = methods.check(by)
-    read_record(folder)  # raises before a folder without a run gets a lock
     with locked(folder):
         run = open_run(folder, root=root)
         sets = eval_sets(run.dataset, root=root, **tests)
