@@ -86,11 +86,14 @@ def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool
     """Check that a method suits a model, before or after its training.
 
     Raises:
-        ValueError: a method of classes for numbers; ``mc-dropout`` without dropout.
+        SettingsError: a method of classes for numbers; ``mc-dropout`` without dropout.
     """
     if not has_classes and not all(METHODS[part].of_numbers for part in name.split("+")):
         raise SettingsError(f"--method {name} is for classes, and this run predicts numbers: leave it out")
-    METHODS[name.partition("+")[0]].make(PosteriorPredictive(model, guide))
+    try:
+        METHODS[name.partition("+")[0]].make(PosteriorPredictive(model, guide))
+    except ValueError as error:
+        raise SettingsError(f"--method {name}: {error}, or leave it out") from error
 
 
 def row_label(run: str, method: str) -> str:
@@ -107,7 +110,7 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Callable[
     Predictions are in the order of the data.
 
     Raises:
-        ValueError: as for :func:`check_model`.
+        SettingsError: as for :func:`check_model`.
     """
     check_model(name, run.model, run.guide, has_classes=bool(run.dataset.classes))
     torch.manual_seed(seed)

@@ -212,7 +212,7 @@ def _check_model(job: Job, dataset: Dataset, names: Sequence[str], *, all_must_s
         try:
             methods.check_model(name, model, guide, has_classes=bool(dataset.classes))
             suited.append(name)
-        except ValueError:
+        except SettingsError:
             if all_must_suit:
                 raise
     return suited
