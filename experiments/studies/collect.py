@@ -7,10 +7,15 @@ import pandas as pd
 
 from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
+from probattn.experiments.evaluation.evaluated_run import (
+    EvaluatedRun,
+    check_comparable,
+    read_evaluated_run,
+    score,
+    to_frame,
+)
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
-from probattn.experiments.evaluation.scores import score, to_frame
 from probattn.experiments.evaluation.seed_statistics import Resampled
 from probattn.inference.methods.ensemble import mix
 
@@ -56,7 +61,6 @@ def read_runs(paths: Sequence[Path]) -> Runs:
         several = sum(name == run.name for name, _ in layers) > 1
         label = f"{run.name} {layer}" if several or layer != preset(run.name).layer.name else run.name
         differing = [change for change in changed if not all(change in other for other in changes)]
-        differing += filter(None, [run.content["unfinished"]])
         label += f" ({', '.join(differing)})" if differing else ""
         members = labelled.setdefault(label, [])
         if run.seed in [member.seed for member in members]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
 from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
 from probattn.experiments.evaluation.metric_display import (
     DETECTORS,
@@ -14,7 +15,6 @@ from probattn.experiments.evaluation.metric_display import (
     MetricDisplay,
     displays,
 )
-from probattn.experiments.evaluation.scores import KEYS, mean_shift
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
