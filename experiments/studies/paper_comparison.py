@@ -11,7 +11,7 @@ from scipy import stats
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.metric_display import MISSING, unit
 from probattn.experiments.reporting.table_formats import markdown
-from probattn.experiments.reporting.tables import Table, plain_table
+from probattn.experiments.reporting.tables import Table
 from probattn.experiments.studies import collect
 from probattn.experiments.studies.reproduction import Model, Plan, averaged_sets
 from probattn.experiments.studies.study import Job
@@ -62,19 +62,15 @@ def difference(values: pd.Series, paper: float) -> dict[str, float]:
 
 
 def tables(cells: pd.DataFrame) -> dict[str, Table]:
-    """Return the table of each block: a row of ours, and below it the paper's."""
-    paper = [_number(cell, cell.value, cell.std) for cell in cells.itertuples()]
-    texts = cells.assign(ours=[_ours(cell) for cell in cells.itertuples()], paper=paper)
-    shown = {}
+    """Return the table of each block: a row of ours, and below it the paper's, if it has numbers."""
+    lines, shown = list(cells.itertuples()), {}
+    heads = [f"{cell.title} {unit(cell.scale)}".strip() for cell in lines]
+    paper = [None if math.isnan(cell.value) else _number(cell, cell.value, cell.std) for cell in lines]
+    texts = cells.assign(head=heads, ours=[_ours(cell) for cell in lines], paper=paper).set_index(["row", "head"])
     for block, in_block in texts.groupby("block", sort=False):
-        heads = {cell.title: f"{cell.title} {unit(cell.scale)}".strip() for cell in in_block.itertuples()}
-        rows = []
-        for name, in_row in in_block.groupby("row", sort=False):
-            row = in_row.set_index("title").reindex(heads)
-            rows.append([name, *row["ours"].fillna(MISSING)])
-            if row["value"].notna().any():
-                rows.append(["the paper", *row["paper"].fillna(MISSING)])
-        shown[block] = plain_table(["", *heads.values()], rows, note=NOTE)
+        frame = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head", sort=False).dropna(how="all")
+        frame.insert(0, "", [row if whose == "ours" else "the paper" for row, whose in frame.index])
+        shown[block] = Table(frame.fillna(MISSING), NOTE)
     return shown
 
 

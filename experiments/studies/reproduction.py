@@ -1,9 +1,8 @@
 """Tables and figures of the papers: their cells, and the runs that give them, which can be resumed.
 
-The CSV files in ``papers`` have a line a cell, and the reduced size of the runs.
+The CSV files in ``papers`` have a line a cell.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +23,13 @@ from probattn.experiments.studies.study import Job
 PAPERS = Path(__file__).parent / "papers"
 DEFAULT_TRIALS = 3
 """Seeds where the paper does not give its number."""
-REDUCED_SEEDS, REDUCED_SEVERITY = 2, 3
 Model = tuple[str, str]
 """Preset and changes of its settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Cells of an entry, and the runs that they need, by model; reduced ones are without the paper's numbers."""
+    """Cells of an entry, and the runs that they need, by model."""
 
     name: str
     title: str
@@ -72,13 +70,6 @@ def averaged_sets(name: str) -> list[str]:
     return [f"shift/{corruption}/{level}" for corruption in corruptions for level in levels or SEVERITIES]
 
 
-def reduced_size(preset: str) -> tuple[int, list[str]]:
-    """Return the epochs of a run of a preset at reduced size, and the changes of its settings."""
-    sizes = _read("reduced", "presets")
-    family = next(family for family in sizes.index if f"{preset}-".startswith((f"{family}-", f"{family}/")))
-    return int(sizes["epochs"][family]), sizes["changes"][family].split()
-
-
 def models(cells: pd.DataFrame) -> list[Model]:
     """Return preset and changes of the models of some cells."""
     return list(cells[["preset", "changes"]].drop_duplicates().itertuples(index=False, name=None))
@@ -95,44 +86,35 @@ def plan(
     *,
     out: Path,
     only: Sequence[str] = (),
-    is_reduced: bool = False,
     seeds: int | None = None,
     data: Path | None = None,
     changes: Sequence[str] = (),
 ) -> Plan:
-    """Plan the runs of an entry, in ``OUT/runs``, which entries share, or ``OUT/runs-cpu``.
+    """Plan the runs of an entry, in ``OUT/runs``, which entries share.
 
     Args:
         name: such as ``kep-svgp/table-1``.
         out: folder of all results.
         only: presets whose models are kept; none keeps all.
-        is_reduced: for hours of a CPU instead of weeks; the paper's numbers are left out.
-        seeds: runs of each model; by default the paper's number, or 2 of a reduced size.
+        seeds: runs of each model; by default the paper's number.
         data: folder of the data sets.
-        changes: settings of all runs, ``key=value``.
+        changes: settings of all runs, ``key=value``, which the title then has.
 
     Raises:
         SettingsError: an unknown entry or preset, an entry that is not reproduced, or invalid changes.
     """
-    cells, jobs = cells_of(name), {}
-    entry = entries().loc[name]
+    cells, entry, jobs = cells_of(name), entries().loc[name], {}
     if entry.unavailable:
         raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
     for wrong in set(only) - set(cells["preset"]):
         raise unknown(f"preset of {name}", wrong, cells["preset"].unique(), listing="--dry-run lists them")
     cells = cells[cells["preset"].isin(only)] if only else cells
-    if is_reduced:
-        sets = cells["set"].str.replace("^(shift/[^/]+)$", rf"\1/{REDUCED_SEVERITY}", regex=True)
-        cells = cells.assign(value=math.nan, std=math.nan, set=sets)
-    seeds = seeds or (REDUCED_SEEDS if is_reduced else entry.trials)
     for preset, text in models(cells):
-        epochs, fewer = reduced_size(preset) if is_reduced else (None, [])
-        further = [*text.split(), *fewer, *changes]
-        folder = out / ("runs-cpu" if is_reduced else "runs") / quote(",".join(further), safe="=,")
-        options = {"seeds": seeds, "epochs": epochs, "changes": further, "data": data}
+        further = [*text.split(), *changes]
+        folder = out / "runs" / quote(",".join(further), safe="=,")
+        options = {"seeds": seeds or entry.trials, "changes": further, "data": data}
         jobs[preset, text] = study.plan([preset], out=folder, **options)
-    title = f"{name}: {entry.title}{', reduced (cpu)' if is_reduced else ''} ({entry.source})"
-    name += "-reduced-cpu" if is_reduced else ""
+    title = f"{name}: {', '.join([entry.title, *changes])} ({entry.source})"
     return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
 
 
