@@ -39,8 +39,6 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 def read_runs(paths: Sequence[Path]) -> Runs:
     """Read evaluated runs, grouped by what they are: preset, layer, and the changes that not all of them have.
 
-    The layer is named where the preset's name does not have it.
-
     Args:
         paths: folders of runs, or folders that hold them at any depth.
 
@@ -51,10 +49,12 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     runs = [read_evaluated_run(folder) for folder in find_runs(paths)]
     check_comparable(runs)
     changes = [_changes(run) for run in runs]
+    layers = {(run.name, run.settings.layer.name) for run in runs}
     labelled: Runs = {}
     for run, changed in zip(runs, changes, strict=True):
         layer = run.settings.layer.name
-        label = run.name if layer in run.name else f"{run.name} {layer}"
+        several = sum(name == run.name for name, _ in layers) > 1
+        label = f"{run.name} {layer}" if several or layer != preset(run.name).layer.name else run.name
         differing = [change for change in changed if not all(change in other for other in changes)]
         differing += filter(None, [run.content["unfinished"]])
         label += f" ({', '.join(differing)})" if differing else ""
