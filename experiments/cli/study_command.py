@@ -43,14 +43,13 @@ def study(
     out: terminal.OutFolder = Path("runs/study"),
 ) -> None:
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
-    from probattn.experiments.evaluation.methods import check
-    from probattn.experiments.studies.study import plan, run_study
+    from probattn.experiments.studies.study import check, plan, run_study
 
     by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
-    by, chosen = by and check(by), split_words(layers and [layers])
+    chosen = split_words(layers and [layers])
     jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=chosen, data=data)
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
-    run_study(jobs, workers=workers, say=say, by=by, shift=shift, ood=sets)
+    run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
     compare([job.folder for job in jobs], out)
 
 
@@ -62,6 +61,7 @@ def demo(
 ) -> None:
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
     from probattn.experiments.config import presets
+    from probattn.experiments.evaluation.evaluate import evaluate
     from probattn.experiments.reporting import report
     from probattn.experiments.runs import train
     from probattn.experiments.studies import study
@@ -73,8 +73,8 @@ def demo(
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
     longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)  # slow layers have a warm start
-    done = {job.folder: result for job, result in study.run_jobs(longest_first, workers=workers, say=say)}
-    results = [done[job.folder] for job in jobs]
+    study.run_study(longest_first, workers=workers, say=say)
+    results = [evaluate(job.folder, **options).result for job in jobs]
     sections = list(map(report.section, results))
     for section in sections:
         say(f"{section.result.name}: {section.content['conclusion'][-1]}")

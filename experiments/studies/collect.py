@@ -97,10 +97,8 @@ def _changes(run: EvaluatedRun) -> list[str]:
 
 def _ensemble(runs: Sequence[EvaluatedRun]) -> Mapping | None:
     """Return the scores of the mixture of runs on their common test sets; None for one run, or for numbers."""
-    common = set.intersection(*(set(run.content["data"].items()) for run in runs))
-    names = [name for name, digest in runs[0].content["data"].items() if (name, digest) in common]
-    members = [run.predictions(names, POSTERIOR) for run in runs]
-    names = [name for name in names if all(name in member for member in members)]
+    members = [run.predictions(run.content["data"], POSTERIOR) for run in runs]
+    names = [name for name in members[0] if all(name in member for member in members)]
     if len(runs) < 2 or not {"valid", "test"} <= set(names) or members[0]["test"].probs is None:
         return None
     return score({name: mix([member[name] for member in members]) for name in names})

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
 from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
 from probattn.experiments.evaluation.scores import KEYS, mean_shift
@@ -112,20 +111,18 @@ def read(paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, Comparison]]:
     """Return the results of evaluated runs in the wide form, and their comparisons by title.
 
     Args:
-        paths: folders of runs, folders that hold them at any depth, or CSV files; those without results of single
+        paths: folders of runs, folders that hold them at any depth, or only CSV files; those without results of single
             seeds, and those of several studies, have no comparison.
 
     Raises:
         SettingsError: no run, or runs that cannot be compared.
+        IsADirectoryError: folders beside CSV files.
     """
-    files = [path for path in paths if path.suffix == ".csv"]
-    if not files:
+    if not any(path.suffix == ".csv" for path in paths):
         runs = collect.read_runs(paths)
         results = collect.rows(runs)
         return results, comparisons(results, resampled=collect.resampled(runs))
-    if len(files) < len(paths):
-        raise SettingsError("compare either folders of runs or tables of results, not both")
-    results = pd.concat(map(pd.read_csv, files), ignore_index=True)
+    results = pd.concat(map(pd.read_csv, paths), ignore_index=True)
     return results, comparisons(results) if set(KEYS) <= set(results) and "study" not in results else {}
 
 

@@ -16,8 +16,8 @@ from probattn.experiments.studies import collect
 from probattn.experiments.studies.reproduction import Model, Plan, averaged_sets
 from probattn.experiments.studies.study import Job
 
-NOTE = """Mean ± standard deviation over seeds, below it the paper's. After ours the difference from the paper, in
-brackets its 95 % interval, * where it excludes 0: that of our seeds alone, to which the paper's number is exact."""
+NOTE = """Mean ± standard deviation over seeds, below it the paper's. In brackets the 95 % interval of the difference
+from the paper, * where it excludes 0: that of our seeds alone, to which the paper's number is exact."""
 
 
 def results(cells: pd.DataFrame, done: Mapping[Model, Sequence[Job]]) -> pd.DataFrame:
@@ -95,11 +95,10 @@ def _scores(jobs: Sequence[Job]) -> pd.DataFrame:
 
 def _ours(cell: Any) -> str:
     text = _number(cell, cell.ours, cell.ours_std)
-    if math.isnan(cell.difference):
+    if math.isnan(cell.low):
         return text
-    gap, low, high = (_number(cell, value) for value in (cell.difference, cell.low, cell.high))
-    sign, star = "+" if cell.difference >= 0 else "", "*" if cell.low > 0 or cell.high < 0 else ""
-    return f"{text}, {sign}{gap}" + ("" if math.isnan(cell.low) else f" [{low}, {high}]{star}")
+    star = "*" if cell.low > 0 or cell.high < 0 else ""
+    return f"{text} [{_number(cell, cell.low)}, {_number(cell, cell.high)}]{star}"
 
 
 def _number(cell: Any, *values: float) -> str:

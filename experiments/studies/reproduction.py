@@ -21,8 +21,6 @@ from probattn.experiments.studies import study
 from probattn.experiments.studies.study import Job
 
 PAPERS = Path(__file__).parent / "papers"
-DEFAULT_TRIALS = 3
-"""Seeds where the paper does not give its number."""
 Model = tuple[str, str]
 """Preset and changes of its settings."""
 
@@ -39,8 +37,8 @@ class Plan:
 
 
 def entries() -> pd.DataFrame:
-    """Return by name the title, source, number of trials, note, and why one is not reproduced."""
-    return _read("entries", "name").fillna({"trials": DEFAULT_TRIALS}).astype({"trials": int})
+    """Return by name the title, source, number of trials (3 if the paper has none), note, why one is not reproduced."""
+    return _read("entries", "name")
 
 
 def cells_of(name: str) -> pd.DataFrame:
@@ -141,8 +139,7 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, 
             say(f"left out: {model[0]}: {error}")
     if not done:
         raise DatasetError("no model has its data; give their folder with --data")
-    for _ in study.run_jobs([job for jobs in done.values() for job in jobs], workers=workers, say=say):
-        pass
+    study.run_study([job for jobs in done.values() for job in jobs], workers=workers, say=say)
     return done
 
 
@@ -171,5 +168,5 @@ def _is_missing(name: str, root: Path | None, say: Callable[[str], None]) -> boo
 
 def _read(name: str, index: str) -> pd.DataFrame:
     """Return a file's lines; texts may be empty, numbers NaN."""
-    numbers = dict.fromkeys(("value", "std", "trials"), "")
-    return pd.read_csv(PAPERS / f"{name}.csv", index_col=index, keep_default_na=False, na_values=numbers)
+    missing = {"value": "", "std": ""}
+    return pd.read_csv(PAPERS / f"{name}.csv", index_col=index, keep_default_na=False, na_values=missing)

@@ -1,7 +1,7 @@
 """Studies: presets with several layers and seeds on any data, checked before the first training, and resumable."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
-from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.runs import train
 from probattn.experiments.runs.build import build, generator
 from probattn.experiments.runs.sources import load_data
@@ -136,43 +135,27 @@ def check(
     return [replace(job, options=options | {"by": tuple(names)}) for job in jobs]
 
 
-def run_study(
-    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None, **options: Any
-) -> None:
-    """Check, train and evaluate the runs, several at a time; a stopped study keeps what is done.
+def run_study(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None) -> None:
+    """Train, or resume, and evaluate runs, several at a time; a stopped study keeps what is done.
 
     Args:
-        jobs: the runs.
+        jobs: the runs, as :func:`check` returns them.
         workers: number of processes, of one thread each; 1 runs all in this process.
         say: called with a message after each run.
-        options: those of :func:`check`.
 
     Raises:
-        Exception: as for :func:`check`; the first one of a run, whereupon the others stop until the study continues.
+        Exception: the first one of a run, whereupon the others stop until the study continues.
     """
-    for _ in run_jobs(check(jobs, **options), workers=workers, say=say):
-        pass
-
-
-def run_jobs(
-    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None
-) -> Iterator[tuple[Job, RunResult]]:
-    """Train, or resume, and evaluate runs without further checks; yield each with its result when it finishes.
-
-    Args:
-        jobs, workers, say: as for :func:`run_study`.
-    """
-    results = run_in_workers(run_job, jobs, workers=workers) if workers > 1 else ((job, run_job(job)) for job in jobs)
-    with contextlib.closing(results):
-        for number, (job, result) in enumerate(results, 1):
+    done = run_in_workers(run_job, jobs, workers=workers) if workers > 1 else ((job, run_job(job)) for job in jobs)
+    with contextlib.closing(done):
+        for number, (job, _) in enumerate(done, 1):
             say(f"{number} of {len(jobs)}: {job.folder}")
-            yield job, result
 
 
-def run_job(job: Job) -> RunResult:
+def run_job(job: Job) -> None:
     """Train, or resume, and evaluate a run."""
     train.train(job.settings, job.folder, name=job.name, root=job.root, resume=True, progress=False)
-    return evaluate(job.folder, root=job.root, **job.options).result
+    evaluate(job.folder, root=job.root, **job.options)
 
 
 def _with_layer(name: str, layer: str) -> tuple[str, Settings]:
