@@ -77,7 +77,7 @@ def demo(
     results = [evaluate(job.folder, **options).result for job in jobs]
     sections = list(map(report.section, results))
     for section in sections:
-        say(f"{section.result.name}: {section.content['conclusion'][-1]}")
+        say(f"{section['result'].name}: {section['conclusion'][-1]}")
     terminal.show_metrics(report.summary_table(results))
     terminal.show_metrics(report.shift_table(results))
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")

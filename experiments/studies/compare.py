@@ -12,8 +12,7 @@ from probattn.experiments.evaluation.scores import KEYS, mean_shift
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
-from probattn.experiments.reporting.table_formats import latex, markdown
-from probattn.experiments.reporting.tables import Table, comparison_table, plain_table
+from probattn.experiments.reporting.tables import Table, comparison_table, latex, markdown, plain_table
 from probattn.experiments.studies import collect
 
 SINGLE_SEED = "With one seed, intervals are percentiles over 300 paired resamples of the test examples."

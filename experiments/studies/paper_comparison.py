@@ -10,8 +10,7 @@ from scipy import stats
 
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.metric_display import MISSING, unit
-from probattn.experiments.reporting.table_formats import markdown
-from probattn.experiments.reporting.tables import Table
+from probattn.experiments.reporting.tables import Table, markdown
 from probattn.experiments.studies import collect
 from probattn.experiments.studies.reproduction import Model, Plan, averaged_sets
 from probattn.experiments.studies.study import Job
