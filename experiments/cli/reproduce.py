@@ -43,7 +43,8 @@ def reproduce(
         say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
     if dry_run:
         return
-    cells = paper_comparison.results(plan.cells, reproduction.run(plan, workers=workers, say=say))
+    reproduction.run(plan, workers=workers, say=say)
+    cells = paper_comparison.results(plan)
     for block, table in paper_comparison.tables(cells).items():
         say(f"\n{block}", style="bold")
         terminal.show_metrics(table)

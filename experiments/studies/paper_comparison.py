@@ -1,7 +1,7 @@
 """Our numbers beside a paper's: differences with intervals, tables, a page in Markdown, and a CSV file."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +12,24 @@ from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.metric_display import MISSING, unit
 from probattn.experiments.reporting.tables import Table, markdown
 from probattn.experiments.studies import collect
-from probattn.experiments.studies.reproduction import Model, Plan, averaged_sets
+from probattn.experiments.studies.reproduction import Plan, averaged_sets
 from probattn.experiments.studies.study import Job
 
 NOTE = """Mean ± standard deviation over seeds, below it the paper's. In brackets the 95 % interval of the difference
 from the paper, * where it excludes 0: that of our seeds alone, to which the paper's number is exact."""
 
 
-def results(cells: pd.DataFrame, done: Mapping[Model, Sequence[Job]]) -> pd.DataFrame:
-    """Return the cells of models whose runs were evaluated, with our numbers and their differences from the paper's.
+def results(plan: Plan) -> pd.DataFrame:
+    """Return the cells of an entry, whose runs were evaluated, with our numbers and their differences from the paper's.
 
     Columns in the paper's unit: ``seeds``, ``ours``, ``ours_std``, ``difference``, ``low``, ``high``.
     """
-    frames = {model: _scores(jobs) for model, jobs in done.items()}
-    lines = []
-    for cell in cells.to_dict("records"):
-        model = cell["preset"], cell["changes"]
-        if model in frames:
-            sets = averaged_sets(cell["set"])
-            values = by_seed(frames[model], method=cell["method"], sets=sets, metric=cell["metric"])
-            paper = math.nan if cell["metric"] == "seconds" else cell["value"]  # of another machine
-            lines.append(cell | difference(cell["scale"] * values, paper))
+    frames, lines = {model: _scores(jobs) for model, jobs in plan.jobs.items()}, []
+    for cell in plan.cells.to_dict("records"):
+        scores, sets = frames[cell["preset"], cell["changes"]], averaged_sets(cell["set"])
+        values = by_seed(scores, method=cell["method"], sets=sets, metric=cell["metric"])
+        paper = math.nan if cell["metric"] == "seconds" else cell["value"]  # of another machine
+        lines.append(cell | difference(cell["scale"] * values, paper))
     return pd.DataFrame(lines)
 
 

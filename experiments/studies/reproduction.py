@@ -116,31 +116,25 @@ def plan(
     return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
 
 
-def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, list[Job]]:
-    """Train, or resume, and evaluate the runs of the models whose data are there, which are returned.
+def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> None:
+    """Train, or resume, and evaluate the runs of an entry; OOD sets that are missing are left out.
 
     Args:
         plan: the runs.
         workers: number of runs at a time.
-        say: called with a message after each run, and for data that are missing.
+        say: called with a message after each run, and for OOD sets that are missing.
 
     Raises:
-        DatasetError: all data are missing.
+        DatasetError: the data of a model are missing.
         Exception: the first one of a run.
     """
-    root, done = next(iter(plan.jobs.values()))[0].root, {}
+    jobs, root = [], next(iter(plan.jobs.values()))[0].root
     missing = [name for name in _options(plan.cells)["ood"] if _is_missing(name, root, say)]
     for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
         options = _options(cells)
         options["ood"] = [name for name in options["ood"] if name not in missing]
-        try:
-            done[model] = study.check(plan.jobs[model], **options)
-        except DatasetError as error:
-            say(f"left out: {model[0]}: {error}")
-    if not done:
-        raise DatasetError("no model has its data; give their folder with --data")
-    study.run_study([job for jobs in done.values() for job in jobs], workers=workers, say=say)
-    return done
+        jobs += study.check(plan.jobs[model], **options)
+    study.run_study(jobs, workers=workers, say=say)
 
 
 def _options(cells: pd.DataFrame) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def test_the_interval_of_a_difference_is_students_of_our_seeds():
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """An entry of two models on digits, one of a data set that is missing, and an OOD set that is missing."""
+    """An entry of two models on digits, and one of a data set that is missing."""
     head = "entry,block,row,preset,changes,method,set,metric,title,scale,value,std\n"
     lines = [
         f"made-up/figure-1,digits,MSP,digits/softmax,{TINY},posterior,test,accuracy,ACC,100,83.5,0.4",
@@ -120,10 +120,11 @@ def small(tmp_path, monkeypatch):
 
 
 def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path, command, monkeypatch, no_network):
-    arguments = ("reproduce", "made-up/figure-1", "--seeds", 2, "--out", tmp_path / "out", "--workers", 1)
-    code, shown, _ = command(*arguments, "--data", tmp_path)
-    assert code == 0
-    assert "left out: kep-svgp/cifar100-softmax" in shown
+    options = ("--seeds", 2, "--out", tmp_path / "out", "--workers", 1, "--data", tmp_path)
+    code, _, err = command("reproduce", "made-up/figure-1", *options)
+    assert (code, "CIFAR" in err, (tmp_path / "out").exists()) == (1, True, False)
+    arguments = ("reproduce", "made-up/figure-1", "digits/softmax", "digits/kep-svgp", *options)
+    assert command(*arguments)[0] == 0
     table = pd.read_csv(tmp_path / "out/made-up/figure-1.csv").set_index(["row", "metric"])
     assert list(table["seeds"]) == [2, 2, 2, 2, 1, 2, 2]
     assert table["low"].notna().sum() == 5  # of all but the ensemble and the seconds
@@ -135,7 +136,7 @@ def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path
     assert "| the paper | 84.70 ± 0.60 | – | 30.00 |" in page
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("last.pt")}
     monkeypatch.setattr(methods, "fit", lambda *args, **options: pytest.fail("predicted"))
-    assert command(*arguments, "--data", tmp_path)[0] == 0
+    assert command(*arguments)[0] == 0
     assert len(before) == 4
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
