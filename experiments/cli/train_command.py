@@ -39,6 +39,7 @@ def train(
     from probattn.experiments.config.data import OwnDataSettings
     from probattn.experiments.config.presets import with_layer
     from probattn.experiments.runs import train as runs
+    from probattn.inference.io import checkpoint
 
     name, settings, is_started = _base(preset, config, out=out, resume=resume)
     settings, changes, root = settings if layer is None else with_layer(settings, layer), [*(set_ or ())], None
@@ -54,7 +55,12 @@ def train(
     elif epochs is not None:
         settings = settings.with_total_epochs(epochs)
     folder = out or Path("runs") / name
+    last, done = folder / "last.pt", 0
+    if resume and last.exists():
+        done = checkpoint.read(last)["extra"]["epoch"]  # refuses a damaged file before anything is written
     history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
+    if len(history.epochs) == done:
+        say(f"{folder} was finished already, after {done} epochs; nothing to do")
     if history.best_value is None:
         fail("no epoch had a valid value to compare: choose another with --set train.monitor=METRIC")
     best = f"best epoch {history.best_epoch} of {len(history.epochs)}"

@@ -54,10 +54,10 @@ ROWS = {
     "num_samples": changes("train.num_samples", "0", BIG),
     "dropout": changes("network.dropout", "nan", "inf", "-0.1", "1", "2"),
     "dim": [
-        *changes("network.dim", "0", "-1", "nan", BIG, "10000000", "none"),
-        *changes("network.mlp_dim", BIG, "1000000000"),
+        *changes("network.dim", "0", "-1", "nan", BIG, "none"),
+        *changes("network.mlp_dim", BIG),
     ],
-    "depth": changes("network.depth", "0", BIG, "10000000"),
+    "depth": changes("network.depth", "0", BIG),
     "heads": changes("network.heads", "3", "10000000", BIG),
     "patch_size": changes("network.patch_size", "0", "3", "10000000", BIG),
     "data.": [*changes("data.batch_size", "0", BIG), *changes("data.limit", "0", BIG)],
