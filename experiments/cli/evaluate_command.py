@@ -11,14 +11,6 @@ SHARE = {"min": 0.001, "max": 0.999}
 METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl or, e.g., laplace+temperature."
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them, each once."""
-    return tuple(dict.fromkeys(map(int, text.split(","))))
-
-
-Severities = Annotated[tuple, typer.Option(parser=numbers, metavar="N,…", help="Severities of the corruptions.")]
-
-
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them.")],
     data: Data = None,
@@ -29,13 +21,13 @@ def evaluate(
     corruptions: Annotated[
         str, typer.Option(help="standard (15), all (CIFAR-C's 19) or comma-separated names.")
     ] = "standard",
-    severities: Severities = "1,2,3,4,5",
+    severities: Annotated[list[int] | None, typer.Option(help="Severity of --shift; default 1 to 5.")] = None,
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
-    from probattn.experiments.data.images.corruptions import ALL, STANDARD
+    from probattn.experiments.data.images.corruptions import ALL, SEVERITIES, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import report
     from probattn.experiments.reporting.tables import comparison_table
@@ -44,8 +36,8 @@ def evaluate(
 
     options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
     names = {"standard": STANDARD, "all": ALL}.get(corruptions) or tuple(split_words([corruptions]))
-    options |= {"shift": shift, "corruptions": names, "severities": severities}
-    options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
+    options |= {"shift": shift, "corruptions": names, "severities": severities or SEVERITIES}
+    options |= {"level": level, "max_risk": max_risk, "say": say}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
         for title, table in comparisons(done.scores).items():

@@ -46,8 +46,8 @@ def study(
     from probattn.experiments.studies.study import check, plan, run_study
 
     by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
-    chosen = split_words(layers and [layers])
-    jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=chosen, data=data)
+    variants = split_words(layers and [layers])
+    jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data)
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
     run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
     compare([job.folder for job in jobs], out)
@@ -63,17 +63,13 @@ def demo(
     from probattn.experiments.config import presets
     from probattn.experiments.evaluation.evaluate import evaluate
     from probattn.experiments.reporting import report
-    from probattn.experiments.runs import train
     from probattn.experiments.studies import study
 
     options = {"num_samples": 5, "shift": True, "severities": (3,)}
     planned = study.plan(presets.digits(layers), seeds=1, epochs=epochs, out=out)
     jobs = [replace(job, options=options) for job in planned]
     say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
-    for job in jobs:
-        train.check(job.settings, job.folder, resume=True)
-    longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)  # slow layers have a warm start
-    study.run_study(longest_first, workers=workers, say=say)
+    study.run_study(jobs, workers=workers, say=say)
     results = [evaluate(job.folder, **options).result for job in jobs]
     sections = list(map(report.section, results))
     for section in sections:

@@ -188,21 +188,6 @@ def test_printed_numbers(value, scale, text):
     assert format_value(value, scale) == text
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"baselines": {"a": "c"}}, "'c'"),
-        ({"baselines": {"c": "a"}}, "'c'"),
-        ({"baselines": {"a": "a"}}, "baseline 'a'"),
-        ({"metrics": {}}, "metrics="),
-    ],
-)
-def test_what_does_not_fit_is_named(options, message):
-    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
-    with pytest.raises(ValueError, match=message):
-        compare(scores, **options)
-
-
 @pytest.mark.parametrize("scores", [{}, {"a": {}}])
 def test_nothing_to_compare(scores):
     with pytest.raises(ValueError, match="metrics="):
