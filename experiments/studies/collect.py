@@ -7,13 +7,8 @@ import pandas as pd
 
 from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation.evaluated_run import (
-    EvaluatedRun,
-    check_comparable,
-    read_evaluated_run,
-    score,
-    to_frame,
-)
+from probattn.experiments.evaluation import evaluated_run
+from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
 from probattn.experiments.evaluation.seed_statistics import Resampled
@@ -75,7 +70,7 @@ def rows(runs: Runs) -> pd.DataFrame:
     for label, members in runs.items():
         frames += [run.scores.assign(run=label) for run in members]
         if ensemble := _ensemble(members):
-            frames.append(to_frame({f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0))
+            frames.append(evaluated_run.to_frame({f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -107,4 +102,4 @@ def _ensemble(runs: Sequence[EvaluatedRun]) -> Mapping | None:
     names = [name for name in names if all(name in member for member in members)]
     if len(runs) < 2 or not {"valid", "test"} <= set(names) or members[0]["test"].probs is None:
         return None
-    return score({name: mix([member[name] for member in members]) for name in names})
+    return evaluated_run.score({name: mix([member[name] for member in members]) for name in names})
