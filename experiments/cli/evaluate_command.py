@@ -45,7 +45,7 @@ def evaluate(
             show_metrics(comparison_table(table))
         part = report.section(done.result)
         say("\nConclusion", style="bold")
-        say("\n".join(part.content["conclusion"]))
+        say("\n".join(part["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")

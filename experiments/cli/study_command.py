@@ -43,13 +43,13 @@ def study(
     out: terminal.OutFolder = Path("runs/study"),
 ) -> None:
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
-    from probattn.experiments.studies.study import plan, run_study
+    from probattn.experiments.studies.study import check, plan, run_study
 
     by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
     variants = split_words(layers and [layers])
     jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data)
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
-    run_study(jobs, workers=workers, say=say, by=by, shift=shift, ood=sets)
+    run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
     compare([job.folder for job in jobs], out)
 
 
@@ -61,6 +61,7 @@ def demo(
 ) -> None:
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
     from probattn.experiments.config import presets
+    from probattn.experiments.evaluation.evaluate import evaluate
     from probattn.experiments.reporting import report
     from probattn.experiments.studies import study
 
@@ -68,11 +69,11 @@ def demo(
     planned = study.plan(presets.digits(layers), seeds=1, epochs=epochs, out=out)
     jobs = [replace(job, options=options) for job in planned]
     say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
-    done = {job.folder: result for job, result in study.run_jobs(jobs, workers=workers, say=say)}
-    results = [done[job.folder] for job in jobs]
+    study.run_study(jobs, workers=workers, say=say)
+    results = [evaluate(job.folder, **options).result for job in jobs]
     sections = list(map(report.section, results))
     for section in sections:
-        say(f"{section.result.name}: {section.content['conclusion'][-1]}")
+        say(f"{section['result'].name}: {section['conclusion'][-1]}")
     terminal.show_metrics(report.summary_table(results))
     terminal.show_metrics(report.shift_table(results))
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")

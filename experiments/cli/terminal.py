@@ -53,7 +53,7 @@ def show_table(table: Table) -> None:
 
 def show_metrics(table: Any) -> None:
     """Print a table of :mod:`~probattn.experiments.reporting.tables`."""
-    from probattn.experiments.reporting.table_formats import terminal
+    from probattn.experiments.reporting.tables import terminal
 
     show_table(terminal(table))
 

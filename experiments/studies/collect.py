@@ -8,7 +8,7 @@ import pandas as pd
 from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import evaluated_run
-from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
+from probattn.experiments.evaluation.evaluated_run import EvaluatedRun
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
 from probattn.experiments.evaluation.seed_statistics import Resampled
@@ -46,8 +46,8 @@ def read_runs(paths: Sequence[Path]) -> Runs:
         SettingsError: no run, one that was not evaluated or has changed since, two of the same settings and seed, or
             runs with other test data or posterior samples.
     """
-    runs = [read_evaluated_run(folder) for folder in find_runs(paths)]
-    check_comparable(runs)
+    runs = [evaluated_run.read_evaluated_run(folder) for folder in find_runs(paths)]
+    evaluated_run.check_comparable(runs)
     changes = [_changes(run) for run in runs]
     layers = {(run.name, run.settings.layer.name) for run in runs}
     labelled: Runs = {}
@@ -96,10 +96,8 @@ def _changes(run: EvaluatedRun) -> list[str]:
 
 def _ensemble(runs: Sequence[EvaluatedRun]) -> Mapping | None:
     """Return the scores of the mixture of runs on their common test sets; None for one run, or for numbers."""
-    common = set.intersection(*(set(run.content["data"].items()) for run in runs))
-    names = [name for name, digest in runs[0].content["data"].items() if (name, digest) in common]
-    members = [run.predictions(names, POSTERIOR) for run in runs]
-    names = [name for name in names if all(name in member for member in members)]
+    members = [run.predictions(run.content["data"], POSTERIOR) for run in runs]
+    names = [name for name in members[0] if all(name in member for member in members)]
     if len(runs) < 2 or not {"valid", "test"} <= set(names) or members[0]["test"].probs is None:
         return None
     return evaluated_run.score({name: mix([member[name] for member in members]) for name in names})

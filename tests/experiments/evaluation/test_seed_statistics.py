@@ -10,8 +10,7 @@ from scipy import stats
 
 from probattn.experiments.evaluation.metric_display import COLUMNS, DISPLAY, MetricDisplay, best_of, format_value
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.reporting.table_formats import markdown
-from probattn.experiments.reporting.tables import comparison_table
+from probattn.experiments.reporting.tables import comparison_table, markdown
 
 ACC, NLL = DISPLAY["accuracy"], DISPLAY["nll"]
 
