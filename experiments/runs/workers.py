@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,7 @@ import torch
 def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> Iterator[tuple[Any, Any]]:
     """Yield each job with its result when it finishes.
 
-    Results arrive as bytes, so that tensors need no shared memory. After an error, or when the iterator is closed
-    (``contextlib.closing``), the workers end at once, whatever they do.
+    After an error, or when the iterator is closed (``contextlib.closing``), the workers end at once, whatever they do.
 
     Args:
         function: module-level function, which the workers import.
@@ -32,19 +30,15 @@ def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> 
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(jobs)), spawn, set_up_worker)
     try:
-        futures = {pool.submit(_pickled_result, function, job): job for job in jobs}
+        futures = {pool.submit(function, job): job for job in jobs}
         for future in as_completed(futures):
-            yield futures[future], pickle.loads(future.result())
+            yield futures[future], future.result()
     except BrokenProcessPool as error:
         raise ChildProcessError("a worker was ended, perhaps for lack of memory: use fewer --workers") from error
     finally:
         for worker in set(multiprocessing.active_children()) - set(before):
             worker.kill()
         pool.shutdown(cancel_futures=True)
-
-
-def _pickled_result(function: Callable, job: Any) -> bytes:
-    return pickle.dumps(function(job))
 
 
 def set_up_worker() -> None:
