@@ -64,7 +64,7 @@ def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd
     """
     changes, dataset = [f"train.accelerator={device}", *changes], random_images(512)
     networks = {name: presets.preset(preset).with_changes(changes) for name, preset in NETWORKS.items()}
-    x, y = next(iter(loaders(networks["softmax"], dataset, device=device).train))
+    x, y = next(iter(loaders(networks["softmax"], dataset, device=device)[0]))
     models = {name: [part.to(device) for part in build(settings, dataset)] for name, settings in networks.items()}
     steps = {name: step(ELBOLoss(*parts).train(), x, y) for name, parts in models.items()}
     with pyro.validation_enabled(False):

@@ -49,7 +49,8 @@ def predict(
     read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
         options = {"by_class": sets == "by-class", "num_samples": num_samples}
-        answers = pipeline.answers(list(read.values.values()), names=list(read.values), **options)
+        answers = pipeline.answers(list(read.values.values()), **options)
+        answers.insert(0, "input", list(read.values))
         answers = answers if sort is None else sort_answers(answers, sort)
     if out is not None:
         out.write_text(to_csv(answers, read.failures), encoding="utf-8")

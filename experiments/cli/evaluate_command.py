@@ -18,9 +18,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
-    corruptions: Annotated[
-        str, typer.Option(help="standard (15), all (CIFAR-C's 19) or comma-separated names.")
-    ] = "standard",
+    corruptions: Annotated[list[str] | None, typer.Option(help="all (CIFAR-C's 19) or names; default 15.")] = None,
     severities: Annotated[list[int] | None, typer.Option(help="Severity of --shift; default 1 to 5.")] = None,
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
@@ -35,7 +33,7 @@ def evaluate(
     from probattn.experiments.studies.compare import comparisons
 
     options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
-    names = {"standard": STANDARD, "all": ALL}.get(corruptions) or tuple(split_words([corruptions]))
+    names = ALL if corruptions == ["all"] else split_words(corruptions) or STANDARD
     options |= {"shift": shift, "corruptions": names, "severities": severities or SEVERITIES}
     options |= {"level": level, "max_risk": max_risk, "say": say}
     for run in find_runs(runs):

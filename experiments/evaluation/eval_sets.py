@@ -16,12 +16,11 @@ from probattn.experiments.data.images.image_datasets import ImageDataset
 class TestSet(NamedTuple):
     """A test set: a function that loads or generates its examples, and a digest that changes with them.
 
-    ``source`` describes where corrupted images are from.
+    The digest of corrupted images begins with where they are from.
     """
 
     load: Callable[[], Part]
     digest: str
-    source: str = ""
 
 
 def eval_sets(
@@ -57,8 +56,8 @@ def eval_sets(
         options = {"root": root, "corruptions": corruptions, "severities": severities}
         source, images = corrupted_sets(dataset.name, dataset.test, **options)
         for name, level in itertools.product(corruptions, severities):
-            content = digest(dataset.test.digest, source, name, level)
-            sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), content, source)
+            content = f"{source}: {digest(dataset.test.digest, name, level)}"
+            sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), content)
     for name in ood:
         for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
             channels, size = dataset.test.images.shape[1:3]

@@ -67,14 +67,13 @@ def evaluate(
         scores = {name: evaluated_run.score(by_set) for name, by_set in predicted.items()}
         posterior, options = predicted[methods.POSTERIOR], {"level": level, "max_risk": max_risk, **draws}
         calibration = Calibration.fit(posterior["valid"], weights=run.weights, **options)
-        source = next((part.source for part in sets.values() if part.source), "none")
-        result = run_result(run, posterior, scores[methods.POSTERIOR], calibration=calibration, shift_source=source)
+        result = run_result(run, posterior, scores[methods.POSTERIOR], calibration)
         scores[methods.POSTERIOR] |= {f"class/{name}": row for name, row in result.by_class.items()}
         frame = evaluated_run.to_frame(scores, run=result.name, seed=run.settings.train.seed or 0)
         calibration.save(folder)
         text = frame.to_csv(index=False, lineterminator="\n")
         write_bytes(folder / evaluated_run.SCORES, text.encode(errors="backslashreplace"))
-        content = {name: getattr(result, name) for name in ("settings", "decisions", "variants", "posterior")}
+        content = {name: getattr(result, name) for name in ("decisions", "variants", "posterior")}
         content |= {"stamp": stamp, "data": {name: part.digest for name, part in sets.items()}}
         write_bytes(folder / evaluated_run.EVALUATION, json.dumps(content, indent=2, default=asdict).encode())
     return Evaluation(result, frame)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from pyro import poutine
@@ -52,12 +51,7 @@ class RunResult:
 
 
 def run_result(
-    run: TrainedRun,
-    predictions: Mapping[str, Prediction],
-    scores: Mapping[str, Mapping[str, Any]],
-    *,
-    calibration: Calibration,
-    shift_source: str,
+    run: TrainedRun, predictions: Mapping[str, Prediction], scores: Mapping[str, dict], calibration: Calibration
 ) -> RunResult:
     """Gather the result of a run.
 
@@ -65,7 +59,6 @@ def run_result(
         run: the run.
         predictions, scores: of the posterior predictive, by test set.
         calibration: of the run, with number and seed of the posterior samples.
-        shift_source: where corrupted images are from.
     """
     data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
     records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
@@ -74,7 +67,7 @@ def run_result(
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
     settings = run.settings.flat() | {"epochs done": len(epochs) or "unknown", "best epoch": run.best_epoch}
-    settings |= {"num_samples": calibration.num_samples, "corrupted images": shift_source, **run.environment}
+    settings |= {"num_samples": calibration.num_samples, **run.environment}
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),

@@ -111,9 +111,8 @@ def compare(
         ValueError: no row has any of the metrics.
         KeyError: an unknown baseline.
     """
-    if metrics is None:
-        known = {key for seeds in scores.values() for run in seeds.values() for key in run}
-        metrics = {key: metric for key, metric in displays(known).items() if key in known}
+    known = {key for seeds in scores.values() for run in seeds.values() for key in run}
+    metrics = metrics or {key: metric for key, metric in displays(known).items() if key in known}
     if not metrics:
         raise ValueError(f"no row has any of {', '.join(COLUMNS)}: name the columns with metrics=")
     baselines, resampled = dict(baselines or {}), resampled or {}

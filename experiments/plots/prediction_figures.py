@@ -75,8 +75,7 @@ def confusion(counts: pd.DataFrame) -> Figure:
         share = matrix[row, column] / matrix[row].sum()
         colour = style.BLUE if row == column else style.ORANGE
         ax.bar(column, 1, 1, bottom=row - 0.5, color=colour, alpha=0.08 + 0.5 * share, lw=0)
-        look = {"fontsize": style.SMALL, "color": style.INK, "ha": "center", "va": "center"}
-        ax.text(column, row, f"{matrix[row, column]}", **look)
+        ax.text(column, row, str(matrix[row, column]), fontsize=style.SMALL, color=style.INK, ha="center", va="center")
     names = [style.wrapped(name, 24).partition("\n")[0] for name in counts]
     ax.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 4 * max(count, 6) / count else 0)
     ax.set_yticks(range(count), names)

@@ -11,29 +11,22 @@ from probattn.inference import Prediction
 
 
 def class_answers(
-    prediction: Prediction,
-    names: Sequence[str],
-    classes: Sequence[str],
-    *,
-    calibration: Calibration | None = None,
-    by_class: bool = False,
+    prediction: Prediction, classes: Sequence[str], *, calibration: Calibration | None = None, by_class: bool = False
 ) -> pd.DataFrame:
-    """Return the answers of a classifier: input, predicted, confidence, entropy, mutual_information, probs.
+    """Return the answers of a classifier: predicted, confidence, entropy, mutual_information, probs.
 
     The mutual information is that of the posterior samples, before the probabilities are scaled. With a calibration an
     answer also has ``set``, the classes of the conformal set, and ``accepted``.
 
     Args:
         prediction: of n inputs, not calibrated.
-        names: names of the inputs.
         classes: names of the classes.
         calibration: of the run; None leaves the probabilities as they are.
         by_class: sets that hold each class with the calibration's level.
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
     probs = scaled.probs.double().cpu()
-    answers = pd.DataFrame({"input": list(map(displayable, names))})
-    answers["predicted"] = [classes[index] for index in probs.argmax(1).tolist()]
+    answers = pd.DataFrame({"predicted": [classes[index] for index in probs.argmax(1).tolist()]})
     answers["confidence"], answers["entropy"] = probs.amax(1).tolist(), scaled.entropy.tolist()
     answers["mutual_information"] = prediction.mutual_information.tolist()
     if calibration is not None:
@@ -44,21 +37,18 @@ def class_answers(
     return answers
 
 
-def number_answers(
-    prediction: Prediction, names: Sequence[str], *, calibration: Calibration | None = None
-) -> pd.DataFrame:
-    """Return the answers of a regression in the units of the labels: input, predicted, low, high, std.
+def number_answers(prediction: Prediction, *, calibration: Calibration | None = None) -> pd.DataFrame:
+    """Return the answers of a regression in the units of the labels: predicted, low, high, std.
 
     ``low`` and ``high`` are the ends of the conformal interval, or without a calibration of the central predictive one
     of probability 90 %.
 
     Args:
-        prediction, names, calibration: as for :func:`class_answers`.
+        prediction, calibration: as for :func:`class_answers`.
     """
     low, high = prediction.quantiles([0.05, 0.95]) if calibration is None else calibration.intervals(prediction)
     columns = {"predicted": prediction.mean, "low": low, "high": high, "std": prediction.variance.sqrt()}
-    numbers = {name: column.flatten().tolist() for name, column in columns.items()}
-    return pd.DataFrame({"input": list(map(displayable, names))} | numbers)
+    return pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
 
 
 def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:

@@ -89,7 +89,7 @@ def _changes(run: EvaluatedRun) -> list[str]:
     """Return the changes of a run from its preset with its layer; a total of epochs is one change."""
     base = with_layer(preset(run.name), run.settings.layer.name)
     total = run.settings.epochs
-    changes = run.settings.changes_from(base.with_total_epochs(max(total, 2)))  # of which two phases need one each
+    changes = run.settings.changes_from(base.with_total_epochs(total))
     changes = [change for change in changes if not change.startswith(IGNORED)]
     return changes + [f"epochs={total}"] * (total != base.epochs)
 

@@ -6,7 +6,7 @@ import torch
 
 from probattn.experiments.config import presets
 from probattn.experiments.evaluation.evaluated_run import prediction_file, run_stamp, save_prediction, to_frame
-from probattn.experiments.runs.folder import claim
+from probattn.experiments.runs.folder import RunRecord, claim
 
 
 def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, draws=(10, 0)):
@@ -15,7 +15,7 @@ def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, 
     ``methods`` are accuracies, metrics or scores by test set, by method; ``data`` digests of the test sets.
     """
     settings = (settings or presets.preset(name)).with_changes([f"train.seed={seed}", *changes])
-    with claim(folder, settings, name=name, device="cpu", data={}, resume=False):
+    with claim(folder, RunRecord(name, settings), resume=False):
         (folder / "best.pt").write_bytes(f"{name} {seed}".encode())
     if methods is None:
         return folder

@@ -14,7 +14,7 @@ from probattn.experiments.data.own.rows import check_columns, labelled_rows, tex
 from probattn.inference.imports import extra
 
 
-def read_texts(source: str, *, subset: str | None = None, **options: Any) -> Parts:
+def read_texts(source: Path, *, subset: str | None = None, **options: Any) -> Parts:
     """Read texts and labels.
 
     Args:
@@ -30,7 +30,12 @@ def read_texts(source: str, *, subset: str | None = None, **options: Any) -> Par
 
 
 def read_images(
-    source: str, *, image_column: str = "image", label_column: str = "label", subset: str | None = None, **options: Any
+    source: Path,
+    *,
+    image_column: str = "image",
+    label_column: str = "label",
+    subset: str | None = None,
+    **options: Any,
 ) -> Parts:
     """Read images and labels; errors as for :func:`read_texts` and images in folders.
 
@@ -54,13 +59,13 @@ def _read_stored(stored: tuple[str, Any], shape: tuple[int, int, int], **options
     return read_pixels(source, shape, place=place, **options)
 
 
-def _read_splits(source: str, subset: str | None) -> dict[str, pd.DataFrame]:
+def _read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
     """Read the split of each part; classes are texts, and images have ``bytes`` and ``path``."""
     with extra("huggingface", needed_by="a Hugging Face data set"):
         import datasets
     datasets.disable_progress_bars()
     is_saved = any(Path(source, name).exists() for name in ("dataset_dict.json", "state.json"))
-    loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source, subset)
+    loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(Path(source).as_posix(), subset)
     splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     parts = {}
     for part, data in choose_parts(splits, source=source).items():

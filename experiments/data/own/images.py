@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from probattn.experiments.config.validation import Colour, Count
+from probattn.experiments.config.validation import Count
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, path_text, read_pixels
 from probattn.experiments.data.images.image_datasets import Images
@@ -38,7 +38,7 @@ def labelled_images(
     *,
     read: Callable,
     image_size: Count = 32,
-    background: Colour = "white",
+    background: str = "white",
     **division: Any,
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.

@@ -87,9 +87,9 @@ def labelled_rows(rows: pd.DataFrame, inputs: Iterable[Any], label_column: str) 
     return pd.DataFrame({"input": inputs, "label": names(rows, label_column)}, index=rows.index, dtype=object)
 
 
-def read_texts(path: Path, *, kind: str, delimiter: str | None = None, **options: Any) -> Parts:
+def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
     """Read texts and labels; arguments as for :func:`read_parts` and :func:`text_parts`."""
-    return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
+    return text_parts(read_parts(path, kind=kind, delimiter=options.pop("delimiter", None)), **options)
 
 
 def text_parts(
