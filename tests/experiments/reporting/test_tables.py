@@ -117,7 +117,7 @@ def test_latex_has_the_same_cells():
 
 def test_terminal_has_the_same_cells():
     table = terminal(comparison_table(comparison()))
-    assert [str(column.header) for column in table.columns] == ["method", "ACC % ↑", "NLL ×10 ↓", "AUROC % ↑"]
+    assert [str(column.header) for column in table.columns] == ["method", "ACC\n% ↑", "NLL\n×10 ↓", "AUROC\n% ↑"]
     cells = zip(*(column.cells for column in table.columns), strict=True)
     assert [[f"**{cell}**" if cell.style == "bold" else str(cell) for cell in row] for row in cells] == ROWS
 
