@@ -7,7 +7,7 @@ of its classes.
 ``kind``   keys besides ``classes``
 =========  =========================================================================================================
 images     ``shape`` (C, H, W), ``mean`` and ``std`` per channel of pixels in 0..1
-texts      none; the tokens are in ``tokenizer.json`` or ``encoder.json``
+texts      ``tokens`` (see ``to_json`` of the tokenizer of words and of the encoders)
 table      ``columns`` (see :class:`~probattn.experiments.data.tables.encoding.TableEncoding`), ``label_column``, and
            for regression, where ``classes`` is empty, ``label_mean`` and ``label_std`` of the training labels
 =========  =========================================================================================================

@@ -61,7 +61,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
 
     Args:
         settings: settings of the run.
-        folder: holds ``preprocessing.json``, and for texts ``tokenizer.json`` or ``encoder.json``.
+        folder: holds ``preprocessing.json``.
 
     Raises:
         DatasetError: a file is missing or damaged.

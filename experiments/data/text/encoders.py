@@ -2,16 +2,14 @@
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.preprocessing import read_json, write_json
 from probattn.inference.imports import extra
 
 
@@ -23,10 +21,8 @@ class PretrainedEncoder:
         config: configuration of the encoder, of transformers.
         tokenizer: its tokenizer, of tokenizers, which truncates and does not pad.
         source: folder or name of the encoder; None in a run that has weights of its own.
-        file: its file in a run's folder.
     """
 
-    file: ClassVar[str] = "encoder.json"
     config: Any
     tokenizer: Any
     source: str | None
@@ -79,15 +75,14 @@ class PretrainedEncoder:
             raise DatasetError(f"{self.source!r} lacks weights of its encoder, such as {used[0]}; take a complete copy")
         return model.eval()
 
-    def save(self, path: Path) -> None:
-        """Write configuration and tokenizer as JSON, atomically, with the keys ``config`` and ``tokenizer``."""
+    def to_json(self) -> dict[str, Any]:
+        """Return configuration and tokenizer as ``preprocessing.json`` holds them."""
         config = json.loads(self.config.to_json_string(use_diff=False))
-        write_json(path, {"config": config, "tokenizer": json.loads(self.tokenizer.to_str())})
+        return {"config": config, "tokenizer": json.loads(self.tokenizer.to_str())}
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote; raise DatasetError if it is missing or damaged."""
-        saved = read_json(path)
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        """Read an encoder back that :meth:`to_json` returned."""
         tokenizer = _library("tokenizers").Tokenizer.from_str(json.dumps(saved["tokenizer"]))
         return cls(_library("transformers").AutoConfig.for_model(**saved["config"]), tokenizer, None)
 

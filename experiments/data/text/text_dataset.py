@@ -11,6 +11,7 @@ from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
 from probattn.experiments.data.dataset import Dataset, subsample
+from probattn.experiments.data.preprocessing import PREPROCESSING, read_json
 from probattn.experiments.data.root import Root, data_root
 from probattn.experiments.data.text import corpora
 from probattn.experiments.data.text.encoders import PretrainedEncoder
@@ -44,14 +45,8 @@ class TextDataset(Dataset):
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return the kind of the data; the tokens have a file of their own."""
-        return {"kind": "texts"}
-
-    def save_preprocessing(self, folder: Path) -> None:
-        """Write ``preprocessing.json`` and the tokens' own file into a run's folder, unless they are there already."""
-        super().save_preprocessing(folder)
-        if not (folder / self.kind.file).exists():
-            self.tokens.save(folder / self.kind.file)
+        """Return the tokenizer or encoder."""
+        return {"kind": "texts", "tokens": self.tokens.to_json()}
 
     def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: with its tokens.
@@ -59,9 +54,8 @@ class TextDataset(Dataset):
         Raises:
             DatasetError: the run's tokens are missing or damaged.
         """
-        dataset = replace(self, make=partial(self.kind.read, folder / self.kind.file))
-        _ = dataset.tokens  # read now, so that damage is an error here
-        return dataset
+        saved = read_json(folder / PREPROCESSING)
+        return replace(self, make=partial(self.kind.from_json, saved["tokens"]))
 
 
 def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:

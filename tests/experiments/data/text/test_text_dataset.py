@@ -75,10 +75,10 @@ def test_tokens_are_fitted_to_the_training_part_and_batches_have_them(corpus):
 def test_a_run_reads_texts_with_its_own_tokens(corpus, tmp_path, network, monkeypatch):
     dataset = load("cola", network, root=corpus)
     dataset.save_preprocessing(tmp_path)
-    written = (tmp_path / "tokenizer.json").read_bytes()
+    written = (tmp_path / "preprocessing.json").read_bytes()
     other = load("cola", network, root=corpus, limit=20)
     other.save_preprocessing(tmp_path)  # what a run has is never written over
-    assert (tmp_path / "tokenizer.json").read_bytes() == written
+    assert (tmp_path / "preprocessing.json").read_bytes() == written
     monkeypatch.setattr(WordTokenizer, "fit", lambda *_, **__: pytest.fail("was fitted"))
     run = load("cola", network, root=corpus, limit=20).for_run(tmp_path)
     expected = dataset.tokens.encode_batch(dataset.test.texts)
@@ -90,8 +90,8 @@ def test_a_run_reads_texts_with_its_own_tokens(corpus, tmp_path, network, monkey
 @pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", DatasetError)])
 def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, error):
     if content is not None:
-        (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(error, match=r"tokenizer\.json"):
+        (tmp_path / "preprocessing.json").write_text(content)
+    with pytest.raises(error, match=r"preprocessing\.json"):
         load("cola", PLAIN, root=corpus).for_run(tmp_path)
 
 
