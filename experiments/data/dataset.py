@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,10 @@ import torch
 from torch import Generator, Tensor
 
 from probattn.experiments.data.batch_loader import BatchLoader
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.preprocessing import PREPROCESSING, write_json
+
+Root = str | os.PathLike[str] | None  # folder of all data sets
 
 
 class Part:
@@ -64,15 +68,40 @@ def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     return order[(rank.double() / sizes[classes]).argsort(stable=True)]
 
 
-def subsample(train: Part, valid: Part, *, limit: int, num_classes: int, generator: Generator) -> tuple[Part, ...]:
-    """Keep at most ``limit`` training examples and the same fraction of the validation part, stratified by class.
+def divide_known(
+    whole: Part, *test: Part, sizes: Sequence[int], num_classes: int, seed: int, limit: int | None
+) -> tuple[Part, ...]:
+    """Return the training, validation and test part of a known data set, stratified by class.
 
-    At least ``num_classes`` validation examples are kept, if there are as many. A smaller limit keeps a subset of what
-    a larger limit keeps.
+    Args:
+        whole: the examples that are divided.
+        test: the test part, if it has one of its own.
+        sizes: numbers of examples of the parts other than the training part, taken from ``whole``.
+        num_classes: number of classes.
+        seed: seed of the division only.
+        limit: keep at most this many training examples and the same fraction of the validation part, but at least
+            ``num_classes`` if there are as many; the test part keeps its size. A smaller limit keeps a subset of what a
+            larger limit keeps.
     """
-    sizes = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
-    pairs = zip((train, valid), sizes, strict=True)
-    return tuple(part.split(min(size, len(part)), generator=generator)[0] for part, size in pairs)
+    generator = Generator().manual_seed(seed)
+    train, valid, *drawn = whole.split(len(whole) - sum(sizes), *sizes, generator=generator)
+    if limit is not None:
+        limits = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
+        pairs = zip((train, valid), limits, strict=True)
+        train, valid = (part.split(min(size, len(part)), generator=generator)[0] for part, size in pairs)
+    return train, valid, *drawn, *test
+
+
+def data_root(root: Root) -> Path:
+    """Return the root folder of the data sets: ``root``, else ``$PROBATTN_DATA``, else ``data``.
+
+    Raises:
+        DatasetError: it is a file.
+    """
+    folder = Path(root or os.environ.get("PROBATTN_DATA") or "data").expanduser()
+    if folder.is_file():
+        raise DatasetError(f"{folder} is a file; --data is the folder of the data sets for this preset")
+    return folder
 
 
 def digest(*values: Any) -> str:

@@ -26,11 +26,11 @@ import torch
 import yaml
 from torch import Tensor
 
+from probattn.experiments.data.dataset import Root, data_root
 from probattn.experiments.data.errors import DatasetError, unknown_name
 from probattn.experiments.data.images import blurs, overlays, pixelwise
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.images.known_sets import CIFAR
-from probattn.experiments.data.root import Root, data_root
 
 SEVERITIES = (1, 2, 3, 4, 5)
 # Parameters of each severity, by the name of the corruption.

@@ -10,12 +10,12 @@ from PIL import Image
 from torchvision.datasets import SVHN
 from torchvision.datasets.utils import download_and_extract_archive
 
+from probattn.experiments.data.dataset import Root, data_root
 from probattn.experiments.data.errors import DatasetError, unknown_name
 from probattn.experiments.data.images import ood_generated
 from probattn.experiments.data.images.files import check_number, decode_all, find_files, is_image, pixels, read_pixels
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.images.known_sets import CIFAR, downloading, read_cifar
-from probattn.experiments.data.root import Root, data_root
 from probattn.inference.imports import extra
 
 # Folder under the root, number of images, and the class of pytorch-ood that downloads them, by name.

@@ -27,9 +27,11 @@ def read(path: Path, **options: Any) -> Parts:
     Raises:
         OSError: there is no such folder.
         DatasetError: a class without images; a file that is no image, cannot be decoded, or lies outside of the
-            classes' folders; folders that may be parts or classes.
+            classes' folders; folders of parts without one for training.
     """
-    given = {part: list_images(folder) for part, folder in _part_folders(path).items()}
+    folders = _folders(path)
+    parts = choose_parts(folders, source=str(path)) if find_parts(folders) else {"train": path}
+    given = {part: list_images(folder) for part, folder in parts.items()}
     return labelled_images(given, read=read_pixels, **options)
 
 
@@ -66,18 +68,6 @@ def list_images(folder: Path) -> pd.DataFrame:
         problem = f"{folder} needs a folder of images for each class, and empty are {shorten(sorted(empty)) or 'all'}"
         raise DatasetError(f"{problem}: add images, or remove the folder of the class")
     return pd.DataFrame({"input": files, "label": list(map(normal_name, names))}, index=list(map(path_text, files)))
-
-
-def _part_folders(path: Path) -> dict[str, Path]:
-    """Return the folders of the parts; without any, the folder itself is the training part."""
-    folders = _folders(path)
-    parts = find_parts(folders).values()
-    if not parts:
-        return {"train": path}
-    if others := shorten(sorted(folders.keys() - parts)):
-        problem = f"{path} has the folders {shorten(list(parts))}, which are named like parts, and beside them {others}"
-        raise DatasetError(f"{problem}: move the classes for training into a folder train, and other folders elsewhere")
-    return choose_parts(folders, source=str(path))
 
 
 def _folders(path: Path) -> dict[str, Path]:

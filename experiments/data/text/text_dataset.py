@@ -6,20 +6,18 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
-from probattn.experiments.data.dataset import Dataset, subsample
+from probattn.experiments.data.dataset import Dataset, Root, data_root, divide_known
 from probattn.experiments.data.preprocessing import PREPROCESSING, read_json
-from probattn.experiments.data.root import Root, data_root
 from probattn.experiments.data.text import corpora
 from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.labelled_texts import Texts, well_formed
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 NAMES = tuple(corpora.CLASSES)  # of :func:`load`
-IMDB_SIZES = (35_000, 5_000, 10_000)  # of the parts, as in the KEP-SVGP paper (appendix D.1)
+IMDB_SIZES = (5_000, 10_000)  # of the validation and test part, as in the KEP-SVGP paper (appendix D.1)
 Encoder = WordTokenizer | PretrainedEncoder  # conversions of texts to tensors
 
 
@@ -70,27 +68,16 @@ def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: in
         name: one of :data:`NAMES`.
         network: settings of the network, which has those of the tokens.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
-        seed: seed of the splits only.
-        limit: keep at most this many training texts and the same fraction of the validation part, but at least two; the
-            test parts keep their sizes.
+        seed, limit: as for :func:`~probattn.experiments.data.dataset.divide_known`.
 
     Raises:
-        ValueError: ``name`` is unknown.
         DatasetError: the data are missing, incomplete or damaged.
     """
-    if name not in NAMES:
-        raise ValueError(f"unknown text data set {name!r}: choose one of {', '.join(NAMES)}")
-    folder, generator, domains = data_root(root), torch.Generator().manual_seed(seed), {}
-    if name == "cola":
-        whole, test, domains["out-of-domain"] = corpora.read(name, folder)
-        tenth = len(whole) // 10
-        train, valid = whole.split(len(whole) - tenth, tenth, generator=generator)
-    else:
-        (whole,) = corpora.read(name, folder)
-        train, valid, test = whole.split(*IMDB_SIZES, generator=generator)
-    if limit is not None:
-        train, valid = subsample(train, valid, limit=limit, num_classes=2, generator=generator)
-    return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, domains=domains)
+    whole, *tests = corpora.read(name, data_root(root))
+    sizes = [len(whole) // 10] if tests else IMDB_SIZES
+    parts = divide_known(whole, *tests[:1], sizes=sizes, num_classes=2, seed=seed, limit=limit)
+    domains = {"out-of-domain": tests[1]} if tests else {}
+    return from_parts(name, corpora.CLASSES[name], *parts, network=network, domains=domains)
 
 
 def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any, **options: Any) -> TextDataset:
