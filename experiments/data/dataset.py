@@ -14,9 +14,10 @@ from torch import Generator, Tensor
 
 from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.preprocessing import PREPROCESSING, write_json
+from probattn.inference.io.files import write_bytes
 
 Root = str | os.PathLike[str] | None  # folder of all data sets
+PREPROCESSING = "preprocessing.json"  # in a run's folder
 
 
 class Part:
@@ -127,6 +128,9 @@ class Dataset:
         classes: names, in the order of the labels; empty for regression.
         train, valid, test: disjoint parts.
         domains: test sets of other domains, by name.
+
+    Raises:
+        DatasetError: a part is empty, or all labels of the training part are the same.
     """
 
     name: str
@@ -135,6 +139,11 @@ class Dataset:
     valid: Any
     test: Any
     domains: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        labels = self.train.labels
+        if not all(map(len, (labels, self.valid, self.test))) or (len(labels) > 1 and (labels == labels[0]).all()):
+            raise DatasetError(f"{self.name}: a part has no examples, or the training part one label only: add others")
 
     def training(self, **options: Any) -> BatchLoader:
         """Return the loader of training batches, in random order; options of the loader."""
@@ -146,10 +155,32 @@ class Dataset:
         return next(iter(self.batches(self.train.select(chosen), batch_size=number)))
 
     def save_preprocessing(self, folder: Path) -> None:
-        """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
+        """Write ``preprocessing.json`` into a run's folder, atomically, unless it is there already.
+
+        The JSON object holds what turns new inputs into those of the network, and the names of the classes.
+
+        =========  ===============================================================================================
+        ``kind``   keys besides ``classes``
+        =========  ===============================================================================================
+        images     ``shape`` (C, H, W), ``mean`` and ``std`` per channel of pixels in 0..1
+        texts      ``tokens`` (see ``to_json`` of the tokenizer of words and of the encoders)
+        table      ``columns`` (see :class:`~probattn.experiments.data.tables.encoding.TableEncoding`),
+                   ``label_column``, and ``label_mean`` and ``label_std`` of the training labels
+        =========  ===============================================================================================
+        """
         if not (folder / PREPROCESSING).exists():
-            write_json(folder / PREPROCESSING, {"classes": self.classes, **self.preprocessing()})
+            content = json.dumps({"classes": self.classes, **self.preprocessing()}, indent=2)
+            write_bytes(folder / PREPROCESSING, f"{content}\n".encode(), tag="part")
 
     def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: this one, unless it has saved more."""
         return self
+
+
+def read_preprocessing(folder: Path) -> dict[str, Any]:
+    """Return the preprocessing of the run in a folder; raise DatasetError if it is missing or damaged."""
+    path = folder / PREPROCESSING
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise DatasetError(f"{path} is missing or damaged ({error}); restore it, or resume the run") from error

@@ -9,13 +9,12 @@ import torch
 from probattn.experiments.config.data import DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import Dataset
+from probattn.experiments.data.dataset import Dataset, read_preprocessing
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
 from probattn.experiments.data.own.examples import Parts
-from probattn.experiments.data.preprocessing import PREPROCESSING, read_json
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import text_dataset
@@ -66,7 +65,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
     Raises:
         DatasetError: a file is missing or damaged.
     """
-    saved, labels, name = read_json(folder / PREPROCESSING), torch.zeros(1, dtype=torch.long), settings.data.name
+    saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
     try:
         kind, classes = saved["kind"], tuple(saved["classes"])
         if kind == "images":
@@ -108,7 +107,7 @@ def _converted(settings: Settings, content: Any) -> Parts:
     kind, convert = (Images, torch.as_tensor) if settings.network.kind == "vit" else (Texts, tuple)
     try:
         classes, *given = content
-        return Parts(tuple(classes), *(kind(convert(inputs), torch.as_tensor(labels)) for inputs, labels in given))
+        return tuple(classes), *(kind(convert(inputs), torch.as_tensor(labels)) for inputs, labels in given)
     except (TypeError, ValueError) as error:
         form = "a data set, or (classes, (inputs, labels) of the training, the validation and the test part)"
         raise SettingsError(f"{settings.data.name} must return {form}: {error}") from error

@@ -48,14 +48,7 @@ class ImageDataset(Dataset):
         return super().training(augment=self.augment, **options)
 
     def batches(self, images: Images, *, augment: bool = False, **options: Any) -> ImageLoader:
-        """Return a loader of any images in their order, normalised as in training, not augmented.
-
-        Raises:
-            DatasetError: the images differ in size or number of channels from those of this data set.
-        """
-        expected, shape = tuple(self.test.images.shape[1:]), tuple(images.images.shape[1:])
-        if shape != expected:
-            raise DatasetError(f"the network was trained on images {expected}, these are {shape}")
+        """Return a loader of any images in their order, normalised as in training, not augmented."""
         return ImageLoader(images.images, images.labels, mean=self.mean, std=self.std, augment=augment, **options)
 
     def preprocessing(self) -> dict[str, Any]:

@@ -6,7 +6,6 @@ root folder.
 
 import contextlib
 from collections.abc import Iterator
-from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
@@ -16,10 +15,9 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from probattn.experiments.data.dataset import Root, data_root, divide_known
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import check_number, decode_all, read_pixels
+from probattn.experiments.data.images.files import check_number
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
-from probattn.experiments.data.own.examples import class_indices, class_names
-from probattn.experiments.data.own.images import list_images
+from probattn.experiments.data.own.images import read
 
 CIFAR = {"cifar10": ("CIFAR-10", CIFAR10), "cifar100": ("CIFAR-100", CIFAR100)}  # titles and torchvision's classes
 CIFAR_SIZES = {"train": 50_000, "test": 10_000}
@@ -55,11 +53,10 @@ def read_cifar(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
     title, source = CIFAR[name]
     files, folder = root / source.base_folder, root / f"{name}-jpeg"
     if folder.is_dir() and not files.is_dir():
-        parts = [list_images(folder / part) for part in CIFAR_SIZES]
-        for (part, number), examples in zip(CIFAR_SIZES.items(), parts, strict=True):
-            check_number(folder / part, len(examples), number)
-        classes, decode = class_names(parts[0].label), partial(read_pixels, shape=(3, 32, 32))
-        return classes, *(Images(decode_all(decode, part.input), class_indices(part.label, classes)) for part in parts)
+        classes, *parts = read(folder, shares={}, seed=0, limit=None)
+        for (part, number), images in zip(CIFAR_SIZES.items(), parts, strict=True):
+            check_number(folder / part, len(images), number)
+        return classes, *parts
     with downloading(title, f"{files.absolute()} or {folder.name}", source.url):
         parts = [source(root, train=train, download=True) for train in (True, False)]
     images = (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() for part in parts)

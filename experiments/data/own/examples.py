@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -24,16 +24,8 @@ PARTS = {
 _SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"
+Parts = tuple[Any, ...]  # the classes, and the labelled images or texts of the training, validation and test part
 _log = logging.getLogger(__name__)
-
-
-class Parts(NamedTuple):
-    """Classes, and the labelled images or texts of the three parts."""
-
-    classes: tuple[str, ...]
-    train: Any
-    valid: Any
-    test: Any
 
 
 def normal_name(text: str) -> str:
@@ -90,7 +82,7 @@ def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **d
     """
     parts = divide(given, **division)
     classes = class_names(parts["train"].label)
-    return Parts(classes, *(convert(part.input, class_indices(part.label, classes)) for part in parts.values()))
+    return classes, *(convert(part.input, class_indices(part.label, classes)) for part in parts.values())
 
 
 def divide(
@@ -114,19 +106,12 @@ def divide(
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
         parts |= {part: _take(parts[part], [fraction], generator)[1] for part in ("train", "valid")}
-    return {part: parts[part] for part in PARTS}
+    return {part: parts[part] for part in PARTS if part in parts}
 
 
 def class_names(labels: pd.Series) -> tuple[str, ...]:
-    """Return the classes of the training part: numbers in their order, other names in that of the alphabet.
-
-    Raises:
-        DatasetError: fewer than two classes.
-    """
+    """Return the classes of the training part: numbers in their order, other names in that of the alphabet."""
     names = set(labels)
-    if len(names) < 2:
-        problem = f"the training part needs examples of two classes, and has those of {sorted(names)}"
-        raise DatasetError(f"{problem}: add more of others")
     are_integers = all(re.fullmatch("-?[0-9]+", name) for name in names)
     return tuple(sorted(names, key=int if are_integers else str))
 

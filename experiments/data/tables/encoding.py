@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Any, Self
 
@@ -99,13 +99,9 @@ class TableEncoding:
             features += column.features(rows[column.name])
         return torch.from_numpy(np.stack(features, axis=1).astype(np.float32))
 
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return the columns as ``preprocessing.json`` holds them."""
-        return [asdict(column) for column in self.columns]
-
     @classmethod
     def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> Self:
-        """Read columns back that :meth:`to_json` returned."""
+        """Read columns back from ``preprocessing.json``."""
         return cls(TypeAdapter(tuple[Column, ...]).validate_python(columns))
 
 

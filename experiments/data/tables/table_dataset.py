@@ -1,6 +1,6 @@
 """Data sets of tables, for classes or for regression."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,7 +52,7 @@ class TableDataset(Dataset):
     def preprocessing(self) -> dict[str, Any]:
         """Return the encoding of the columns, and the scale of the labels."""
         scale = {"label_column": self.label_column, "label_mean": self.label_mean, "label_std": self.label_std}
-        return {"kind": "table", "columns": self.encoding.to_json(), **scale}
+        return {"kind": "table", **asdict(self.encoding), **scale}
 
 
 def read(

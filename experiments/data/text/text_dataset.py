@@ -9,8 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
-from probattn.experiments.data.dataset import Dataset, Root, data_root, divide_known
-from probattn.experiments.data.preprocessing import PREPROCESSING, read_json
+from probattn.experiments.data.dataset import Dataset, Root, data_root, divide_known, read_preprocessing
 from probattn.experiments.data.text import corpora
 from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.labelled_texts import Texts, well_formed
@@ -52,8 +51,7 @@ class TextDataset(Dataset):
         Raises:
             DatasetError: the run's tokens are missing or damaged.
         """
-        saved = read_json(folder / PREPROCESSING)
-        return replace(self, make=partial(self.kind.from_json, saved["tokens"]))
+        return replace(self, make=partial(self.kind.from_json, read_preprocessing(folder)["tokens"]))
 
 
 def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:

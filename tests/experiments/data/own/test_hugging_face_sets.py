@@ -44,7 +44,7 @@ def texts(datasets, tmp_path):
 
 def test_texts_have_the_names_of_their_classes(texts, tmp_path):
     found = read_texts(str(tmp_path / "whole"), text_column="text", **COMMON)
-    assert found.classes == ("no", "yes")
+    assert found[0] == ("no", "yes")
     assert [len(part) for part in found[1:]] == [14, 2, 4]
     for part in found[1:]:
         assert [int(text.split()[1]) % 2 for text in part.texts] == part.labels.tolist()
@@ -66,7 +66,7 @@ def test_splits_have_other_usual_names_too(datasets, tmp_path, caplog):
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
     data = read_texts(str(tmp_path / "saved"), text_column="text", **COMMON)
     assert [len(part) for part in data[1:]] == [10, 4, 6]
-    assert data.valid.texts[0] == "DEV 0"
+    assert data[2].texts[0] == "DEV 0"
     assert "'extra' have no name of a part" in caplog.text
 
 
@@ -84,7 +84,7 @@ def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
         return str(tmp_path / name)
 
     found = read_images(save("good"), image_column="image", image_size=4, **COMMON)
-    assert found.classes == ("a", "b")
+    assert found[0] == ("a", "b")
     for part in found[1:]:
         assert (part.images[:, 0, 0, 0].long() % 2 == part.labels).all()
     (tmp_path / "3.png").write_bytes(b"broken")
