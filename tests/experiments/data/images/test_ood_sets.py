@@ -14,7 +14,7 @@ from pytorch_ood.dataset import img
 from torchvision.datasets import SVHN
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images import known_sets, ood_generated, ood_sets
+from probattn.experiments.data.images import known_sets, ood_sets
 from probattn.experiments.data.images.ood_sets import ARCHIVES, NAMES, default_names, load
 from probattn.inference.imports import MissingExtraError
 
@@ -185,7 +185,7 @@ def test_letters_keep_their_form():
     # At 32×32 a bold H is empty above and below its bar, an L at the upper right; all other letters differ.
     letters = load("letters", **RGB).images
     plain = letters[:60, 0].view(15, 4, 32, 32).float().mean(1) / 255
-    middle = dict(zip(ood_generated.LETTERS, plain, strict=True))
+    middle = dict(zip(ood_sets.LETTERS, plain, strict=True))
     assert middle["H"][2:8, 14:18].mean() < 0.05
     assert middle["H"][14:19, 14:18].mean() > 0.5
     assert middle["L"][:20, 18:].mean() < 0.05
@@ -195,7 +195,7 @@ def test_letters_keep_their_form():
 def test_patches_are_cut_from_both_photographs():
     from sklearn.datasets import load_sample_images
 
-    patches = ood_generated.patches()
+    patches = ood_sets.patches()
     for number in (0, 180, 359):
         patch, photograph = patches[number], load_sample_images().images[number // 180]
         corners = sliding_window_view(photograph, patch.shape).squeeze(2)[..., 0, :8, :]
