@@ -13,7 +13,6 @@ from PIL import Image, ImageOps
 
 from probattn.experiments.data.errors import DatasetError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
 # Pillow's formats that are read; of others, Pillow runs PostScript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _CLUTTER = ("thumbs.db", "desktop.ini")  # files that Windows puts into folders of images
@@ -23,11 +22,6 @@ _MIN_CONTRAST = 16
 def is_hidden(name: str) -> bool:
     """Return True for names of hidden files and folders, and of those that Windows puts into folders of images."""
     return name.startswith(".") or name.lower() in _CLUTTER
-
-
-def is_image(name: str) -> bool:
-    """Return True for the name of an image file that is not hidden."""
-    return name.lower().endswith(SUFFIXES) and not is_hidden(name)
 
 
 def find_files(folder: Path) -> Iterator[Path]:

@@ -38,7 +38,8 @@ def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = Non
     Raises:
         DatasetError: the data are missing, incomplete or damaged.
     """
-    classes, whole, *test = _read_digits() if name == "digits" else read_cifar(name, data_root(root))
+    folder = data_root(root)
+    classes, whole, *test = _read_digits() if name == "digits" else read_cifar(name, folder)
     sizes = [len(whole) // 10] if test else [round(len(whole) / 5)] * 2
     parts = divide_known(whole, *test, sizes=sizes, num_classes=len(classes), seed=seed, limit=limit)
     return from_parts(name, classes, *parts, augment=name in CIFAR)

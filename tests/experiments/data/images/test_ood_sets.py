@@ -77,7 +77,7 @@ def test_a_folder_gives_every_image_at_any_depth_in_order(tmp_path, monkeypatch,
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / ".hidden" / "photos"
     deep, top = write(folder / "a" / "b", count=2, seed=5), write(folder, count=2)
-    (folder / "notes.txt").write_text("no image")
+    (folder / ".notes.txt").write_text("no image")
     write(folder / ".cache")
     data = load("~/.hidden/photos", **RGB)
     assert np.array_equal(pixels_of(data), np.concatenate([top, deep]))
