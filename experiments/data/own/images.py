@@ -1,10 +1,12 @@
-"""Images in folders, one for each class."""
+"""A user's own images: in folders, one for each class, or in Hugging Face data sets."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from probattn.experiments.config.validation import Colour, Count
@@ -12,6 +14,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, path_text, read_pixels
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.own.examples import Parts, choose_parts, find_parts, labelled, normal_name, shorten
+from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_splits
 
 
 def read(path: Path, **options: Any) -> Parts:
@@ -33,6 +36,29 @@ def read(path: Path, **options: Any) -> Parts:
     parts = choose_parts(folders, source=str(path)) if find_parts(folders) else {"train": path}
     given = {part: list_images(folder) for part, folder in parts.items()}
     return labelled_images(given, read=read_pixels, **options)
+
+
+def read_hub_images(
+    source: str, *, image_column: str = "image", label_column: str = "label", subset: str | None = None, **options: Any
+) -> Parts:
+    """Read images and labels of a Hugging Face data set.
+
+    Args:
+        source: as for :func:`~probattn.experiments.data.own.rows.read_splits`.
+        image_column: column of the images.
+        label_column: column of the labels.
+        subset: name of the configuration, or None.
+        options: of :func:`labelled_images`.
+
+    Raises:
+        OSError: missing data.
+        DatasetError: missing training split or columns, images that cannot be decoded, labels that are missing.
+    """
+    given = {}
+    for part, rows in read_splits(source, subset).items():
+        check_columns(rows, [image_column])
+        given[part] = labelled_rows(rows, list(rows[image_column].items()), label_column)
+    return labelled_images(given, read=_read_stored, **options)
 
 
 def labelled_images(
@@ -72,3 +98,10 @@ def list_images(folder: Path) -> pd.DataFrame:
 
 def _folders(path: Path) -> dict[str, Path]:
     return {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_dir() and not is_hidden(entry.name)}
+
+
+def _read_stored(stored: tuple[str, Any], shape: tuple[int, int, int], **options: Any) -> np.ndarray:
+    place, image = stored
+    content = image or {"bytes": b""}  # of a missing image
+    source = Path(content["path"]) if content["bytes"] is None else BytesIO(content["bytes"])
+    return read_pixels(source, shape, place=place, **options)
