@@ -101,7 +101,7 @@ READERS: dict[str, tuple[Any, ...]] = {
     "table-csv": (OwnTableSettings, table_dataset.read, table_dataset.read),
 }
 # Parameters of these functions that are no settings.
-GIVEN = ("path", "source", "parts", "given", "read", "kind")
+GIVEN = ("path", "source", "parts", "given", "kind")
 
 
 @functools.cache

@@ -45,9 +45,7 @@ def default_names(in_distribution: str) -> tuple[str, ...]:
     return "svhn", other, *(name for name, (*_, source) in ARCHIVES.items() if source)
 
 
-def load(
-    name: str, *, root: Root = None, size: int, channels: int, in_distribution: str, limit: int | None = None
-) -> Images:
+def load(name: str, *, root: Root = None, size: int, channels: int, limit: int | None = None) -> Images:
     """Load an OOD set, converted to the size and channels that a network expects; all labels are −1.
 
     ``svhn``, ``cifar10`` and ``cifar100`` are the test parts. ``lsun`` are LSUN's own test images, exported by its
@@ -61,15 +59,12 @@ def load(
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
         size: height and width, in pixels.
         channels: 1 (grey) or 3 (red, green, blue).
-        in_distribution: name of the data set that the network was trained on.
         limit: read at most this many images.
 
     Raises:
-        ValueError: an unknown name, or the name of ``in_distribution``.
+        ValueError: an unknown name.
         DatasetError: images are missing, incomplete or damaged.
     """
-    if name == in_distribution:
-        raise ValueError(f"the network was trained on {name}: name an OOD set")
 
     def decode(source: Path | np.ndarray) -> np.ndarray:
         read, source = (read_pixels, source) if isinstance(source, Path) else (pixels, Image.fromarray(source))

@@ -1,12 +1,11 @@
 """A user's own images: in folders, one for each class, or in Hugging Face data sets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from probattn.experiments.config.validation import Colour, Count
@@ -35,7 +34,7 @@ def read(path: Path, **options: Any) -> Parts:
     folders = _folders(path)
     parts = choose_parts(folders, source=str(path)) if find_parts(folders) else {"train": path}
     given = {part: list_images(folder) for part, folder in parts.items()}
-    return labelled_images(given, read=read_pixels, **options)
+    return labelled_images(given, **options)
 
 
 def read_hub_images(
@@ -57,29 +56,22 @@ def read_hub_images(
     given = {}
     for part, rows in read_splits(source, subset).items():
         check_columns(rows, [image_column])
-        given[part] = labelled_rows(rows, list(rows[image_column].items()), label_column)
-    return labelled_images(given, read=_read_stored, **options)
+        given[part] = labelled_rows(rows, [_stored(*cell) for cell in rows[image_column].items()], label_column)
+    return labelled_images(given, **options)
 
 
 def labelled_images(
-    given: Mapping[str, pd.DataFrame],
-    *,
-    read: Callable,
-    image_size: Count = 32,
-    background: Colour = "white",
-    **division: Any,
+    given: Mapping[str, pd.DataFrame], *, image_size: Count = 32, background: Colour = "white", **division: Any
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.
 
     Args:
-        given: examples by part.
-        read: returns the pixels of an input, with the options of
-            :func:`~probattn.experiments.data.images.files.read_pixels`.
+        given: examples by part, with sources as for :func:`~probattn.experiments.data.images.files.read_pixels`.
         image_size: height and width in pixels, to which images are scaled and cropped.
         background: colour that transparent images stand on, by name or as ``#rrggbb``.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
     """
-    decode = partial(read, shape=(3, image_size, image_size), background=background)
+    decode = partial(read_pixels, shape=(3, image_size, image_size), background=background)
     return labelled(given, lambda inputs, labels: Images(decode_all(decode, inputs), labels), **division)
 
 
@@ -100,8 +92,11 @@ def _folders(path: Path) -> dict[str, Path]:
     return {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_dir() and not is_hidden(entry.name)}
 
 
-def _read_stored(stored: tuple[str, Any], shape: tuple[int, int, int], **options: Any) -> np.ndarray:
-    place, image = stored
-    content = image or {"bytes": b""}  # of a missing image
-    source = Path(content["path"]) if content["bytes"] is None else BytesIO(content["bytes"])
-    return read_pixels(source, shape, place=place, **options)
+def _stored(place: str, image: Mapping[str, Any] | None) -> Path | BytesIO:
+    """Return the file of an image, or its content, which is empty for a missing image."""
+    image = image or {"bytes": b""}
+    if image["bytes"] is None:
+        return Path(image["path"])
+    content = BytesIO(image["bytes"])
+    content.name = place
+    return content

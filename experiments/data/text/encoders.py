@@ -38,7 +38,8 @@ class PretrainedEncoder:
 
         Raises:
             MissingExtraError: transformers is not installed.
-            DatasetError: the encoder is missing, has a decoder, has no tokenizer, or that of another model.
+            DatasetError: the encoder has a decoder, no tokenizer, or that of another model.
+            OSError: the encoder is missing.
             ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
         """
         config, tokenizer = _load(name, "AutoConfig"), _load(name, "AutoTokenizer")
@@ -64,7 +65,8 @@ class PretrainedEncoder:
         The weights are read from safetensors files only. In a run they are random, and its checkpoint replaces them.
 
         Raises:
-            DatasetError: the encoder is missing, or lacks weights other than those of the pooler, which comes last.
+            OSError: the encoder is missing.
+            DatasetError: it lacks weights other than those of the pooler, which comes last.
         """
         if self.source is None:
             return _library("transformers").AutoModel.from_config(self.config, dtype=torch.float32)
@@ -94,9 +96,5 @@ def _library(name: str) -> Any:
 
 def _load(name: str, kind: str, **options: Any) -> Any:
     """Return what a class of transformers reads, from a folder or from the hub."""
-    from_pretrained = getattr(_library("transformers"), kind).from_pretrained
-    try:  # without trust_remote_code transformers asks the user
-        return from_pretrained(name, trust_remote_code=False, **options)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        problem = f"cannot load the encoder {name!r}: {' '.join(str(error).split())}"
-        raise DatasetError(f"{problem} Give a folder with config.json, or a name of the hub and a network.") from error
+    # Without trust_remote_code transformers asks the user.
+    return getattr(_library("transformers"), kind).from_pretrained(name, trust_remote_code=False, **options)
