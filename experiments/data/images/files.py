@@ -15,13 +15,12 @@ from probattn.experiments.data.errors import DatasetError
 
 # Pillow's formats that are read; of others, Pillow runs PostScript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-_CLUTTER = ("thumbs.db", "desktop.ini")  # files that Windows puts into folders of images
 _MIN_CONTRAST = 16
 
 
 def is_hidden(name: str) -> bool:
     """Return True for names of hidden files and folders, and of those that Windows puts into folders of images."""
-    return name.startswith(".") or name.lower() in _CLUTTER
+    return name.startswith(".") or name.lower() in ("thumbs.db", "desktop.ini")
 
 
 def find_files(folder: Path) -> Iterator[Path]:

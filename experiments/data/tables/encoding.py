@@ -75,11 +75,6 @@ class TableEncoding:
 
     columns: tuple[Column, ...]
 
-    @classmethod
-    def fit(cls, rows: pd.DataFrame, columns: Sequence[Column]) -> Self:
-        """Fit columns to the rows of the training part."""
-        return cls(tuple(column.fit(rows[column.name]) for column in columns))
-
     @property
     def sizes(self) -> tuple[int | None, ...]:
         """Number of codes of each feature; None for numbers."""

@@ -16,8 +16,6 @@ from probattn.experiments.data.own.rows import check_columns, names, read_parts
 from probattn.experiments.data.tables.encoding import Column, TableEncoding, choose_features, find_columns
 from probattn.experiments.data.tables.numbers import readings
 
-Task = Literal["classes", "regression"]  # kinds of labels: names of classes, or numbers
-
 
 @dataclass(frozen=True, eq=False)
 class Table(Part):
@@ -58,7 +56,7 @@ def read(
     path: Path,
     *,
     label_column: str = "label",
-    task: Task = "classes",
+    task: Literal["classes", "regression"] = "classes",
     ignore_columns: Columns = (),
     categorical_columns: Columns = (),
     number_columns: Columns = (),
@@ -100,7 +98,7 @@ def read(
     else:
         classes, scale = class_names(examples["train"].label), {}
         labels = [class_indices(part.label, classes) for part in examples.values()]
-    encoding = TableEncoding.fit(tables[0], features)
+    encoding = TableEncoding(tuple(column.fit(tables[0][column.name]) for column in features))
     encoded = map(Table, map(encoding.features, tables), labels)
     return TableDataset("table-csv", classes, *encoded, encoding, label.name, **scale, columns=description)
 

@@ -46,7 +46,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     if kind == "table-csv":
         rows = pd.DataFrame({"a": ["1", "2"], "b": ["x", "y"], "c": ["y", "y"], "d": ["2", "2"]})
         columns = [Column("a"), Column("b", "category"), Column("c", "category"), Column("d")]
-        encoding = TableEncoding.fit(rows, columns)
+        encoding = TableEncoding(tuple(column.fit(rows[column.name]) for column in columns))
         table = Table(encoding.features(rows), torch.arange(2))
         guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), table, table, table, encoding, "label")))
         return

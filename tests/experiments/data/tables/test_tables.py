@@ -23,6 +23,10 @@ def write(path, rows, **options):
     return path
 
 
+def fit(rows, *columns):
+    return TableEncoding(tuple(column.fit(rows[column.name]) for column in columns))
+
+
 def load(path, **options):
     return read(path, **{"label_column": "y", "task": "classes", **DIVISION, **options})
 
@@ -36,7 +40,7 @@ def rows():
 
 def test_numbers_are_standardised_and_categories_coded_as_scikit_learn_does(rows):
     cells = pd.DataFrame(rows, columns=list("abcy")).drop(columns="y")
-    encoding = TableEncoding.fit(cells[:30], [Column("a"), Column("b"), Column("c", "category")])
+    encoding = fit(cells[:30], Column("a"), Column("b"), Column("c", "category"))
     numbers, colours = np.array([row[:2] for row in rows], dtype=float), np.array([row[2:3] for row in rows])
     scaled = StandardScaler().fit(numbers[:30]).transform(numbers)
     expected = np.hstack([scaled, OrdinalEncoder().fit(colours[:30]).transform(colours) + 1])
@@ -49,7 +53,7 @@ def test_numbers_are_standardised_and_categories_coded_as_scikit_learn_does(rows
 
 def test_unknown_categories_constant_columns_and_missing_numbers():
     training = [{"a": "5", "c": "x", "m": "1"}, {"a": "5", "c": "Cafe\u0301", "m": ""}, {"a": "5", "c": "", "m": "3"}]
-    encoding = TableEncoding.fit(pd.DataFrame(training), [Column("a"), Column("c", "category"), Column("m")])
+    encoding = fit(pd.DataFrame(training), Column("a"), Column("c", "category"), Column("m"))
     new = [{"a": "5", "c": "new", "m": "2"}, {"a": "6", "c": "Caf\u00e9\u200b", "m": "NA"}]
     assert encoding.features(pd.DataFrame(new)).tolist() == [[0, 0, 0, 0], [1, 2, 0, 1]]
     assert encoding.sizes == (None, 4, None, 2)
