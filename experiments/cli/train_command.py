@@ -22,7 +22,6 @@ NOTE = """\
 Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then B.
 `probattn presets NAME` lists the settings of one; the first six are for your own data, see docs/your-own-data.md."""
 YAML = "Print the settings as a file for `probattn train --config`."
-Out = Annotated[Path | None, typer.Option(callback=terminal.writable, help="Folder; default runs/PRESET.")]
 
 
 def train(
@@ -31,7 +30,7 @@ def train(
     layer: Annotated[str | None, typer.Option(metavar="NAME", help=LAYER)] = None,
     epochs: Annotated[int | None, typer.Option(**COUNT, help=EPOCHS)] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help=CONFIG)] = None,
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder; default runs/PRESET.")] = None,
     set_: terminal.SettingChanges = None,
     resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
 ) -> None:
@@ -98,12 +97,11 @@ def presets(
 
 
 def _list_presets(known: "dict[str, Settings]") -> None:
-    table = Table(Column("preset", no_wrap=True), "depth × width, heads", "layer", "in blocks", "epochs")
+    table = Table(Column("preset", no_wrap=True), "network", "layer", "in blocks", "epochs")
     for name, settings in known.items():
-        network, layer, start = settings.network, settings.layer, settings.warm_start
-        shape = "pretrained" if network.kind == "encoder" else f"{network.depth} × {network.dim}, {network.heads}"
+        layer, start = settings.layer, settings.warm_start
         epochs = f"{start.epochs} + {settings.train.epochs}" if start else f"{settings.train.epochs}"
-        table.add_row(name, shape, layer.name, f"last {layer.last}" if layer.last else "all", epochs)
+        table.add_row(name, settings.network.kind, layer.name, f"last {layer.last}" if layer.last else "all", epochs)
     show_table(table)
     say(NOTE)
 

@@ -25,6 +25,7 @@ class BatchLoader:
         shuffle: draw a new order in each epoch.
         generator: CPU generator, whose state a resumed run needs; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
+        by_length: has no effect on rows and images, which are equally long.
 
     Attributes:
         num_data: number of examples.
@@ -41,6 +42,7 @@ class BatchLoader:
         shuffle: bool = False,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        by_length: bool = False,
     ) -> None:
         self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
         self.generator = torch.Generator() if generator is None else generator

@@ -48,8 +48,8 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
         certainty = f"{100 * float(test.confidence):.1f} %"
     picture = _picture(result.data.images[number]) if isinstance(result.data, Images) else ""
     text = textwrap.shorten(result.data.texts[number], 160, placeholder=" …") if isinstance(result.data, Texts) else ""
-    values = {"true": true, "answer": answer, "certainty": certainty, "is_right": true == answer}
-    return {"number": number, "picture": picture, "text": text, **values}
+    shown = {"true": true, "answer": answer, "certainty": certainty, "is_right": true == answer}
+    return {"number": number, "picture": picture, "text": text} | shown
 
 
 def _picture(pixels: Tensor) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from probattn.experiments.config.validation import Colour, Count
+from probattn.experiments.config.validation import Count
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, path_text, read_pixels
 from probattn.experiments.data.images.image_datasets import Images
@@ -38,7 +38,7 @@ def read(path: Path, **options: Any) -> Parts:
 
 
 def read_hub_images(
-    source: str, *, image_column: str = "image", label_column: str = "label", subset: str | None = None, **options: Any
+    source: Path, *, image_column: str = "image", label_column: str = "label", subset: str | None = None, **options: Any
 ) -> Parts:
     """Read images and labels of a Hugging Face data set.
 
@@ -61,7 +61,7 @@ def read_hub_images(
 
 
 def labelled_images(
-    given: Mapping[str, pd.DataFrame], *, image_size: Count = 32, background: Colour = "white", **division: Any
+    given: Mapping[str, pd.DataFrame], *, image_size: Count = 32, background: str = "white", **division: Any
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.
 

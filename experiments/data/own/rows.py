@@ -57,7 +57,7 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
     return pd.DataFrame(list(rows.values()), index=list(rows), dtype=object)
 
 
-def read_splits(source: str, subset: str | None) -> dict[str, pd.DataFrame]:
+def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
     """Read a Hugging Face data set by part; classes are texts, and images have ``bytes`` and ``path``.
 
     Args:
@@ -71,11 +71,11 @@ def read_splits(source: str, subset: str | None) -> dict[str, pd.DataFrame]:
     with extra("huggingface", needed_by="a Hugging Face data set"):
         import datasets
     datasets.disable_progress_bars()
-    is_saved = any(Path(source, name).exists() for name in ("dataset_dict.json", "state.json"))
-    loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source, subset)
+    is_saved = any((source / name).exists() for name in ("dataset_dict.json", "state.json"))
+    loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source.as_posix(), subset)
     splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     parts = {}
-    for part, data in choose_parts(splits, source=source).items():
+    for part, data in choose_parts(splits, source=str(source)).items():
         places = [f"{source}, {part} part, row {number}" for number in range(len(data))]
         parts[part] = pd.DataFrame(data.to_dict(), index=places, dtype=object)
         for name, feature in data.features.items():
@@ -115,12 +115,12 @@ def labelled_rows(rows: pd.DataFrame, inputs: Iterable[Any], label_column: str) 
     return pd.DataFrame({"input": inputs, "label": names(rows, label_column)}, index=rows.index, dtype=object)
 
 
-def read_texts(path: Path, *, kind: str, delimiter: str | None = None, **options: Any) -> Parts:
+def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
     """Read texts and labels; arguments as for :func:`read_parts` and :func:`text_parts`."""
-    return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
+    return text_parts(read_parts(path, kind=kind, delimiter=options.pop("delimiter", None)), **options)
 
 
-def read_hub_texts(source: str, *, subset: str | None = None, **options: Any) -> Parts:
+def read_hub_texts(source: Path, *, subset: str | None = None, **options: Any) -> Parts:
     """Read texts and labels; arguments as for :func:`read_splits` and :func:`text_parts`."""
     return text_parts(read_splits(source, subset), **options)
 

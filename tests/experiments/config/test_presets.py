@@ -8,7 +8,7 @@ import torch
 from twins import twin
 
 from probattn.experiments.config.layers import layer_class
-from probattn.experiments.config.presets import PRESETS, digits, preset
+from probattn.experiments.config.presets import PRESETS, preset
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.encoding import Column, TableEncoding
@@ -63,20 +63,6 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
         projection = "query_value" if "sgpa" in name else "query_key_value"
         assert {f"network.blocks.{n}.attention.{projection}.weight" for n in range(2)} <= set(report["carried"])
         assert all(".attention." in fresh for fresh in report["fresh"])
-
-
-def test_the_presets_on_digits_by_layer():
-    assert digits("softmax,kep-svgp") == ["digits/softmax", "digits/kep-svgp"]
-    assert digits(" cgp, softmax ,cgp") == ["digits/cgp", "digits/softmax"]
-    layers = ("softmax", "kep-svgp", "kernel", "kernel-symmetric", "sgpa", "cgp", "sparse-cgp")
-    assert digits("all") == [f"digits/{layer}" for layer in layers]
-    assert digits("kep-svgp,kep-svgp-ee, kep-svgp-rr") == [f"digits/kep-svgp{pair}" for pair in ("", "-ee", "-rr")]
-
-
-@pytest.mark.parametrize("layers", ["", "zebra", "softmax,zebra", "all,cgp"])
-def test_unknown_layers_on_digits_are_named(layers):
-    with pytest.raises(SettingsError, match="unknown preset"):
-        digits(layers)
 
 
 def test_a_near_miss_is_guessed():

@@ -40,11 +40,11 @@ def texts(datasets, tmp_path):
     )
     saved.save_to_disk(str(tmp_path / "saved"))
     saved["train"].save_to_disk(str(tmp_path / "whole"))
-    return str(tmp_path / "saved")
+    return tmp_path / "saved"
 
 
 def test_texts_have_the_names_of_their_classes(texts, tmp_path):
-    found = read_hub_texts(str(tmp_path / "whole"), text_column="text", **COMMON)
+    found = read_hub_texts(tmp_path / "whole", text_column="text", **COMMON)
     assert found[0] == ("no", "yes")
     assert [len(part) for part in found[1:]] == [14, 2, 4]
     for part in found[1:]:
@@ -65,7 +65,7 @@ def test_splits_have_other_usual_names_too(datasets, tmp_path, caplog):
     sizes = {"Training": 10, "DEV": 4, "Testing": 6, "extra": 2}
     parts = {name: datasets.Dataset.from_dict(texts(name, number)) for name, number in sizes.items()}
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
-    data = read_hub_texts(str(tmp_path / "saved"), text_column="text", **COMMON)
+    data = read_hub_texts(tmp_path / "saved", text_column="text", **COMMON)
     assert [len(part) for part in data[1:]] == [10, 4, 6]
     assert data[2].texts[0] == "DEV 0"
     assert "'extra' have no name of a part" in caplog.text
@@ -82,7 +82,7 @@ def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
     def save(name):
         saved = datasets.Dataset.from_dict(content).cast_column("image", datasets.Image())
         saved.save_to_disk(str(tmp_path / name))
-        return str(tmp_path / name)
+        return tmp_path / name
 
     found = read_hub_images(save("good"), image_column="image", image_size=4, **COMMON)
     assert found[0] == ("a", "b")

@@ -113,8 +113,8 @@ def test_transparent_icons_stand_on_the_background_of_the_setting(tmp_path):
     assert train.images[:, :, 3, 3].unique().tolist() == [0, 5]
     with pytest.raises(DatasetError, match="cannot be seen on black: set another data.background=COLOUR"):
         load(tmp_path, background="black")
-    with pytest.raises(ValueError, match="wite"):
-        data_class("image-folder")(batch_size=2, background="wite")
+    with pytest.raises(DatasetError, match="wite"):
+        load(tmp_path, background="wite")
 
 
 @pytest.mark.parametrize(
