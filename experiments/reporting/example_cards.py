@@ -30,11 +30,10 @@ def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
     else:
         wrong = test.confidence.where(test.predicted != test.labels, -1)
         orders = {"The most confident errors": wrong, "The most uncertain answers": test.entropy}
+    first = {name: values.sort(descending=True, stable=True) for name, values in orders.items()}
     return {
-        name: [
-            _card(result, n) for n in values.argsort(descending=True, stable=True)[:COUNT].tolist() if values[n] >= 0
-        ]
-        for name, values in orders.items()
+        name: [_card(result, n) for n in indices[values >= 0][:COUNT].tolist()]
+        for name, (values, indices) in first.items()
     }
 
 

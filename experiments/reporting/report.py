@@ -24,13 +24,9 @@ CLASSES = 20
 """Largest number of classes with a confusion matrix; of more classes the others are folded."""
 
 
-Section = dict[str, Any]
-"""Part of a report on one run: its ``result``, its ``conclusion``, and what else ``templates/run.html`` displays."""
-
-
-def section(result: RunResult) -> Section:
-    """Return the part of a report on one run, with its figures drawn."""
-    content = {
+def section(result: RunResult) -> dict[str, Any]:
+    """Return the part of a report on one run: its ``result``, and what else ``templates/run.html`` displays by name."""
+    return {
         "result": result,
         "conclusion": conclusion(result),
         "figures": figures(result),
@@ -40,13 +36,11 @@ def section(result: RunResult) -> Section:
         "cards": cards(result),
         "domains": _table({"test data": result.metrics} | result.domains, corner="domain"),
         "variants": _table(result.variants, corner="each latent variable") if result.variants else None,
+        "classes": by_class(result) if result.classes else None,
     }
-    if result.classes:
-        content["classes"] = by_class(result)
-    return content
 
 
-def write(path: Path, sections: Sequence[Section], *, title: str) -> None:
+def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> None:
     """Write a report as one self-contained HTML file, atomically; of several runs their comparison comes first.
 
     Args:
@@ -55,15 +49,14 @@ def write(path: Path, sections: Sequence[Section], *, title: str) -> None:
         title: heading of the page.
     """
     results = [part["result"] for part in sections]
-    content = {"summary": summary_table(results), "shifted": shift_table(results), "figures": {}}
-    if len(results) > 1:
-        content["figures"] = shared_figures(results)
+    shared = {"summary": summary_table(results), "shifted": shift_table(results)}
+    shared["figures"] = shared_figures(results) if len(results) > 1 else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, render("report.html", title=title, sections=sections, **content).encode())
+    write_bytes(path, render("report.html", title=title, sections=sections, **shared).encode())
 
 
-def save_figures(folder: Path, part: Section) -> None:
-    """Save the figures of a run as ``folder/NAME.svg``."""
+def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
+    """Save the figures of the part on a run as ``folder/NAME.svg``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in part["figures"].items():
         save_figure(folder / f"{name}.svg", figure)
