@@ -29,7 +29,7 @@ CALLS = {
     "huggingface": "from probattn.experiments.data.text.encoders import PretrainedEncoder\n"
     "PretrainedEncoder.load('any', max_length=8)",
     "ood": "from probattn.experiments.data.images.ood_sets import load\n"
-    "load('textures', root='nowhere', size=8, channels=3, in_distribution='digits')",
+    "load('textures', root='nowhere', size=8, channels=3)",
 }
 """One call that needs each extra; those after ``cli`` are made with its libraries, which they need too."""
 CODE = """

@@ -10,7 +10,6 @@ from pydantic import AfterValidator, Field
 from probattn.experiments.config.schema import find_object, settings_class
 from probattn.experiments.config.validation import Count, Seed, setting
 from probattn.experiments.data.images import known_sets
-from probattn.experiments.data.own import hugging_face_sets as hub
 from probattn.experiments.data.own import images, rows
 from probattn.experiments.data.tables import table_dataset
 from probattn.experiments.data.text import text_dataset
@@ -91,14 +90,14 @@ KNOWN = (*known_sets.NAMES, *text_dataset.NAMES)
 # Of each kind of a user's own data: base of the settings, reader, and other functions whose options are settings.
 READERS: dict[str, tuple[Any, ...]] = {
     "image-folder": (OwnImageSettings, images.read, images.labelled_images),
-    "image-hf": (OwnImageSettings, hub.read_images, images.labelled_images),
+    "image-hf": (OwnImageSettings, images.read_hub_images, images.labelled_images),
     "text-csv": (OwnDataSettings, partial(rows.read_texts, kind="csv"), rows.read_parts, rows.text_parts),
     "text-jsonl": (OwnDataSettings, partial(rows.read_texts, kind="jsonl"), rows.text_parts),
-    "text-hf": (OwnDataSettings, hub.read_texts, rows.text_parts),
+    "text-hf": (OwnDataSettings, rows.read_hub_texts, rows.text_parts),
     "table-csv": (OwnTableSettings, table_dataset.read),
 }
 # Parameters of these functions that are no settings.
-GIVEN = ("path", "source", "parts", "given", "read", "kind")
+GIVEN = ("path", "source", "parts", "given", "kind")
 
 
 @cache

@@ -31,9 +31,6 @@ class BatchLoader:
         num_data: number of examples.
         batch_size, shuffle, generator, device: as given.
         order: positions in the data of the examples of an epoch that is not shuffled ``(num_data,)``.
-
-    Raises:
-        ValueError: there are no examples.
     """
 
     def __init__(
@@ -47,8 +44,6 @@ class BatchLoader:
         device: torch.device | str = "cpu",
         by_length: bool = False,
     ) -> None:
-        if not len(labels):
-            raise ValueError("there are no examples, and so no batches")
         self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
         self.generator = torch.Generator() if generator is None else generator
         self.device, self.order = torch.device(device), torch.arange(len(labels))

@@ -45,7 +45,7 @@ def eval_sets(
 
     Raises:
         SettingsError: ``shift`` or ``ood`` for data that are no images; two OOD sets of one name.
-        ValueError: an unknown corruption, severity or OOD set, or the data set itself.
+        ValueError: an unknown corruption, severity or OOD set.
         DatasetError: images that are missing or damaged.
     """
     sets = {"valid": _loaded(dataset.valid), "test": _loaded(dataset.test)}
@@ -61,11 +61,10 @@ def eval_sets(
     for name in ood:
         for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
             channels, size = dataset.test.images.shape[1:3]
-            form = {"size": size, "channels": channels, "in_distribution": dataset.name}
             key = f"ood/{Path(part).resolve().name}"
             if key in sets:
                 raise SettingsError(f"two OOD sets are called {key.removeprefix('ood/')}: rename a folder")
-            sets[key] = _loaded(ood_datasets.load(part, root=root, **form))
+            sets[key] = _loaded(ood_datasets.load(part, root=root, size=size, channels=channels))
     return sets
 
 

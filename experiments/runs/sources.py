@@ -9,11 +9,10 @@ import torch
 from probattn.experiments.config.data import DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import Dataset
+from probattn.experiments.data.dataset import Dataset, read_preprocessing
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
-from probattn.experiments.data.preprocessing import PREPROCESSING, read_json
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import text_dataset
@@ -58,12 +57,12 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
 
     Args:
         settings: settings of the run.
-        folder: holds ``preprocessing.json``, and for texts ``tokenizer.json`` or ``encoder.json``.
+        folder: holds ``preprocessing.json``.
 
     Raises:
         DatasetError: a file is missing or no JSON.
     """
-    saved, labels, name = read_json(folder / PREPROCESSING), torch.zeros(1, dtype=torch.long), settings.data.name
+    saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
     kind, classes = saved["kind"], tuple(saved["classes"])
     if kind == "images":
         blank = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)

@@ -21,7 +21,7 @@ from probattn.inference.io.safetensors_io import load_safetensors
 
 TEMPLATE = "model_card.md.jinja"
 # Files of a run's folder that go with its weights.
-FILES = ("preprocessing.json", "tokenizer.json", "encoder.json", CALIBRATION)
+FILES = ("preprocessing.json", CALIBRATION)
 
 
 def save_run(run: TrainedRun, save_directory: Path, *, calibration: Calibration | None) -> None:

@@ -153,7 +153,7 @@ def _options(cells: pd.DataFrame) -> dict[str, Any]:
 def _is_missing(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
     """Return True if an OOD set can neither be read nor downloaded."""
     try:
-        ood_sets.load(name, root=root, size=32, channels=3, in_distribution="", limit=1)
+        ood_sets.load(name, root=root, size=32, channels=3, limit=1)
     except DatasetError as error:
         say(f"left out: {error}")
         return True

@@ -11,7 +11,7 @@ from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.presets import PRESETS, preset
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
-from probattn.experiments.data.tables.encoding import CATEGORY, Column, TableEncoding
+from probattn.experiments.data.tables.encoding import Column, TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import from_parts
@@ -45,8 +45,8 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     kind = settings.data.name
     if kind == "table-csv":
         rows = pd.DataFrame({"a": ["1", "2"], "b": ["x", "y"], "c": ["y", "y"], "d": ["2", "2"]})
-        columns = [Column("a"), Column("b", CATEGORY), Column("c", CATEGORY), Column("d")]
-        encoding = TableEncoding.fit(rows, columns)
+        columns = [Column("a"), Column("b", "category"), Column("c", "category"), Column("d")]
+        encoding = TableEncoding(tuple(column.fit(rows[column.name]) for column in columns))
         table = Table(encoding.features(rows), torch.arange(2))
         guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), table, table, table, encoding, "label")))
         return

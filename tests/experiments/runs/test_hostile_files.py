@@ -125,7 +125,7 @@ def huge_png():
 
 READERS = {
     "image": lambda path: read_pixels(path, (3, 32, 32)),
-    "ood": lambda path: load_ood(str(path.parent), size=32, channels=3, in_distribution="cifar10"),
+    "ood": lambda path: load_ood(str(path.parent), size=32, channels=3),
 }
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -151,6 +151,6 @@ def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, mo
     content = {"model_type": "evil", "auto_map": {name: f"evil.{name}" for name in names}}
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_text(json.dumps(content))
-    with pytest.raises(DatasetError, match="cannot load the encoder"):
+    with pytest.raises((OSError, ValueError)):
         encoders.PretrainedEncoder.load(str(folder), max_length=8)
     assert not marker.exists()
