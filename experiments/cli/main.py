@@ -1,9 +1,10 @@
 """The ``probattn`` command."""
 
+import importlib.metadata
 import re
 import sys
 import warnings
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -21,6 +22,13 @@ HELP = "Uncertainty-aware attention: train, evaluate and compare transformers wh
 app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
     app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        typer.echo(f"probattn {importlib.metadata.version('probattn')}")
+        raise typer.Exit
 
 
 def main() -> NoReturn:
