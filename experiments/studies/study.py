@@ -148,14 +148,15 @@ def run_study(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] =
     """
     done = run_in_workers(run_job, jobs, workers=workers) if workers > 1 else ((job, run_job(job)) for job in jobs)
     with contextlib.closing(done):
-        for number, (job, _) in enumerate(done, 1):
-            say(f"{number} of {len(jobs)}: {job.folder}")
+        for number, (_, folder) in enumerate(done, 1):
+            say(f"{number} of {len(jobs)}: {folder}")
 
 
-def run_job(job: Job) -> None:
-    """Train, or resume, and evaluate a run."""
+def run_job(job: Job) -> Path:
+    """Train, or resume, and evaluate a run; return its folder."""
     train.train(job.settings, job.folder, name=job.name, root=job.root, resume=True, progress=False)
     evaluate(job.folder, root=job.root, **job.options)
+    return job.folder
 
 
 def _with_layer(name: str, layer: str) -> tuple[str, Settings]:
