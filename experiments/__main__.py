@@ -1,6 +1,6 @@
 """``python -m probattn.experiments`` is the ``probattn`` command."""
 
-from probattn.experiments.cli.probattn_command import main
+from probattn.experiments.cli.main import main
 
 if __name__ == "__main__":
     main()

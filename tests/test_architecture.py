@@ -92,10 +92,10 @@ def test_every_module_of_the_wheel_imports(tmp_path):
     with zipfile.ZipFile(next(out.glob("*.whl"))) as wheel:
         wheel.extractall(site)
     (info,) = site.glob("*.dist-info")
-    assert "probattn = probattn_command:main" in (info / "entry_points.txt").read_text(encoding="utf-8")
+    assert "probattn = probattn.experiments.cli.main:main" in (info / "entry_points.txt").read_text(encoding="utf-8")
     templates = {each.relative_to(ROOT).as_posix() for each in (ROOT / "experiments/reporting/templates").iterdir()}
     assert all((site / "probattn" / name).is_file() for name in {"py.typed", *templates})
-    names = ["probattn_command", *({module for module, *_ in sources()} - {NEEDS_EXTRA})]
+    names = sorted({module for module, *_ in sources()} - {NEEDS_EXTRA})
     code = f"""
 import importlib, json, sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]

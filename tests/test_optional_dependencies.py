@@ -29,7 +29,7 @@ CALLS = {
     "huggingface": "from probattn.experiments.data.text.encoders import PretrainedEncoder\n"
     "PretrainedEncoder.load('any', max_length=8)",
     "ood": "from probattn.experiments.data.images.ood_sets import load\n"
-    "load('textures', root='nowhere', size=8, channels=3, in_distribution='digits')",
+    "load('textures', root='nowhere', size=8, channels=3)",
 }
 """One call that needs each extra; those after ``cli`` are made with its libraries, which they need too."""
 CODE = """
@@ -63,13 +63,6 @@ with contextlib.redirect_stderr(io.StringIO()) as progress:
     inference.fit(model, guide, [(x, y)], [(x, y)], options=inference.TrainOptions(epochs=2), out="run")
 shape = list(inference.predict(model, guide, x, num_samples=2).probs.shape)
 
-sys.path.insert(0, {command!r})
-with contextlib.redirect_stderr(io.StringIO()) as refused:
-    try:
-        importlib.import_module("probattn_command").main()
-    except SystemExit as error:
-        status = error.code
-
 messages = {{}}
 for extra, call in {calls!r}.items():
     try:
@@ -78,7 +71,7 @@ for extra, call in {calls!r}.items():
         messages[extra] = [type(error).__name__, str(error)]
     if extra == "cli":
         hidden -= set({cli!r})
-print(json.dumps([loaded, shape, progress.getvalue(), status, refused.getvalue(), messages]))
+print(json.dumps([loaded, shape, progress.getvalue(), messages]))
 """
 
 
@@ -107,13 +100,12 @@ def without_extras(tmp_path_factory):
         cli=sorted(libraries("cli")),
         modules=list(public_modules()),
         calls=CALLS,
-        command=str(ROOT / "experiments" / "cli"),
     )
     command = [sys.executable, "-W", "ignore", "-c", code]
     environment, folder = os.environ | {"OMP_NUM_THREADS": "1"}, tmp_path_factory.mktemp("lean")
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    names = ("loaded", "shape", "progress", "status", "refused", "messages")
+    names = ("loaded", "shape", "progress", "messages")
     return dict(zip(names, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
@@ -133,12 +125,6 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(without_extr
     kind, message = without_extras["messages"][name]
     assert kind == "MissingExtraError"
     assert re.fullmatch(rf".* needs \w+, which is not installed: pip install 'probattn\[{name}\]'", message)
-
-
-def test_without_the_extra_cli_the_command_says_so_in_one_line(without_extras):
-    assert without_extras["status"] == 1
-    (line,) = without_extras["refused"].splitlines()
-    assert re.fullmatch(r"error: probattn\.experiments needs \w+, .*: pip install 'probattn\[cli\]'", line)
 
 
 def test_an_error_inside_an_installed_library_is_not_taken_for_a_missing_one():

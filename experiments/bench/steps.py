@@ -1,7 +1,5 @@
 """Steps of a layer and of a network."""
 
-from collections.abc import Callable
-
 import pyro
 import pyro.distributions as dist
 import torch
@@ -10,9 +8,6 @@ from torch import Tensor, nn
 from probattn import ProbabilisticAttention, draws, guides, local_sites
 from probattn.attention.base import LayerFactory
 from probattn.experiments.bench.measure import Step
-from probattn.experiments.config.settings import Settings
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.runs.build import build, loaders
 from probattn.inference import ELBOLoss
 
 
@@ -34,35 +29,26 @@ def layer_step(layer: LayerFactory, *, dim: int, heads: int, batch: int, tokens:
     with torch.device(device):
         model = _LayerModel(layer(dim, heads), torch.randn(batch, tokens, dim))
         module = ELBOLoss(model, guides.for_model(model))
-    return _step(lambda: negative_elbo(module, model.x), module, learns=False)
+    return step(module, model.x, learns=False)
 
 
-def training_step(settings: Settings, dataset: ImageDataset, *, device: str) -> Step:
-    """Return a training step of a run by SVI, with fused Adam."""
-    module, batch = ELBOLoss(*build(settings, dataset)).to(device).train(), batch_of(settings, dataset, device=device)
-    return _step(lambda: negative_elbo(module, *batch) / len(dataset.train), module)
+def step(module: ELBOLoss, *batch: Tensor, learns: bool = True) -> Step:
+    """Return a step of SVI on a batch: −ELBO with one posterior sample per example, its gradients, and fused Adam.
 
-
-def batch_of(settings: Settings, dataset: ImageDataset, *, device: str) -> tuple[Tensor, Tensor]:
-    """Return the first batch of training images and labels."""
-    return next(iter(loaders(settings, dataset, device=device).train))
-
-
-def negative_elbo(module: ELBOLoss, *batch: Tensor) -> Tensor:
-    """Return −ELBO of a batch, with one posterior sample per example."""
-    with draws("example"):
-        value = module(*batch)
-    module.pairs = []  # they would hold this step's tensors until the next
-    return value
-
-
-def _step(loss: Callable[[], Tensor], module: nn.Module, *, learns: bool = True) -> Step:
+    Args:
+        module: −ELBO of a model and its guide.
+        batch: arguments of the model.
+        learns: change the parameters; otherwise a step is forward and backward only.
+    """
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3, fused=True)
 
-    def step() -> None:
-        loss().backward()
+    def run() -> None:
+        with draws("example"):
+            loss = module(*batch)
+        module.pairs = []  # they would hold this step's tensors until the next
+        loss.backward()
         if learns:
             optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return run

@@ -9,11 +9,11 @@ import torch
 
 import probattn
 from probattn.experiments.bench.measure import measure
-from probattn.experiments.bench.steps import batch_of, layer_step, training_step
+from probattn.experiments.bench.steps import layer_step, step
 from probattn.experiments.config import presets
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
-from probattn.experiments.runs.build import build
-from probattn.inference import predict
+from probattn.experiments.runs.build import build, loaders
+from probattn.inference import ELBOLoss, predict
 
 LAYERS = {
     "softmax": probattn.SoftmaxAttention,
@@ -64,15 +64,15 @@ def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd
     """
     changes, dataset = [f"train.accelerator={device}", *changes], random_images(512)
     networks = {name: presets.preset(preset).with_changes(changes) for name, preset in NETWORKS.items()}
-    steps = {name: training_step(settings, dataset, device=device) for name, settings in networks.items()}
+    x, y = next(iter(loaders(networks["softmax"], dataset, device=device)[0]))
+    models = {name: [part.to(device) for part in build(settings, dataset)] for name, settings in networks.items()}
+    steps = {name: step(ELBOLoss(*parts).train(), x, y) for name, parts in models.items()}
     with pyro.validation_enabled(False):
         yield measure("training step of the preset's ViT", steps, rounds=rounds, device=device)
-    (softmax, _), kep_svgp = (build(settings, dataset) for settings in networks.values())
-    network, pair = softmax.network.to(device).eval(), [module.to(device) for module in kep_svgp]
-    x, _ = batch_of(networks["softmax"], dataset, device=device)
+    network = models["softmax"][0].network.eval()
     cases = {
         "softmax, deterministic": torch.no_grad()(lambda: network(x)),
-        "KEP-SVGP, 10 samples": lambda: predict(*pair, x, num_samples=10),
+        "KEP-SVGP, 10 samples": lambda: predict(*models["KEP-SVGP"], x, num_samples=10),
     }
     yield measure("prediction of a batch", cases, rounds=rounds, device=device)
 

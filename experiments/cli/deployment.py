@@ -1,21 +1,20 @@
 """``probattn predict`` and ``export``: a trained model answers, and goes to other programs and other people."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, Sets, fail, say, show_metrics, writable
+from probattn.experiments.cli.terminal import COUNT, Sets, fail, say, show_metrics
 
 if TYPE_CHECKING:
     from probattn.experiments.sharing.pipeline import Pipeline
 
-INPUTS = "Images and folders; texts: files with a text a line, .csv, .tsv or .jsonl, - for stdin; tables: .csv, …"
+INPUTS = "Images and folders; texts: files with a text a line, .csv, .tsv or .jsonl; rows: .csv, .tsv or .jsonl."
 COLUMN = "Column of the texts in .csv, .tsv and .jsonl files; default that of training."
-OUT = "File .csv or .jsonl to write, with all probabilities; - prints .jsonl."
-Out = Annotated[Path | None, typer.Option(callback=writable, dir_okay=False, metavar="FILE", help=OUT)]
+OUT = "CSV file of the answers, with all probabilities, in place of a table."
 Measure = Literal["entropy", "mutual_information", "confidence", "std"]
-TARGET = "Folder to share (no suffix), or a file .pt2 for a PyTorch program."
+TARGET = "Folder to share, or a file .pt2 for a PyTorch program."
 SAMPLES = "Samples in a program; 0: one pass at the posterior mean; default: as predict."
 # Largest number of inputs that the error names.
 MAX_FAILURES = 20
@@ -26,7 +25,7 @@ def predict(
     inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT...", help=INPUTS)] = None,
     text: Annotated[list[str] | None, typer.Option(help="A text itself; may be given several times.")] = None,
     column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.csv", help=OUT)] = None,
     sort: Annotated[Measure | None, typer.Option(help="Sort from the most to the least uncertain.")] = None,
     sets: Sets = "plain",
     num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default: of the run.")] = None,
@@ -39,30 +38,28 @@ def predict(
     """
     import pandas as pd
 
-    from probattn.experiments.reporting.tables import Table
-    from probattn.experiments.sharing.answers import sort_answers, to_csv, to_jsonl
+    from probattn.experiments.reporting.tables import plain_table
+    from probattn.experiments.sharing.answers import sort_answers, to_csv
     from probattn.experiments.sharing.inputs import read_inputs
     from probattn.experiments.sharing.pipeline import Pipeline
-    from probattn.inference.io.files import write_bytes
 
-    formats = {".jsonl": to_jsonl, ".csv": to_csv}
-    if out is not None and str(out) != "-" and out.suffix not in formats:
-        raise ValueError(f"{out}: answers are written as .csv or .jsonl; choose another --out")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
     pipeline, answers = Pipeline.from_pretrained(run), pd.DataFrame()
     read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
         options = {"by_class": sets == "by-class", "num_samples": num_samples}
-        answers = pipeline.answers(list(read.values.values()), names=list(read.values), **options)
+        answers = pipeline.answers(list(read.values.values()), **options)
+        answers.insert(0, "input", list(read.values))
         answers = answers if sort is None else sort_answers(answers, sort)
-    if str(out) == "-":
-        print(to_jsonl(answers, read.failures), end="")
-    elif out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(out, formats[out.suffix](answers, read.failures).encode())
+    if out is not None:
+        out.write_text(to_csv(answers, read.failures), encoding="utf-8")
         say(f"{out}: {len(answers)} answers")
     elif len(answers):
-        frame = answers.drop(columns="probs", errors="ignore").map(_cell)
-        show_metrics(Table(frame.rename(columns=lambda name: name.replace("_", " "))))
+        frame = answers.drop(columns="probs", errors="ignore")
+        if "set" in frame:
+            frame["set"] = [", ".join(names) or "none" for names in frame["set"]]
+        show_metrics(plain_table((name.replace("_", " ") for name in frame), frame.itertuples(index=False)))
         say(_legend(pipeline))
     if read.failures:
         names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
@@ -72,7 +69,7 @@ def predict(
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
-    out: Annotated[Path, typer.Option(callback=writable, help=TARGET)],
+    out: Annotated[Path, typer.Option(help=TARGET)],
     push_to_hub: Annotated[str | None, typer.Option(metavar="USER/NAME", help="Also upload the folder.")] = None,
     num_samples: Annotated[int | None, typer.Option(min=0, max=COUNT["max"], help=SAMPLES)] = None,
     sets: Sets = "plain",
@@ -88,7 +85,7 @@ def export(
     from probattn.inference import upload_pretrained
 
     pipeline = Pipeline.from_pretrained(run)
-    if out.suffix:
+    if out.suffix == ".pt2":
         if push_to_hub is not None:
             raise ValueError(f"a folder is uploaded, and {out} is a file: leave its suffix or --push-to-hub out")
         about = export_program(pipeline, out, num_samples=num_samples, by_class=sets == "by-class")
@@ -111,9 +108,3 @@ def _legend(pipeline: "Pipeline") -> str:
         return f"{meaning}\nno prediction sets: `probattn evaluate RUN` fits them"
     meaning += f"\nset: holds the true class with probability {level}, for inputs like the validation data"
     return f"{meaning}\naccepted: of these answers at most {100 * fit.max_risk:g} % are expected to be wrong"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return ", ".join(value) or "none" if isinstance(value, list) else str(value)

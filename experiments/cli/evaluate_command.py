@@ -11,14 +11,6 @@ SHARE = {"min": 0.001, "max": 0.999}
 METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl or, e.g., laplace+temperature."
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them, each once."""
-    return tuple(dict.fromkeys(map(int, text.split(","))))
-
-
-Severities = Annotated[tuple, typer.Option(parser=numbers, metavar="N,…", help="Severities of the corruptions.")]
-
-
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them.")],
     data: Data = None,
@@ -26,16 +18,14 @@ def evaluate(
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
-    corruptions: Annotated[
-        str, typer.Option(help="standard (15), all (CIFAR-C's 19) or comma-separated names.")
-    ] = "standard",
-    severities: Severities = "1,2,3,4,5",
+    corruptions: Annotated[list[str] | None, typer.Option(help="all (CIFAR-C's 19) or names; default 15.")] = None,
+    severities: Annotated[list[int] | None, typer.Option(help="Severity of --shift; default 1 to 5.")] = None,
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
-    from probattn.experiments.data.images.corruptions import ALL, STANDARD
+    from probattn.experiments.data.images.corruptions import ALL, SEVERITIES, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import report
     from probattn.experiments.reporting.tables import comparison_table
@@ -43,9 +33,9 @@ def evaluate(
     from probattn.experiments.studies.compare import comparisons
 
     options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
-    names = {"standard": STANDARD, "all": ALL}.get(corruptions) or tuple(split_words([corruptions]))
-    options |= {"shift": shift, "corruptions": names, "severities": severities}
-    options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
+    names = ALL if corruptions == ["all"] else split_words(corruptions) or STANDARD
+    options |= {"shift": shift, "corruptions": names, "severities": severities or SEVERITIES}
+    options |= {"level": level, "max_risk": max_risk, "say": say}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
         for title, table in comparisons(done.scores).items():
@@ -53,7 +43,7 @@ def evaluate(
             show_metrics(comparison_table(table))
         part = report.section(done.result)
         say("\nConclusion", style="bold")
-        say("\n".join(part.content["conclusion"]))
+        say("\n".join(part["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")

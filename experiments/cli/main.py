@@ -18,14 +18,14 @@ COMMANDS = (
     *(deployment.predict, deployment.export, study_command.study, study_command.compare, study_command.demo),
     *(reproduce.reproduce, checks.bench, checks.check_gp, checks.check_gpu),
 )
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+HELP = "Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program."
+app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
     app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
 def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program."""
     if version:
         typer.echo(f"probattn {importlib.metadata.version('probattn')}")
         raise typer.Exit

@@ -1,7 +1,7 @@
 """``probattn reproduce``: tables and figures of the papers."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.table import Column, Table
@@ -12,8 +12,7 @@ from probattn.experiments.cli.terminal import say
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Table or figure, such as cgp/table-1.")]
 Presets = Annotated[list[str] | None, typer.Argument(help="Presets of the models to train; default all of them.")]
 List = Annotated[bool, typer.Option("--list", help="List the tables and figures.")]
-Scale = Annotated[Literal["full", "cpu"], typer.Option(help="cpu: reduced, and not compared with the paper.")]
-SEEDS = {"min": 1, "max": terminal.MAX_RUNS, "help": "Runs of each model; default the paper's number, 2 for cpu."}
+SEEDS = {"min": 1, "max": terminal.MAX_RUNS, "help": "Runs of each model; default the paper's number."}
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")]
 
 
@@ -21,7 +20,6 @@ def reproduce(
     name: Name = None,
     presets: Presets = None,
     list_: List = False,
-    scale: Scale = "full",
     seeds: Annotated[int | None, typer.Option(**SEEDS)] = None,
     set_: terminal.SettingChanges = None,
     out: terminal.OutFolder = Path("runs/reproduce"),
@@ -38,14 +36,15 @@ def reproduce(
     if list_ or name is None:
         _show_entries()
         return
-    options = {"only": presets or (), "is_reduced": scale == "cpu", "changes": set_ or ()}
-    plan = reproduction.plan(name, out=out, seeds=seeds, data=data, **options)
+    options = {"only": presets or (), "seeds": seeds, "data": data, "changes": set_ or ()}
+    plan = reproduction.plan(name, out=out, **options)
     say(plan.title, style="bold")
     for jobs in plan.jobs.values():
         say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
     if dry_run:
         return
-    cells = paper_comparison.results(plan.cells, reproduction.run(plan, workers=workers, say=say))
+    reproduction.run(plan, workers=workers, say=say)
+    cells = paper_comparison.results(plan)
     for block, table in paper_comparison.tables(cells).items():
         say(f"\n{block}", style="bold")
         terminal.show_metrics(table)

@@ -11,6 +11,7 @@ from probattn.experiments.cli.terminal import COUNT, say, split_words
 
 Epochs = Annotated[int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")]
 Layers = Annotated[str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")]
+DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp"  # without variants of KEP-SVGP's objective
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 
 
@@ -43,14 +44,13 @@ def study(
     out: terminal.OutFolder = Path("runs/study"),
 ) -> None:
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
-    from probattn.experiments.evaluation.methods import check
-    from probattn.experiments.studies.study import plan, run_study
+    from probattn.experiments.studies.study import check, plan, run_study
 
     by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
-    by, chosen = by and check(by), split_words(layers and [layers])
-    jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=chosen, data=data)
+    variants = split_words(layers and [layers])
+    jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data)
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
-    run_study(jobs, workers=workers, say=say, by=by, shift=shift, ood=sets)
+    run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
     compare([job.folder for job in jobs], out)
 
 
@@ -61,23 +61,20 @@ def demo(
     workers: terminal.Workers = terminal.CORES,
 ) -> None:
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
-    from probattn.experiments.config import presets
+    from probattn.experiments.evaluation.evaluate import evaluate
     from probattn.experiments.reporting import report
-    from probattn.experiments.runs import train
     from probattn.experiments.studies import study
 
     options = {"num_samples": 5, "shift": True, "severities": (3,)}
-    planned = study.plan(presets.digits(layers), seeds=1, epochs=epochs, out=out)
+    names = [f"digits/{layer}" for layer in split_words([DIGITS if layers == "all" else layers])]
+    planned = study.plan(names, seeds=1, epochs=epochs, out=out)
     jobs = [replace(job, options=options) for job in planned]
     say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
-    for job in jobs:
-        train.check(job.settings, job.folder, resume=True)
-    longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)  # slow layers have a warm start
-    done = {job.folder: result for job, result in study.run_jobs(longest_first, workers=workers, say=say)}
-    results = [done[job.folder] for job in jobs]
+    study.run_study(jobs, workers=workers, say=say)
+    results = [evaluate(job.folder, **options).result for job in jobs]
     sections = list(map(report.section, results))
     for section in sections:
-        say(f"{section.result.name}: {section.content['conclusion'][-1]}")
+        say(f"{section['result'].name}: {section['conclusion'][-1]}")
     terminal.show_metrics(report.summary_table(results))
     terminal.show_metrics(report.shift_table(results))
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")

@@ -1,7 +1,6 @@
-"""Input and output of the command: shared options, places that can be written, messages and tables."""
+"""Input and output of the command: options that several commands have, messages and tables."""
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -22,30 +21,10 @@ COUNT, SEED = {"min": 1, "max": 2**31 - 1}, {"min": 0, "max": 2**63 - 1}
 MAX_WORD = 24
 # Maximum number of runs of a preset.
 MAX_RUNS = 10_000
-
-
-def writable(path: Path | None) -> Path | None:
-    """Check that the file or folder ``--out`` can be written, or else the nearest folder above it that exists.
-
-    Raises:
-        ValueError: it cannot, which would otherwise be known after hours of work.
-    """
-    place = path.parent if path is not None and path.is_file() else path
-    try:
-        str(path).encode()  # half a surrogate pair stands for a byte that is not UTF-8
-        while place is not None and not os.path.lexists(place):
-            place = place.parent
-        tempfile.TemporaryFile(dir=place).close()
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", "its name is not valid UTF-8")
-        raise ValueError(f"cannot write to {path} ({reason}); choose another with --out") from error
-    return path
-
-
 DATA = "Existing folder of the data sets, or your own data; default those of the run."
 Data = Annotated[Path | None, typer.Option(exists=True, help=DATA)]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
-OutFolder = Annotated[Path, typer.Option(callback=writable, file_okay=False, help="Folder of the results.")]
+OutFolder = Annotated[Path, typer.Option(file_okay=False, help="Folder of the results.")]
 Workers = Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")]
 SETS = "Conformal sets with the level on average, or in every class, which suits rare classes."
 Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
@@ -74,7 +53,7 @@ def show_table(table: Table) -> None:
 
 def show_metrics(table: Any) -> None:
     """Print a table of :mod:`~probattn.experiments.reporting.tables`."""
-    from probattn.experiments.reporting.table_formats import terminal
+    from probattn.experiments.reporting.tables import terminal
 
     show_table(terminal(table))
 

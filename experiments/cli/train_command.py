@@ -22,7 +22,6 @@ NOTE = """\
 Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then B.
 `probattn presets NAME` lists the settings of one; the first six are for your own data, see docs/your-own-data.md."""
 YAML = "Print the settings as a file for `probattn train --config`."
-Out = Annotated[Path | None, typer.Option(callback=terminal.writable, help="Folder; default runs/PRESET.")]
 
 
 def train(
@@ -31,7 +30,7 @@ def train(
     layer: Annotated[str | None, typer.Option(metavar="NAME", help=LAYER)] = None,
     epochs: Annotated[int | None, typer.Option(**COUNT, help=EPOCHS)] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help=CONFIG)] = None,
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder; default runs/PRESET.")] = None,
     set_: terminal.SettingChanges = None,
     resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
 ) -> None:
@@ -39,7 +38,6 @@ def train(
     from probattn.experiments.config.data import OwnDataSettings
     from probattn.experiments.config.presets import with_layer
     from probattn.experiments.runs import train as runs
-    from probattn.inference.io import checkpoint
 
     name, settings, is_started = _base(preset, config, out=out, resume=resume)
     settings, changes, root = settings if layer is None else with_layer(settings, layer), [*(set_ or ())], None
@@ -55,12 +53,7 @@ def train(
     elif epochs is not None:
         settings = settings.with_total_epochs(epochs)
     folder = out or Path("runs") / name
-    last, done = folder / "last.pt", 0
-    if resume and last.exists():
-        done = checkpoint.read(last)["extra"]["epoch"]  # refuses a damaged file before anything is written
     history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
-    if len(history.epochs) == done:
-        say(f"{folder} was finished already, after {done} epochs; nothing to do")
     if history.best_value is None:
         fail("no epoch had a valid value to compare: choose another with --set train.monitor=METRIC")
     best = f"best epoch {history.best_epoch} of {len(history.epochs)}"
@@ -104,12 +97,11 @@ def presets(
 
 
 def _list_presets(known: "dict[str, Settings]") -> None:
-    table = Table(Column("preset", no_wrap=True), "depth × width, heads", "layer", "in blocks", "epochs")
+    table = Table(Column("preset", no_wrap=True), "network", "layer", "in blocks", "epochs")
     for name, settings in known.items():
-        network, layer, start = settings.network, settings.layer, settings.warm_start
-        shape = "pretrained" if network.kind == "encoder" else f"{network.depth} × {network.dim}, {network.heads}"
+        layer, start = settings.layer, settings.warm_start
         epochs = f"{start.epochs} + {settings.train.epochs}" if start else f"{settings.train.epochs}"
-        table.add_row(name, shape, layer.name, f"last {layer.last}" if layer.last else "all", epochs)
+        table.add_row(name, settings.network.kind, layer.name, f"last {layer.last}" if layer.last else "all", epochs)
     show_table(table)
     say(NOTE)
 

@@ -1,19 +1,15 @@
 """Settings of the data set: one that is known by name, a user's own data, or a function that loads them."""
 
-import functools
 from collections.abc import Callable
-from dataclasses import field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
-from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.schema import find_object, settings_class
-from probattn.experiments.config.validation import CONFIG, Count, Seed
+from probattn.experiments.config.validation import Count, Seed, setting
 from probattn.experiments.data.images import known_sets
-from probattn.experiments.data.own import hugging_face_sets as hub
 from probattn.experiments.data.own import images, rows
 from probattn.experiments.data.tables import table_dataset
 from probattn.experiments.data.text import text_dataset
@@ -29,7 +25,6 @@ def _absolute(path: str) -> str:
 
 # Type of the file or folder of a user's data, or the name of a Hugging Face data set.
 DataPath = Annotated[str, AfterValidator(_absolute)]
-setting = partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
 
 
 @setting()
@@ -43,7 +38,7 @@ class DataSettings:
         seed: seed of the split into training, validation and test part.
     """
 
-    reader: ClassVar[Callable[..., Any] | None] = None
+    constructor: ClassVar[Callable[..., Any] | None] = None
     name: str
     batch_size: Count
     limit: Count | None = None
@@ -87,25 +82,25 @@ class OwnTableSettings(OwnDataSettings):
     """
 
     likelihood: str = "gaussian"
-    likelihood_options: dict[str, float] = field(default_factory=dict)
+    likelihood_options: dict[str, float] = Field(default_factory=dict)
 
 
 # Names of the data sets of the papers.
 KNOWN = (*known_sets.NAMES, *text_dataset.NAMES)
-# Of each kind of a user's own data: base of the settings, reader, and the functions whose options are settings.
+# Of each kind of a user's own data: base of the settings, reader, and other functions whose options are settings.
 READERS: dict[str, tuple[Any, ...]] = {
     "image-folder": (OwnImageSettings, images.read, images.labelled_images),
-    "image-hf": (OwnImageSettings, hub.read_images, hub.read_images, images.labelled_images),
+    "image-hf": (OwnImageSettings, images.read_hub_images, images.labelled_images),
     "text-csv": (OwnDataSettings, partial(rows.read_texts, kind="csv"), rows.read_parts, rows.text_parts),
     "text-jsonl": (OwnDataSettings, partial(rows.read_texts, kind="jsonl"), rows.text_parts),
-    "text-hf": (OwnDataSettings, hub.read_texts, hub.read_texts, rows.text_parts),
-    "table-csv": (OwnTableSettings, table_dataset.read, table_dataset.read),
+    "text-hf": (OwnDataSettings, rows.read_hub_texts, rows.text_parts),
+    "table-csv": (OwnTableSettings, table_dataset.read),
 }
 # Parameters of these functions that are no settings.
-GIVEN = ("path", "source", "parts", "given", "read", "kind")
+GIVEN = ("path", "source", "parts", "given", "kind")
 
 
-@functools.cache
+@cache
 def data_class(name: str) -> type[DataSettings]:
     """Return the class of the settings of a data set; all but those of its bases are options of its reader.
 
@@ -118,10 +113,7 @@ def data_class(name: str) -> type[DataSettings]:
     if name in KNOWN:
         return DataSettings
     if name in READERS:
-        base, reader, *described = READERS[name]
-        derived = settings_class(name, base, *described, leave_out=GIVEN, defaults={"name": name})
-    else:
-        reader = find_object("data set", name, (*KNOWN, *READERS))
-        derived = settings_class(name, DataSettings, reader, defaults={"name": name})
-    derived.reader = reader
-    return derived
+        base, *readers = READERS[name]
+        return settings_class(name, base, *readers, leave_out=GIVEN, name=name)
+    reader = find_object("data set", name, (*KNOWN, *READERS))
+    return settings_class(name, DataSettings, reader, name=name)

@@ -1,19 +1,22 @@
-"""Settings of attention layers, this library's and others'; their options are those of the constructors."""
+"""Settings of networks and of their attention layers, also others'; their options are those of the constructors."""
 
-import functools
 import inspect
-from dataclasses import dataclass
+from functools import cache, partial
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
 from probattn import families
 from probattn.attention.base import LayerFactory
+from probattn.experiments.config.data import DataPath
 from probattn.experiments.config.schema import find_object, options_of, settings_class
+from probattn.experiments.config.validation import Count, setting
 from probattn.experiments.config.yaml_files import packaged
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting()
 class Layer:
     """Settings of one layer; all but these are options of its constructor.
 
@@ -23,7 +26,7 @@ class Layer:
             all blocks.
         guide: family of the guide of its latent variables.
         guide_scale: initial standard deviation of the guide, relative to the prior's.
-        init_loc: initial means of the guide, as a multiple of a draw from the prior; None is the family's default.
+        init_loc: initial means of the guide, as a multiple of a draw from the prior.
         fixed_tokens: give the constructor the number of tokens where it is fixed, if it has a parameter ``tokens``.
     """
 
@@ -32,31 +35,28 @@ class Layer:
     last: Annotated[int, Field(ge=0)] | None = None
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
     guide_scale: PositiveFloat = 0.1
-    init_loc: float | None = None
+    init_loc: float = 1.0
     fixed_tokens: bool = True
 
     @property
     def family(self) -> families.Family:
         """Family of the guide with its initial values."""
-        family = families.FAMILIES[self.guide]
-        initial = {"init_scale": self.guide_scale, "init_loc": self.init_loc}
-        takes = inspect.signature(family).parameters
-        given = {name: value for name, value in initial.items() if name in takes and value is not None}
-        return functools.partial(family, **given)
+        scale = {} if self.guide == "delta" else {"init_scale": self.guide_scale}  # a point mass has none
+        return partial(families.FAMILIES[self.guide], init_loc=self.init_loc, **scale)
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
         options = options_of(self.constructor, self)
         if self.fixed_tokens and "tokens" in inspect.signature(self.constructor).parameters:
             options["tokens"] = tokens
-        return functools.partial(self.constructor, **options)
+        return partial(self.constructor, **options)
 
 
 # Names of the layers of this library, which ``layers.yaml`` describes.
 KNOWN = tuple(packaged("layers"))
 
 
-@functools.cache
+@cache
 def layer_class(name: str) -> type[Layer]:
     """Return the class of a layer's settings.
 
@@ -68,7 +68,47 @@ def layer_class(name: str) -> type[Layer]:
     """
     about = packaged("layers").get(name, {})
     constructor = find_object("layer", about.get("class", name), KNOWN)
-    options = {"leave_out": ("dim", "heads", "tokens"), "defaults": {"name": name} | about.get("options", {})}
-    derived = settings_class(constructor.__name__, Layer, constructor, **options)
-    derived.constructor = constructor
-    return derived
+    options = {"leave_out": ("dim", "heads", "tokens"), "name": name} | about.get("options", {})
+    return settings_class(constructor.__name__, Layer, constructor, **options)
+
+
+@setting()
+class Network:
+    """Settings of a network.
+
+    Args:
+        kind: what the network is for: images, texts, texts with a pretrained encoder, or tables.
+    """
+
+    kind: Literal["vit", "text", "encoder", "tabular"]
+
+
+@setting()
+class EncoderNetwork(Network):
+    """Settings of a pretrained encoder of texts that is trained further.
+
+    Args:
+        encoder: name or folder of a Hugging Face encoder.
+        max_length: number of tokens that are read of each text.
+    """
+
+    encoder: DataPath | None = None
+    max_length: Count = 128
+
+
+# Parameters that are no settings, because the data set or the layer decides.
+FROM_DATA = ("classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "texts")
+FROM_LAYER = ("attention", "last")
+_settings = partial(settings_class, leave_out=(*FROM_DATA, *FROM_LAYER))
+# Settings of each network by its kind.
+NETWORKS = {
+    "vit": _settings("ViTSettings", Network, ViT, kind="vit"),
+    "text": _settings("TextSettings", Network, TextTransformer, WordTokenizer.fit, kind="text", max_length=512),
+    "encoder": _settings("EncoderSettings", EncoderNetwork, PretrainedClassifier, kind="encoder"),
+    "tabular": _settings("TabularSettings", Network, TabularTransformer, kind="tabular"),
+}
+
+
+def network_class(kind: str) -> type[Network]:
+    """Return the class of a network's settings; of an unknown kind the one that refuses it."""
+    return NETWORKS.get(kind, Network)

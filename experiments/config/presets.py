@@ -10,8 +10,6 @@ from probattn.experiments.config.yaml_files import packaged
 GUIDE_LR = 0.03
 # Files of presets, in the order in which they are listed.
 GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
-# Variants of other presets on digits (the pairs: KEP-SVGP paper, Table 5); ``--layers all`` leaves them out.
-ABLATIONS = ("digits/sgpa-tempered", "digits/kep-svgp-ee", "digits/kep-svgp-rr")
 
 
 def _build() -> dict[str, Settings]:
@@ -37,21 +35,6 @@ def preset(name: str) -> Settings:
     return PRESETS[name]
 
 
-def digits(layers: str) -> list[str]:
-    """Return the names of the digits presets of some layers.
-
-    Args:
-        layers: comma-separated layers, such as ``"softmax,cgp"``, or ``"all"``: each layer once, without ablations.
-
-    Raises:
-        SettingsError: an unknown layer.
-    """
-    names = [f"digits/{layer.strip()}" for layer in layers.split(",")]
-    if layers == "all":
-        names = [name for name in PRESETS if name.startswith("digits/") and name not in ABLATIONS]
-    return [name for name in dict.fromkeys(names) if preset(name)]
-
-
 def with_layer(settings: Settings, name: str) -> Settings:
     """Return settings with another layer for the same total of epochs; ``layers.yaml`` has what the layer needs.
 
@@ -70,11 +53,7 @@ def with_layer(settings: Settings, name: str) -> Settings:
     if kind == "encoder":
         layer["last"] = 0 if name == "softmax" else 1
     start = 0 if is_text else round(about.get("start", 0) * total)
-    start = 0 if start == total else start
     train = {"guide_lr": about.get("guide_lr", GUIDE_LR), "alpha_start": about.get("alpha_start", 1.0)}
     train |= {"alpha_end": 1.0, "epochs": total - start}
-    if settings.train.warmup_epochs >= total - start:
-        train["warmup_epochs"] = 0.0
     warm_start = {"epochs": start} | about.get("warm_start", {}) if start else None
-    changes = {"layer": layer, "train": train, "warm_start": warm_start}
-    return replace(settings, warm_start=None).merged(changes)
+    return replace(settings, warm_start=None).merged({"layer": layer, "train": train, "warm_start": warm_start})

@@ -4,15 +4,13 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic.dataclasses import dataclass
-
-from probattn.experiments.config.validation import CONFIG, Count, SettingsError, unknown
+from probattn.experiments.config.validation import Count, SettingsError, setting, unknown
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
 GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
@@ -46,19 +44,16 @@ def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
 
 
 def settings_class(
-    name: str,
-    base: type,
-    *constructors: Callable[..., Any],
-    leave_out: Collection[str] = (),
-    defaults: Mapping[str, Any] | None = None,
+    title: str, base: type, /, *constructors: Callable[..., Any], leave_out: Collection[str] = (), **defaults: Any
 ) -> type:
     """Return a frozen data class with the options of constructors, of which later ones may repeat a name.
 
     An option without a default is required; if it is an integer, it is a size of at least 1. Options that no file of
-    settings can hold, such as modules, keep the constructor's default.
+    settings can hold, such as modules, keep the default. Attributes of the class are the first constructor,
+    ``constructor``, and the texts of its options, ``meanings``.
 
     Args:
-        name: name of the class.
+        title: name of the class.
         base: data class whose fields come first.
         constructors: classes or functions.
         leave_out: parameters that are no settings.
@@ -81,12 +76,13 @@ def settings_class(
                 annotations[parameter.name] = Count if annotation is int and default is empty else annotation
                 values |= {} if default is empty else {parameter.name: default}
             elif default is empty:
-                raise SettingsError(f"{name}: {parameter.name} has no default, and settings cannot hold its type")
-    values |= defaults or {}
+                raise SettingsError(f"{title}: {parameter.name} has no default, and settings cannot hold its type")
+    values |= defaults
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
-    content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts | meanings(base)}
-    return dataclass(type(name, (base,), content), frozen=True, kw_only=True, config=CONFIG)
+    about = {"constructor": constructors[0], "meanings": texts | meanings(base), "__doc__": base.__doc__}
+    content = {"__annotations__": annotations, **values, **about}
+    return setting()(type(title, (base,), content))
 
 
 def options_of(constructor: Callable[..., Any], settings: Any) -> dict[str, Any]:

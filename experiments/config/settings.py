@@ -5,14 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from probattn import KernelAttention
-from probattn.experiments.config.data import DataSettings, data_class, setting
-from probattn.experiments.config.layers import Layer, layer_class
-from probattn.experiments.config.networks import Network, network_class
+from probattn.experiments.config.data import DataSettings, data_class
+from probattn.experiments.config.layers import Layer, Network, layer_class, network_class
 from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
-from probattn.experiments.config.validation import Count, SettingsError, unknown, validation_error
+from probattn.experiments.config.validation import Count, SettingsError, setting, unknown, validation_error
 from probattn.experiments.config.yaml_files import from_text
 from probattn.inference import TrainOptions
 
@@ -35,7 +34,7 @@ class TrainSettings(TrainOptions):
         return TrainOptions(**options_of(TrainOptions, self))
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting()
 class _Start:
     """Warm start.
 
@@ -70,8 +69,6 @@ class Settings:
     warm_start: Any = None
 
     def __post_init__(self) -> None:
-        if self.warm_start is not None and self.layer.name == "softmax":
-            raise SettingsError("softmax attention cannot start from kernel attention; set warm_start=none")
         is_regression = getattr(self.data, "task", "classes") == "regression"
         if is_regression and self.train.class_weights is not None:
             raise SettingsError("train.class_weights are for classes, and data.task is regression")
@@ -99,14 +96,11 @@ class Settings:
     def with_total_epochs(self, epochs: int) -> "Settings":
         """Return these settings with a total number of epochs; phases, warm-up and annealing are scaled in proportion.
 
-        Raises:
-            SettingsError: fewer epochs than phases.
+        A single epoch has no warm start.
         """
-        phases = 2 if self.warm_start else 1
-        if epochs < phases:
-            raise SettingsError(f"{phases} phases need at least {phases} epochs, got {epochs}")
-        first = min(max(round(epochs * (1 - self.train.epochs / self.epochs)), phases - 1), epochs - 1)
-        start = replace(self.warm_start, epochs=first) if self.warm_start else None
+        share = 1 - self.train.epochs / self.epochs
+        first = min(max(round(epochs * share), 1), epochs - 1) if self.warm_start else 0
+        start = replace(self.warm_start, epochs=first) if first else None
         return replace(self, train=_scaled(self.train, epochs - first), warm_start=start)
 
     def first_phase(self) -> "Settings":
@@ -193,9 +187,8 @@ def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
         if name not in names:
             raise unknown("setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING)
     current = {} if value is None or (part == "layer" and type(value) is not kind) else vars(value)
-    content = {name: current[name] for name in names if name in current}
     try:
-        return TypeAdapter(kind).validate_python(content | changes)
+        return kind(**{name: current[name] for name in names if name in current} | changes)
     except ValidationError as error:
         raise validation_error(part, error) from error
 

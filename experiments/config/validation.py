@@ -1,16 +1,17 @@
 """Types of settings, and their validation by pydantic with errors of one readable line."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any
 
-from PIL import ImageColor
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from probattn.experiments.data.errors import unknown_name
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
-# Configuration of the settings' classes: no unknown keys, finite numbers.
-CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+# Decorator of the classes of settings: no unknown keys, finite numbers.
+setting = partial(dataclass, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 
 # Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch.
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
@@ -23,18 +24,10 @@ def _columns(names: Any) -> Any:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
 
-def _colour(name: str) -> str:
-    """Return the name of a colour that Pillow knows; raise ValueError for others."""
-    ImageColor.getrgb(name)
-    return name
-
-
 # Type of what separates the columns of a file.
 Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
 # Type of names of columns, as a list or with commas between them.
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
-# Type of a colour, such as ``white`` or ``#rrggbb``.
-Colour = Annotated[str, AfterValidator(_colour)]
 
 
 class SettingsError(ValueError):

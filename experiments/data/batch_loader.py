@@ -25,14 +25,12 @@ class BatchLoader:
         shuffle: draw a new order in each epoch.
         generator: CPU generator, whose state a resumed run needs; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
+        by_length: has no effect on rows and images, which are equally long.
 
     Attributes:
         num_data: number of examples.
         batch_size, shuffle, generator, device: as given.
         order: positions in the data of the examples of an epoch that is not shuffled ``(num_data,)``.
-
-    Raises:
-        ValueError: there are no examples.
     """
 
     def __init__(
@@ -44,9 +42,8 @@ class BatchLoader:
         shuffle: bool = False,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        by_length: bool = False,
     ) -> None:
-        if not len(labels):
-            raise ValueError("there are no examples, and so no batches")
         self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
         self.generator = torch.Generator() if generator is None else generator
         self.device, self.order = torch.device(device), torch.arange(len(labels))

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,11 @@ import torch
 from torch import Generator, Tensor
 
 from probattn.experiments.data.batch_loader import BatchLoader
-from probattn.experiments.data.preprocessing import PREPROCESSING, write_json
+from probattn.experiments.data.errors import DatasetError
+from probattn.inference.io.files import write_bytes
+
+Root = str | os.PathLike[str] | None  # folder of all data sets
+PREPROCESSING = "preprocessing.json"  # in a run's folder
 
 
 class Part:
@@ -64,15 +69,40 @@ def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     return order[(rank.double() / sizes[classes]).argsort(stable=True)]
 
 
-def subsample(train: Part, valid: Part, *, limit: int, num_classes: int, generator: Generator) -> tuple[Part, ...]:
-    """Keep at most ``limit`` training examples and the same fraction of the validation part, stratified by class.
+def divide_known(
+    whole: Part, *test: Part, sizes: Sequence[int], num_classes: int, seed: int, limit: int | None
+) -> tuple[Part, ...]:
+    """Return the training, validation and test part of a known data set, stratified by class.
 
-    At least ``num_classes`` validation examples are kept, if there are as many. A smaller limit keeps a subset of what
-    a larger limit keeps.
+    Args:
+        whole: the examples that are divided.
+        test: the test part, if it has one of its own.
+        sizes: numbers of examples of the parts other than the training part, taken from ``whole``.
+        num_classes: number of classes.
+        seed: seed of the division only.
+        limit: keep at most this many training examples and the same fraction of the validation part, but at least
+            ``num_classes`` if there are as many; the test part keeps its size. A smaller limit keeps a subset of what a
+            larger limit keeps.
     """
-    sizes = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
-    pairs = zip((train, valid), sizes, strict=True)
-    return tuple(part.split(min(size, len(part)), generator=generator)[0] for part, size in pairs)
+    generator = Generator().manual_seed(seed)
+    train, valid, *drawn = whole.split(len(whole) - sum(sizes), *sizes, generator=generator)
+    if limit is not None:
+        limits = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
+        pairs = zip((train, valid), limits, strict=True)
+        train, valid = (part.split(min(size, len(part)), generator=generator)[0] for part, size in pairs)
+    return train, valid, *drawn, *test
+
+
+def data_root(root: Root) -> Path:
+    """Return the root folder of the data sets: ``root``, else ``$PROBATTN_DATA``, else ``data``.
+
+    Raises:
+        DatasetError: it is a file.
+    """
+    folder = Path(root or os.environ.get("PROBATTN_DATA") or "data").expanduser()
+    if folder.is_file():
+        raise DatasetError(f"{folder} is a file; --data is the folder of the data sets for this preset")
+    return folder
 
 
 def digest(*values: Any) -> str:
@@ -98,6 +128,9 @@ class Dataset:
         classes: names, in the order of the labels; empty for regression.
         train, valid, test: disjoint parts.
         domains: test sets of other domains, by name.
+
+    Raises:
+        DatasetError: a part is empty, or all labels of the training part are the same.
     """
 
     name: str
@@ -106,6 +139,11 @@ class Dataset:
     valid: Any
     test: Any
     domains: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        labels = self.train.labels
+        if not all(map(len, (labels, self.valid, self.test))) or (len(labels) > 1 and (labels == labels[0]).all()):
+            raise DatasetError(f"{self.name}: a part has no examples, or the training part one label only: add others")
 
     def training(self, **options: Any) -> BatchLoader:
         """Return the loader of training batches, in random order; options of the loader."""
@@ -117,10 +155,32 @@ class Dataset:
         return next(iter(self.batches(self.train.select(chosen), batch_size=number)))
 
     def save_preprocessing(self, folder: Path) -> None:
-        """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
+        """Write ``preprocessing.json`` into a run's folder, atomically, unless it is there already.
+
+        The JSON object holds what turns new inputs into those of the network, and the names of the classes.
+
+        =========  ===============================================================================================
+        ``kind``   keys besides ``classes``
+        =========  ===============================================================================================
+        images     ``shape`` (C, H, W), ``mean`` and ``std`` per channel of pixels in 0..1
+        texts      ``tokens`` (see ``to_json`` of the tokenizer of words and of the encoders)
+        table      ``columns`` (see :class:`~probattn.experiments.data.tables.encoding.TableEncoding`),
+                   ``label_column``, and ``label_mean`` and ``label_std`` of the training labels
+        =========  ===============================================================================================
+        """
         if not (folder / PREPROCESSING).exists():
-            write_json(folder / PREPROCESSING, {"classes": self.classes, **self.preprocessing()})
+            content = json.dumps({"classes": self.classes, **self.preprocessing()}, indent=2)
+            write_bytes(folder / PREPROCESSING, f"{content}\n".encode(), tag="part")
 
     def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: this one, unless it has saved more."""
         return self
+
+
+def read_preprocessing(folder: Path) -> dict[str, Any]:
+    """Return the preprocessing of the run in a folder; raise DatasetError if it is missing or damaged."""
+    path = folder / PREPROCESSING
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise DatasetError(f"{path} is missing or damaged ({error}); restore it, or resume the run") from error

@@ -9,13 +9,11 @@ from typing import Any, Self
 from pydantic import BaseModel
 from torch import Tensor
 
-from probattn.experiments.evaluation.example_intervals import share_interval
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
 from probattn.inference.io.files import write_bytes
 from probattn.inference.methods.temperature import fit_temperature, scale
-from probattn.inference.metrics import regression
 from probattn.inference.prediction.predictor import FewExamplesWarning
 
 CALIBRATION = "calibration.json"
@@ -62,18 +60,19 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
         Warns:
             FewExamplesWarning: the validation examples are few for the level.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"the level of sets and intervals must lie between 0 and 1, got {level}")
         origin |= {"level": level, "max_risk": max_risk}
         if valid.probs is None:
             return cls(**origin, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item())
         temperature = fit_temperature(valid)
         scaled = scale(valid, temperature)
+        with warnings.catch_warnings():  # of each class: the report says how few examples it has
+            warnings.simplefilter("ignore", FewExamplesWarning)
+            class_quantiles = ByClass(alpha=1 - level).fit_prediction(scaled).quantile.tolist()
         return cls(
             **origin,
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
-            class_quantiles=_class_quantiles(scaled, alpha=1 - level),
+            class_quantiles=tuple(class_quantiles),
             confidence=RiskThreshold(target=max_risk).fit_prediction(scaled).confidence,
         )
 
@@ -105,27 +104,19 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
 
         Returns:
             For classes ``abstention`` (count of the accepted answers, their share and risk, its exact 95 % interval),
-            ``plain sets`` and ``by-class sets`` (coverage and mean size); for numbers ``predicted intervals`` and
-            ``conformal intervals`` (coverage and mean width).
+            ``plain sets`` and ``by-class sets`` (coverage and mean size). For numbers ``conformal intervals`` (coverage
+            and mean width).
         """
         labels = test.labels
         if test.probs is None:
-            ends = {"predicted": regression.interval(test, self.level), "conformal": self.intervals(test)}
-            return {
-                f"{kind} intervals": _means(
-                    coverage=(low <= labels) & (labels <= high), width=(high - low).clamp(min=0)
-                )
-                for kind, (low, high) in ends.items()
-            }
+            low, high = self.intervals(test)
+            inside = (low <= labels) & (labels <= high)
+            return {"conformal intervals": _means(coverage=inside, width=(high - low).clamp(min=0))}
         probs = self.apply(test).probs
-        accepted = self.accepts(probs)
-        count, wrong = int(accepted.sum()), int((accepted & (probs.argmax(1) != labels)).sum())
-        abstention = {"accepted": count, "coverage": count / len(labels)}
-        if count:
-            low, high = share_interval(wrong, count)
-            abstention |= {"risk": wrong / count, "low": low, "high": high}
+        threshold = RiskThreshold(target=self.max_risk)
+        threshold.confidence, threshold.fitted = self.confidence, True
         sets = {"plain sets": self.sets(probs), "by-class sets": self.sets(probs, by_class=True)}
-        return {"abstention": abstention} | {
+        return {"abstention": threshold.evaluate(probs, labels)} | {
             kind: _means(coverage=_covered(members, labels), size=members.sum(1)) for kind, members in sets.items()
         }
 
@@ -167,10 +158,3 @@ def _covered(sets: Tensor, labels: Tensor) -> Tensor:
 
 def _means(**values: Tensor) -> dict[str, float]:
     return {key: value.double().mean().item() for key, value in values.items()}
-
-
-def _class_quantiles(valid: Prediction, *, alpha: float) -> tuple[float, ...]:
-    """Return q̂ of each class; how few examples a class has is in the report, not a warning for each."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewExamplesWarning)
-        return tuple(ByClass(alpha=alpha).fit_prediction(valid).quantile.tolist())

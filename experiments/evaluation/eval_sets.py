@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Dataset, Part, digest
@@ -13,16 +13,14 @@ from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, c
 from probattn.experiments.data.images.image_datasets import ImageDataset
 
 
-@dataclass(frozen=True)
-class TestSet:
-    """A test set: functions that load or generate its examples, and return a digest that changes with them.
+class TestSet(NamedTuple):
+    """A test set: a function that loads or generates its examples, and a digest that changes with them.
 
-    ``source`` describes where corrupted images are from.
+    The digest of corrupted images begins with where they are from.
     """
 
     load: Callable[[], Part]
-    digest: Callable[[], str]
-    source: str = ""
+    digest: str
 
 
 def eval_sets(
@@ -47,7 +45,7 @@ def eval_sets(
 
     Raises:
         SettingsError: ``shift`` or ``ood`` for data that are no images; two OOD sets of one name.
-        ValueError: an unknown corruption, severity or OOD set, or the data set itself.
+        ValueError: an unknown corruption, severity or OOD set.
         DatasetError: images that are missing or damaged.
     """
     sets = {"valid": _loaded(dataset.valid), "test": _loaded(dataset.test)}
@@ -58,18 +56,17 @@ def eval_sets(
         options = {"root": root, "corruptions": corruptions, "severities": severities}
         source, images = corrupted_sets(dataset.name, dataset.test, **options)
         for name, level in itertools.product(corruptions, severities):
-            content = dataset.test.digest, source, name, level
-            sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), partial(digest, *content), source)
+            content = f"{source}: {digest(dataset.test.digest, name, level)}"
+            sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), content)
     for name in ood:
         for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
             channels, size = dataset.test.images.shape[1:3]
-            form = {"size": size, "channels": channels, "in_distribution": dataset.name}
             key = f"ood/{Path(part).resolve().name}"
             if key in sets:
                 raise SettingsError(f"two OOD sets are called {key.removeprefix('ood/')}: rename a folder")
-            sets[key] = _loaded(ood_datasets.load(part, root=root, **form))
+            sets[key] = _loaded(ood_datasets.load(part, root=root, size=size, channels=channels))
     return sets
 
 
 def _loaded(part: Part) -> TestSet:
-    return TestSet(lambda: part, lambda: part.digest)
+    return TestSet(lambda: part, part.digest)

@@ -3,33 +3,22 @@
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from probattn.experiments.evaluation import methods
+from probattn.experiments.evaluation import evaluated_run, methods
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
-from probattn.experiments.evaluation.evaluated_run import (
-    EVALUATION,
-    SCORES,
-    load_prediction,
-    prediction_file,
-    run_stamp,
-    save_prediction,
-)
 from probattn.experiments.evaluation.run_result import RunResult, run_result
-from probattn.experiments.evaluation.scores import score, to_frame
-from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction
 from probattn.inference.io.files import locked, write_bytes
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """Result of an evaluation: content of a report on the posterior predictive, and scores of all methods."""
 
     result: RunResult
@@ -69,28 +58,24 @@ def evaluate(
         DatasetError: data that are missing or damaged.
     """
     names = methods.check(by)
-    read_record(folder)  # raises before a folder without a run gets a lock
     with locked(folder):
         run = open_run(folder, root=root)
         sets = eval_sets(run.dataset, root=root, **tests)
         draws = {"num_samples": num_samples or run.settings.train.num_samples, "seed": seed}
-        stamp = run_stamp(folder) | draws
+        stamp = evaluated_run.run_stamp(folder) | draws
         predicted = predict_sets(run, sets, names, stamp=stamp, say=say)
-        posterior, scores = predicted[methods.POSTERIOR], {name: score(by_set) for name, by_set in predicted.items()}
-        origin = {"weights": run.weights, **draws}
-        calibration = Calibration.fit(posterior["valid"], level=level, max_risk=max_risk, **origin)
-        source = next((part.source for part in sets.values() if part.source), "")
-        result = run_result(run, posterior, scores[methods.POSTERIOR], calibration=calibration, shift_source=source)
+        scores = {name: evaluated_run.score(by_set) for name, by_set in predicted.items()}
+        posterior, options = predicted[methods.POSTERIOR], {"level": level, "max_risk": max_risk, **draws}
+        calibration = Calibration.fit(posterior["valid"], weights=run.weights, **options)
+        result = run_result(run, posterior, scores[methods.POSTERIOR], calibration)
         scores[methods.POSTERIOR] |= {f"class/{name}": row for name, row in result.by_class.items()}
-        frame = to_frame(scores, run=result.name, seed=run.settings.train.seed or 0)
+        frame = evaluated_run.to_frame(scores, run=result.name, seed=run.settings.train.seed or 0)
         calibration.save(folder)
-        write_bytes(folder / SCORES, frame.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace"))
-        content = {name: getattr(result, name) for name in ("decisions", "variants", "unfinished", "shift_source")} | {
-            "stamp": stamp,
-            "data": {name: part.digest() for name, part in sets.items()},
-            "posterior": [asdict(site) for site in result.posterior],
-        }
-        write_bytes(folder / EVALUATION, json.dumps(content, indent=2).encode())
+        text = frame.to_csv(index=False, lineterminator="\n")
+        write_bytes(folder / evaluated_run.SCORES, text.encode(errors="backslashreplace"))
+        content = {name: getattr(result, name) for name in ("decisions", "variants", "posterior")}
+        content |= {"stamp": stamp, "data": {name: part.digest for name, part in sets.items()}}
+        write_bytes(folder / evaluated_run.EVALUATION, json.dumps(content, indent=2, default=asdict).encode())
     return Evaluation(result, frame)
 
 
@@ -116,14 +101,14 @@ def predict_sets(
     fitted = functools.cache(lambda method: methods.fit(run, method, **draws))
     predicted: dict[str, dict[str, Prediction]] = {method: {} for method in names}
     for number, (name, part) in enumerate(sets.items(), 1):
-        of_set, forward = {**stamp, "data": part.digest()}, None
+        of_set, forward = {**stamp, "data": part.digest}, None
         for method in names:
-            file = prediction_file(run.folder, method, name)
-            prediction = load_prediction(file, stamp=of_set)
+            file = evaluated_run.prediction_file(run.folder, method, name)
+            prediction = evaluated_run.load_prediction(file, stamp=of_set)
             if prediction is None:
                 forward = forward or methods.Forward(run, part.load(), **draws)
                 prediction = fitted(method)(forward)
-                save_prediction(file, prediction, stamp=of_set)
+                evaluated_run.save_prediction(file, prediction, stamp=of_set)
             predicted[method][name] = prediction
         say(f"{run.folder}: {number} of {len(sets)} test sets predicted")
     return predicted

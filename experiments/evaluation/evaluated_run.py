@@ -1,4 +1,9 @@
-"""Evaluated runs in their folders: scores and predictions, refused if a run has changed, or two cannot be compared."""
+"""Scores and predictions of evaluated runs, refused if a run has changed, or if two cannot be compared.
+
+Scores are pandas frames in the wide form, a row for each run, seed, method and test set: ``run, seed, method, set, n``,
+then metrics, unscaled. Sets are ``test``, ``domain/NAME``, ``class/NAME``, ``shift/CORRUPTION/SEVERITY`` and
+``ood/NAME``; the metrics of the latter are ``DETECTOR_METRIC``.
+"""
 
 import hashlib
 import json
@@ -11,34 +16,31 @@ import pandas as pd
 import pyro.distributions as dist
 import torch
 
-from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, read_record
-from probattn.inference import Prediction
+from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
+from probattn.inference import Prediction, metrics
 from probattn.inference.io.files import read_archive, write_archive
+from probattn.inference.metrics import ood
 from probattn.inference.prediction.mixture import innermost, values
 from probattn.inference.prediction.result import PER_EXAMPLE
 
 EVALUATION, SCORES = "evaluation.json", "scores.csv"
+KEYS = ["run", "seed", "method", "set", "n"]
 LAWS = {"Normal": ("loc", "scale"), "StudentT": ("df", "loc", "scale")}
 """Likelihoods of numbers whose parameters are stored; predictions with others are made anew each time."""
 
 
-@dataclass(frozen=True, eq=False)
-class EvaluatedRun:
-    """A run with its scores.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EvaluatedRun(RunRecord):
+    """The record of a run with its scores.
 
     Args:
         folder: the run's folder.
-        name: name of its preset.
-        settings: of the run.
         scores: of all methods, in the wide form.
         content: of ``evaluation.json``.
     """
 
     folder: Path
-    name: str
-    settings: Settings
     scores: pd.DataFrame
     content: dict[str, Any]
 
@@ -74,7 +76,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
         raise SettingsError(f"{folder} was not evaluated: {advice}") from error
     if not run_stamp(folder).items() <= content.get("stamp", {}).items():
         raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
-    return EvaluatedRun(folder, record.name, record.settings, scores, content)
+    return EvaluatedRun(**vars(record), folder=folder, scores=scores, content=content)
 
 
 def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
@@ -125,7 +127,41 @@ def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, A
         if law not in LAWS:
             return
         laws[law] = {name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS[law]}
-    tensors = {name: getattr(prediction, name) for name in PER_EXAMPLE}
-    fields = {name: value if value is None else value.cpu() for name, value in tensors.items()}
+    fields = {name: value.cpu() for name in PER_EXAMPLE if (value := getattr(prediction, name)) is not None}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_archive(file, {"stamp": dict(stamp), "laws": laws, "fields": fields}, tag="part")
+
+
+def score(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
+    """Return the number of examples ``n`` and the metrics of one method's predictions, by test set.
+
+    Args:
+        predictions: by test set; those on ``valid`` are what detectors of OOD inputs are fitted on.
+    """
+    scores: dict[str, dict[str, Any]] = {}
+    for name in (name for name in predictions if name != "valid"):
+        prediction = predictions[name]
+        if name.startswith("ood/"):
+            detectors = ood.evaluate(predictions["test"], prediction, fitted_on=predictions["valid"])
+            values = {f"{key}_{metric}": value for key, row in detectors.items() for metric, value in row.items()}
+        else:
+            values = metrics.evaluate(prediction)
+        scores[name] = {"n": len(prediction)} | values
+    return scores
+
+
+def to_frame(scores: Mapping[str, Mapping[str, Mapping[str, Any]]], *, run: str, seed: int) -> pd.DataFrame:
+    """Return the scores of a run, by method and test set, in the wide form."""
+    pairs = ((method, name, row) for method, by_set in scores.items() for name, row in by_set.items())
+    return pd.DataFrame({"run": run, "seed": seed, "method": method, "set": name, **row} for method, name, row in pairs)
+
+
+def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return what belongs to the test sets of a kind, such as ``domain``, by the rest of their names."""
+    return {name.removeprefix(f"{kind}/"): part for name, part in scores.items() if name.startswith(f"{kind}/")}
+
+
+def mean_shift(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean of each metric over all corruptions and severities, by run, seed and method, as set ``shift``."""
+    shifted = frame[frame["set"].str.startswith("shift/")].drop(columns=["set"])
+    return shifted.groupby(["run", "seed", "method"], sort=False).mean().reset_index().assign(set="shift")

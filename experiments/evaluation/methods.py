@@ -56,6 +56,7 @@ METHODS = {
     "sv-dkl": Method("SV-DKL", SVDKL),
     "anchored": Method("anchored readout", _AnchoredReadout, parts=("train", "valid")),
 }
+NAMES = (*METHODS, *(f"{name}+temperature" for name in ("mc-dropout", "laplace", "sv-dkl")))
 
 
 class Forward:
@@ -87,16 +88,13 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
     """Return names of methods without repetitions, the posterior predictive first.
 
     Raises:
-        SettingsError: a part of a name is unknown or in the wrong place.
+        SettingsError: an unknown name.
         MissingExtraError: a method needs a library that is not installed.
     """
     for name in names:
-        first, *rest = name.split("+")
-        if strange := [part for part in (first, *rest) if part not in METHODS]:
-            raise unknown("method", strange[0], METHODS, listing=f"known: {', '.join(METHODS)}")
-        if rest not in ([], ["temperature"]) or rest == [first]:
-            raise SettingsError(f"{name!r}: only temperature can follow a +, on top of another method")
-        if first == "laplace" and find_spec("laplace") is None:
+        if name not in NAMES:
+            raise unknown("method", name, NAMES, listing=f"known: {', '.join(NAMES)}")
+        if name.startswith("laplace") and find_spec("laplace") is None:
             raise MissingExtraError("the method laplace needs laplace-torch: pip install 'probattn[laplace]'")
     return tuple(dict.fromkeys((POSTERIOR, *names)))
 

@@ -76,8 +76,7 @@ def format_number(value: object) -> str:
 
 def best_of(values: Mapping[Any, float], metric: MetricDisplay) -> frozenset:
     """Return the names whose displayed value is best; none if fewer than two are finite, or if all are equal."""
-    texts = {name: format_value(value, metric.scale) for name, value in values.items() if math.isfinite(value)}
-    numbers = {name: float(text) for name, text in texts.items()}
+    numbers = {name: float(format_value(value, metric.scale)) for name, value in values.items() if math.isfinite(value)}
     if len(set(numbers.values())) < 2:
         return frozenset()
     best = (max if metric.higher_is_better else min)(numbers.values())

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from pyro import poutine
@@ -10,7 +9,7 @@ from pyro import poutine
 from probattn.draws import at_mean
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.scores import nested
+from probattn.experiments.evaluation.evaluated_run import nested
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction, attention_spectra, metrics, posterior_summary, predict, token_similarity
@@ -31,7 +30,7 @@ class RunResult:
     ``metrics.evaluate`` returns them. A part that the run lacks is an empty container, and the report says so.
     """
 
-    name: str  # with the epochs of a training that was stopped early
+    name: str
     command: str
     settings: dict[str, object]
     metrics: dict[str, float]
@@ -45,21 +44,14 @@ class RunResult:
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[str, float]] = field(default_factory=dict)  # CORRUPTION/SEVERITY → metrics
-    shift_source: str = ""  # where the corrupted images are from
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
     by_class: dict[str, dict[str, float]] = field(default_factory=dict)  # class → n, accuracy, coverage of both sets
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
-    unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
 
 
 def run_result(
-    run: TrainedRun,
-    predictions: Mapping[str, Prediction],
-    scores: Mapping[str, Mapping[str, Any]],
-    *,
-    calibration: Calibration,
-    shift_source: str,
+    run: TrainedRun, predictions: Mapping[str, Prediction], scores: Mapping[str, dict], calibration: Calibration
 ) -> RunResult:
     """Gather the result of a run.
 
@@ -67,7 +59,6 @@ def run_result(
         run: the run.
         predictions, scores: of the posterior predictive, by test set.
         calibration: of the run, with number and seed of the posterior samples.
-        shift_source: where corrupted images are from.
     """
     data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
     records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
@@ -75,12 +66,12 @@ def run_result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
-    unfinished = _unfinished(run, epochs)
-    done = {"best epoch": run.best_epoch, "num_samples": calibration.num_samples, **run.environment}
+    settings = run.settings.flat() | {"epochs done": len(epochs) or "unknown", "best epoch": run.best_epoch}
+    settings |= {"num_samples": calibration.num_samples, **run.environment}
     return RunResult(
-        name=f"{run.name} ({unfinished})" if unfinished else run.name,
+        name=run.name,
         command=train_command(run.name, run.settings),
-        settings=run.settings.flat() | done,
+        settings=settings,
         metrics={key: value for key, value in scores["test"].items() if key != "n"},
         steps=steps,
         epochs=epochs,
@@ -92,21 +83,11 @@ def run_result(
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
         shift=nested(scores, "shift"),
-        shift_source=shift_source,
         decisions=calibration.evaluate(test),
         by_class=calibration.by_class(test, classes) if classes else {},
         domains=nested(scores, "domain"),
         ood=nested(predictions, "ood"),
-        unfinished=unfinished,
     )
-
-
-def _unfinished(run: TrainedRun, epochs: list[dict]) -> str:
-    """Return the epochs of a training that was stopped, such as "30 of 40 epochs"; empty if it has ended."""
-    options = run.settings.train
-    last = max((record["epoch"] for record in epochs), default=options.epochs)
-    ended = last >= options.epochs or (options.patience and last - run.best_epoch >= options.patience)
-    return "" if ended else f"{last} of {options.epochs} epochs"
 
 
 def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples: int) -> dict[str, dict[str, float]]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.stats import t
 
 from probattn.experiments.evaluation.metric_display import COLUMNS, MetricDisplay, best_of, displays
 
@@ -108,17 +108,14 @@ def compare(
         note: sentences below the table.
 
     Raises:
-        ValueError: nothing to compare, or an unknown baseline.
+        ValueError: no row has any of the metrics.
+        KeyError: an unknown baseline.
     """
-    if metrics is None:
-        known = {key for seeds in scores.values() for run in seeds.values() for key in run}
-        metrics = {key: metric for key, metric in displays(known).items() if key in known}
+    known = {key for seeds in scores.values() for run in seeds.values() for key in run}
+    metrics = metrics or {key: metric for key, metric in displays(known).items() if key in known}
     if not metrics:
         raise ValueError(f"no row has any of {', '.join(COLUMNS)}: name the columns with metrics=")
     baselines, resampled = dict(baselines or {}), resampled or {}
-    for row, baseline in baselines.items():
-        if row not in scores or baseline not in scores or row == baseline:
-            raise ValueError(f"row {row!r} cannot have baseline {baseline!r}: the rows are {', '.join(scores)}")
     groups = {name: tuple(rows) for name, rows in (groups or {"": scores}).items()}
     cells = {row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics} for row in scores}
     return Comparison(dict(metrics), groups, baselines, cells, note)
@@ -126,7 +123,8 @@ def compare(
 
 def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled) -> Cell:
     ours, theirs = (
-        {seed: float(run[key]) for seed, run in scores.get(name, {}).items() if key in run} for name in (row, baseline)
+        {seed: float(run[key]) for seed, run in runs.items() if key in run}
+        for runs in (scores[row], scores[baseline] if baseline else {})
     )
     cell = Cell(tuple(ours.values()), *_mean_and_std(np.array([*ours.values()])))
     pairs = np.array([(ours[seed], theirs[seed]) for seed in ours if seed in theirs]).reshape(-1, 2)
@@ -137,8 +135,7 @@ def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resam
     if len(pairs) == 1 and all(key in resampled.get(name, {}) for name in (row, baseline)):
         low, high = np.nanquantile(resampled[row][key] - resampled[baseline][key], TAILS).tolist()
     elif spread is not None and spread > 1e-12 * np.abs(pairs).max():  # not equal but for rounding
-        half = float(stdtrit(len(pairs) - 1, TAILS[1])) * spread / math.sqrt(len(pairs))
-        low, high = difference - half, difference + half
+        low, high = map(float, t.interval(CONFIDENCE, len(pairs) - 1, difference, spread / math.sqrt(len(pairs))))
     interval = {"low": low, "high": high} if low < high else {}
     return replace(cell, difference=difference, **interval)
 

@@ -3,8 +3,8 @@
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from probattn.experiments.evaluation.metric_display import MetricDisplay, heading
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
+from probattn.experiments.evaluation.metric_display import heading
+from probattn.experiments.evaluation.seed_statistics import Comparison
 from probattn.experiments.plots import style
 
 COLUMNS = 4
@@ -18,34 +18,32 @@ def differences(comparison: Comparison) -> Figure | None:
     """Draw the difference of each row from its baseline and its interval; None without an interval.
 
     A row is blue where it is better by an interval that excludes 0, orange where it is worse, grey and hollow
-    otherwise. A metric without any interval is left out.
+    otherwise. A difference without an interval has no mark, and a metric without any is left out.
     """
-    rows, cells = [row for row in comparison.rows if row in comparison.baselines], comparison.cells
-    metrics = {
-        key: metric
-        for key, metric in comparison.metrics.items()
-        if any(cells[row][key].low is not None for row in rows)
-    }
-    if not metrics:
+    rows = {row: comparison.cells[row] for row in comparison.rows if row in comparison.baselines}
+    keys = [key for key in comparison.metrics if any(cells[key].low is not None for cells in rows.values())]
+    if not keys:
         return None
     names = [style.wrapped(row, 44) for row in rows]
     height = 0.8 + 0.16 * len(names) + 0.13 * sum(name.count("\n") + 1 for name in names)
     longest = max(len(line) for name in names for line in name.split("\n"))
-    width = 1.9 + 0.068 * longest / min(COLUMNS, len(metrics))
-    figure, axes = style.panels(len(metrics), width=width, height=height, columns=COLUMNS, sharey=True)
+    width = 1.9 + 0.068 * longest / min(COLUMNS, len(keys))
+    figure, axes = style.panels(len(keys), width=width, height=height, columns=COLUMNS, sharey=True)
     for look in (BETTER, WORSE, OPEN):  # for the legend, in this order
         axes[0].plot([], [], **look)
-    for ax, (key, metric) in zip(axes, metrics.items(), strict=True):
+    for ax, key in zip(axes, keys, strict=True):
+        metric = comparison.metrics[key]
         ax.axvline(0, color=style.INK, lw=0.8, zorder=1)
         ax.grid(axis="y", color=style.PALE, lw=0.4)
         ax.xaxis.set_major_locator(MaxNLocator(4))
         ax.set_title(heading(metric), **style.TITLE)
-        shown = [(place, cells[row][key]) for place, row in enumerate(rows) if cells[row][key].difference is not None]
-        for place, cell in shown:
-            look = _look(cell, metric)
+        for place, cell in enumerate(cells[key] for cells in rows.values()):
+            if cell.low is None:
+                continue
+            is_better = (cell.difference > 0) == metric.higher_is_better
+            look = OPEN if not cell.significant else BETTER if is_better else WORSE
             ax.plot([metric.scale * cell.difference], [place], **look, zorder=4)
-            if cell.low is not None:
-                ax.plot([metric.scale * cell.low, metric.scale * cell.high], [place, place], color=look["color"])
+            ax.plot([metric.scale * cell.low, metric.scale * cell.high], [place, place], color=look["color"])
     axes[0].set_yticks(range(len(rows)), names)
     axes[0].set_ylim(len(rows) - 0.3, -0.7)
     baselines = {comparison.baselines[row] for row in rows}
@@ -54,9 +52,3 @@ def differences(comparison: Comparison) -> Figure | None:
     figure.suptitle(note, x=0.01, ha="left", **style.LABEL)
     style.legend(figure)
     return figure
-
-
-def _look(cell: Cell, metric: MetricDisplay) -> dict[str, str]:
-    if not cell.significant:
-        return OPEN
-    return BETTER if (cell.difference > 0) == metric.higher_is_better else WORSE

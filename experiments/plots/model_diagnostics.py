@@ -33,11 +33,7 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
     figure, axes = style.panels(len(panels), width=style.WIDTH / 3, height=1.8)
     for ax, (x, series) in zip(axes, panels, strict=True):
         smooth = series.rolling(max(1, len(series) // WINDOWS), center=True, min_periods=1).mean()
-        ax.plot(
-            smooth, color=style.BLUE if x == "step" else style.GREEN, marker="" if len(series) > WINDOWS else "o", ms=3
-        )
-        if series.name != "lr" and series.min() > 0 and series.max() > 100 * series.min():
-            ax.set_yscale("log")
+        ax.plot(smooth, color=style.BLUE, marker="" if len(series) > WINDOWS else "o", ms=3)
         style.whole_numbers(ax.xaxis)
         ax.set_title(style.wrapped(series.name.replace("valid/", "validation "), 40), **style.TITLE)
         ax.set(xlabel=x)
@@ -50,17 +46,17 @@ def spectrum(models: Mapping[str, Mapping[str, Spectrum]]) -> Figure | None:
     Heads of zeros are left out. A dashed line is at 95 %.
 
     Args:
-        models: name → layer → spectrum. Of one model all layers share a panel, of several each layer has one.
+        models: name → layer → spectrum.
     """
-    panels: dict[str, dict[str, np.ndarray]] = {}
+    lines: dict[str, np.ndarray] = {}
     for name, spectra in models.items():
         for layer, part in spectra.items():
             values = part.values.detach().cpu().double().numpy()
             values = values[values.sum(-1) > 0]
-            title, line = (layer, name) if len(models) > 1 else ("", layer)
             if len(values):
-                panels.setdefault(title, {})[line] = (values.cumsum(-1) / values.sum(-1, keepdims=True)).mean(0)
-    return _curves(panels, level=0.95, xlabel="component", ylabel="share of the singular values")
+                line = f"{layer}, {name}" if len(models) > 1 else layer
+                lines[line] = (values.cumsum(-1) / values.sum(-1, keepdims=True)).mean(0)
+    return _curves(lines, level=0.95, xlabel="component", ylabel="share of the singular values")
 
 
 def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
@@ -70,26 +66,20 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
         runs: name → layer → mean cosine, in order of depth.
     """
     lines = {name: np.array([*layers.values()]) for name, layers in runs.items() if layers}
-    return _curves({"": lines} if lines else {}, xlabel="attention layer", ylabel="mean cosine between tokens")
+    return _curves(lines, xlabel="attention layer", ylabel="mean cosine between tokens")
 
 
-def _curves(
-    panels: Mapping[str, Mapping[str, np.ndarray]], *, level: float | None = None, **labels: str
-) -> Figure | None:
-    """Draw a panel for each title, with each row against 1, 2, …, and a dashed line at a level; None without a row."""
-    names = list(dict.fromkeys(name for rows in panels.values() for name in rows))
-    if not names:
+def _curves(lines: Mapping[str, np.ndarray], *, level: float | None = None, **labels: str) -> Figure | None:
+    """Draw lines against 1, 2, …, and a dashed one at a level; None without a line."""
+    if not lines:
         return None
-    figure, axes = style.panels(len(panels), width=4.6 if len(panels) == 1 else style.WIDTH / 3, height=2.8)
-    for ax, (title, rows) in zip(axes, panels.items(), strict=True):
-        for name, row in rows.items():
-            number = names.index(name)
-            look = {"color": style.line_colour(number), "ls": DASHES[number // len(style.LINES) % len(DASHES)]}
-            ax.plot(range(1, len(row) + 1), row, marker="o", ms=2, label=style.wrapped(name, 45), **look)
-        if level is not None:
-            ax.axhline(level, color=style.INK, lw=1, ls="--", label=f"{100 * level:g} %")
-        ax.set_title(style.wrapped(title), **style.TITLE)
-        ax.set(ylim=(min(0.0, ax.get_ylim()[0]), 1.02), **labels)
-        style.whole_numbers(ax.xaxis)
-    style.legend(figure, columns=2 if len(panels) == 1 else 4)
+    figure, (ax,) = style.panels(width=4.6, height=2.8)
+    for number, (name, line) in enumerate(lines.items()):
+        look = {"color": style.line_colour(number), "ls": DASHES[number // len(style.LINES) % len(DASHES)]}
+        ax.plot(range(1, len(line) + 1), line, marker="o", ms=2, label=style.wrapped(name, 45), **look)
+    if level is not None:
+        ax.axhline(level, color=style.INK, lw=1, ls="--", label=f"{100 * level:g} %")
+    ax.set(ylim=(min(0.0, ax.get_ylim()[0]), 1.02), **labels)
+    style.whole_numbers(ax.xaxis)
+    style.legend(figure, columns=2)
     return figure

@@ -28,8 +28,7 @@ def reliability(prediction: Prediction) -> Figure:
     full, bins, count = np.unique(bins, return_inverse=True, return_counts=True)
     accuracy, mean = (np.bincount(bins, weights=values) / count for values in (right, confidence))
     middle, width = (full + 0.5) / BINS, 0.94 / BINS
-    sizes = {"height_ratios": (3, 1), "sharex": True}
-    figure, (top, below) = style.panels(2, columns=1, width=4.6, height=1.75, **sizes)
+    figure, (top, below) = style.panels(2, columns=1, width=4.6, height=1.75, height_ratios=(3, 1), sharex=True)
     top.bar(middle, accuracy, width, color=style.SKY, label="accuracy")
     look = {"facecolor": "none", "edgecolor": style.ORANGE, "hatch": "////", "lw": 1}
     top.bar(middle, mean - accuracy, width, bottom=accuracy, label="gap to confidence", **look)
@@ -76,8 +75,7 @@ def confusion(counts: pd.DataFrame) -> Figure:
         share = matrix[row, column] / matrix[row].sum()
         colour = style.BLUE if row == column else style.ORANGE
         ax.bar(column, 1, 1, bottom=row - 0.5, color=colour, alpha=0.08 + 0.5 * share, lw=0)
-        look = {"fontsize": style.SMALL, "color": style.INK, "ha": "center", "va": "center"}
-        ax.text(column, row, f"{matrix[row, column]}", **look)
+        ax.text(column, row, str(matrix[row, column]), fontsize=style.SMALL, color=style.INK, ha="center", va="center")
     names = [style.wrapped(name, 24).partition("\n")[0] for name in counts]
     ax.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 4 * max(count, 6) / count else 0)
     ax.set_yticks(range(count), names)
@@ -95,11 +93,11 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
     figure, axes = style.panels(len(ood_sets), width=3.2, height=2.1, sharey=True)
     right = test.probs.argmax(-1) == test.labels
     for ax, (name, unknown) in zip(axes, ood_sets.items(), strict=True):
-        groups = {"OOD": unknown.confidence, "right": test.confidence[right], "wrong": test.confidence[~right]}
-        for (group, values), colour in zip(groups.items(), (style.PURPLE, style.BLUE, style.ORANGE), strict=True):
-            shares = np.full(len(values), 1 / max(len(values), 1))
-            look = {"histtype": "step", "lw": 1.6, "color": colour, "label": group}
-            ax.hist(values.double().cpu().clamp(max=1).numpy(), np.linspace(0, 1, 21), weights=shares, **look)
+        groups = (unknown.confidence, test.confidence[right], test.confidence[~right])
+        shares = [np.full(len(values), 1 / max(len(values), 1)) for values in groups]
+        look = {"color": (style.PURPLE, style.BLUE, style.ORANGE), "label": ("OOD", "right", "wrong"), "lw": 1.6}
+        values = [values.clamp(max=1).tolist() for values in groups]
+        ax.hist(values, np.linspace(0, 1, 21), weights=shares, histtype="step", **look)
         auroc = ood.detection_metrics(-test.confidence, -unknown.confidence)["auroc"]
         ax.set_title(f"{style.wrapped(name, 26)}: AUROC {100 * auroc:.1f}\u00a0%", **style.TITLE)
         ax.set(xlim=(0, 1), xlabel="confidence")
@@ -112,7 +110,7 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
 def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | None:
     """Draw a box of every run's accuracy over the severities of each corruption (KEP-SVGP paper, Fig. 2).
 
-    Boxes are quartiles, whiskers reach to the smallest and the largest value; a line is the run's mean.
+    Boxes are quartiles, and whiskers reach to the smallest and the largest value.
 
     Args:
         runs: name → ``CORRUPTION/SEVERITY`` → metrics, unscaled.
@@ -120,12 +118,10 @@ def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | Non
     Returns:
         The figure, or None without runs on corrupted images.
     """
-    rows = [
-        (label, *name.split("/"), row["accuracy"]) for label, shifted in runs.items() for name, row in shifted.items()
-    ]
+    rows = [(run, name.split("/")[0], row["accuracy"]) for run, shift in runs.items() for name, row in shift.items()]
     if not rows:
         return None
-    frame = pd.DataFrame(rows, columns=["run", "corruption", "severity", "value"])
+    frame = pd.DataFrame(rows, columns=["run", "corruption", "value"])
     frame["value"] *= ACCURACY.scale
     names, groups = list(frame["corruption"].unique()), frame.groupby("run", sort=False)
     figure, (ax,) = style.panels(width=style.WIDTH, height=2.6)
@@ -137,13 +133,10 @@ def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | Non
         ink, fill = {"color": style.INK, "lw": 0.8}, {"facecolor": colour, "edgecolor": colour}
         look = {"showcaps": False, "medianprops": ink, "whiskerprops": ink, "boxprops": fill, "patch_artist": True}
         ax.boxplot(list(values), positions=places, widths=0.8 * width, whis=(0, 100), manage_ticks=False, **look)
-        ax.axhline(part["value"].mean(), color=colour, lw=0.8, ls="--", zorder=0)
         ax.plot([], [], color=colour, lw=5, label=style.wrapped(label, 40))
     ax.set_xticks(range(len(names)), [style.wrapped(name.replace("_", " "), 12) for name in names])
     ax.tick_params(axis="x", rotation=45 if len(names) > 8 else 0, length=0)
     ax.set(xlim=(-0.5, len(names) - 0.5), ylabel=heading(ACCURACY))
-    severities = ", ".join(sorted(frame["severity"].unique()))
-    ax.set_title(f"severities {severities}; dashed: the mean of all", **style.TITLE)
     style.legend(figure, columns=4)
     return figure
 

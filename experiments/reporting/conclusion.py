@@ -1,20 +1,46 @@
-"""Conclusion of one run in sentences: accuracy, where it is wrong, trust in its confidence, abstention, posterior."""
+"""What a run's answers say: statistics by class, and a conclusion in sentences."""
 
 import math
 
 import numpy as np
+import pandas as pd
 import torch
+from sklearn.metrics import confusion_matrix
 from torch import Tensor
 
+from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.example_intervals import metric_intervals, share_interval
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.reporting.class_statistics import by_class
 from probattn.experiments.reporting.html import render
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
 
 RESAMPLES = 200
 """Labels drawn from the predictions, for the calibration error that chance alone makes."""
+
+
+def confusion(result: RunResult) -> pd.DataFrame:
+    """Return the number of test examples of each true class (row) by answer (column)."""
+    names = list(map(displayable, result.classes))  # pandas refuses surrogates
+    matrix = confusion_matrix(result.test.labels, result.test.predicted, labels=range(len(names)))
+    return pd.DataFrame(matrix, index=names, columns=names)
+
+
+def by_class(result: RunResult) -> pd.DataFrame:
+    """Return the statistics of each class, the worst class first, and classes without a test example last.
+
+    Columns are ``class, examples, right, accuracy``, the most frequent wrong answer ``taken_for`` and its count
+    ``mistakes``, and the coverage of both kinds of sets.
+    """
+    counts = confusion(result).to_numpy()
+    wrong = counts * (1 - np.eye(len(counts), dtype=int))
+    names = np.array(list(map(displayable, result.classes)), dtype=object)
+    frame = pd.DataFrame({"class": names, "examples": counts.sum(1), "right": counts.diagonal()})
+    frame["accuracy"] = frame["right"] / frame["examples"]
+    frame["taken_for"], frame["mistakes"] = names[wrong.argmax(1)], wrong.max(1)
+    for key in ("coverage", "coverage_by_class"):
+        frame[key] = [result.by_class.get(name, {}).get(key, math.nan) for name in result.classes]
+    return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
 
 
 def conclusion(result: RunResult) -> list[str]:

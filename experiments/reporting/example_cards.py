@@ -30,11 +30,10 @@ def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
     else:
         wrong = test.confidence.where(test.predicted != test.labels, -1)
         orders = {"The most confident errors": wrong, "The most uncertain answers": test.entropy}
+    first = {name: values.sort(descending=True, stable=True) for name, values in orders.items()}
     return {
-        name: [
-            _card(result, n) for n in values.argsort(descending=True, stable=True)[:COUNT].tolist() if values[n] >= 0
-        ]
-        for name, values in orders.items()
+        name: [_card(result, n) for n in indices[values >= 0][:COUNT].tolist()]
+        for name, (values, indices) in first.items()
     }
 
 
@@ -48,8 +47,8 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
         certainty = f"{100 * float(test.confidence):.1f} %"
     picture = _picture(result.data.images[number]) if isinstance(result.data, Images) else ""
     text = textwrap.shorten(result.data.texts[number], 160, placeholder=" …") if isinstance(result.data, Texts) else ""
-    values = {"true": true, "answer": answer, "certainty": certainty, "is_right": true == answer}
-    return {"number": number, "picture": picture, "text": text, **values}
+    shown = {"true": true, "answer": answer, "certainty": certainty, "is_right": true == answer}
+    return {"number": number, "picture": picture, "text": text} | shown
 
 
 def _picture(pixels: Tensor) -> str:

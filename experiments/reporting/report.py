@@ -1,7 +1,7 @@
 """Report of evaluated runs: a self-contained HTML page with a conclusion in words, and figures as SVG."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.experiments.plots.style import save_figure
-from probattn.experiments.reporting.class_statistics import by_class, confusion
-from probattn.experiments.reporting.conclusion import conclusion
+from probattn.experiments.reporting.conclusion import by_class, conclusion, confusion
 from probattn.experiments.reporting.example_cards import cards
 from probattn.experiments.reporting.html import render
 from probattn.experiments.reporting.tables import Table, comparison_table
@@ -25,17 +24,10 @@ CLASSES = 20
 """Largest number of classes with a confusion matrix; of more classes the others are folded."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """Part of a report on one run: its result, and the content of ``templates/run.html``."""
-
-    result: RunResult
-    content: dict[str, Any]
-
-
-def section(result: RunResult) -> Section:
-    """Return the part of a report on one run, with its figures drawn."""
-    content = {
+def section(result: RunResult) -> dict[str, Any]:
+    """Return the part of a report on one run: its ``result``, and what else ``templates/run.html`` displays by name."""
+    return {
+        "result": result,
         "conclusion": conclusion(result),
         "figures": figures(result),
         "limit": CLASSES,
@@ -44,13 +36,11 @@ def section(result: RunResult) -> Section:
         "cards": cards(result),
         "domains": _table({"test data": result.metrics} | result.domains, corner="domain"),
         "variants": _table(result.variants, corner="each latent variable") if result.variants else None,
+        "classes": by_class(result) if result.classes else None,
     }
-    if result.classes:
-        content["classes"] = by_class(result)
-    return Section(result, content)
 
 
-def write(path: Path, sections: Sequence[Section], *, title: str) -> None:
+def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> None:
     """Write a report as one self-contained HTML file, atomically; of several runs their comparison comes first.
 
     Args:
@@ -58,18 +48,17 @@ def write(path: Path, sections: Sequence[Section], *, title: str) -> None:
         sections: those of its runs, see :func:`section`.
         title: heading of the page.
     """
-    results = [part.result for part in sections]
-    content = {"summary": summary_table(results), "shifted": shift_table(results), "figures": {}}
-    if len(results) > 1:
-        content["figures"] = shared_figures(results)
+    results = [part["result"] for part in sections]
+    shared = {"summary": summary_table(results), "shifted": shift_table(results)}
+    shared["figures"] = shared_figures(results) if len(results) > 1 else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, render("report.html", title=title, sections=sections, **content).encode())
+    write_bytes(path, render("report.html", title=title, sections=sections, **shared).encode())
 
 
-def save_figures(folder: Path, part: Section) -> None:
-    """Save the figures of a run as ``folder/NAME.svg``."""
+def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
+    """Save the figures of the part on a run as ``folder/NAME.svg``."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in part.content["figures"].items():
+    for name, figure in part["figures"].items():
         save_figure(folder / f"{name}.svg", figure)
 
 
@@ -93,10 +82,8 @@ def figures(result: RunResult) -> dict[str, Figure]:
         drawn["confusion"] = prediction_figures.confusion(confusion(result)) if len(result.classes) <= CLASSES else None
         drawn["ood"] = prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
     else:
-        drawn |= {
-            "predicted": prediction_figures.predicted(result.test),
-            "quantiles": prediction_figures.quantiles(result.test),
-        }
+        drawn["predicted"] = prediction_figures.predicted(result.test)
+        drawn["quantiles"] = prediction_figures.quantiles(result.test)
     return {name: figure for name, figure in drawn.items() if figure}
 
 
@@ -115,9 +102,7 @@ def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
 
 def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:
     """Return runs by name, several with their numbers, since names can repeat."""
-    return {
-        f"{place}. {result.name}" if results[1:] else result.name: result for place, result in enumerate(results, 1)
-    }
+    return {f"{place}. {run.name}" if results[1:] else run.name: run for place, run in enumerate(results, 1)}
 
 
 def _table(rows: Mapping[str, Mapping[str, float]], *, corner: str) -> Table:

@@ -1,39 +1,57 @@
-"""Loaders, model and guide of a run, from its settings and its data set."""
+"""Loaders, model, likelihood and guide of a run, from its settings and its data set."""
 
-from typing import NamedTuple
+import inspect
 
+import pyro.distributions as dist
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from probattn import guides
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.schema import options_of
+from probattn.experiments.config.data import OwnTableSettings
+from probattn.experiments.config.schema import find_object, options_of
 from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.batch_loader import BatchLoader as Loader
 from probattn.experiments.data.dataset import Dataset
-from probattn.experiments.data.text.text_dataset import TextDataset
-from probattn.experiments.runs.likelihoods import balanced_weights, regression_likelihood
+from probattn.functional.dtypes import at_least_float32
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
+from probattn.models.likelihoods import Gaussian, StudentT
+
+SOFTPLUS_INVERSE_OF_1 = 0.5413248546129181
 
 
-class Loaders(NamedTuple):
-    """Batches of the training and the validation part; only ``train`` is shuffled and augmented."""
+class ScaledHeteroscedastic(nn.Module):
+    """Gaussian whose mean and noise depend on the input, in the units of the labels.
 
-    train: Loader
-    valid: Loader
+    Outputs ``(*draws, batch, 2)`` are m and a raw scale r. The mean of the labels is ``mean + std * m``, and the noise
+    ``std * softplus(r + c)``, where c makes it ``std`` at r = 0.
+
+    Args:
+        mean, scale: mean and standard deviation of the training labels.
+    """
+
+    outputs = 2
+
+    def __init__(self, *, mean: float, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("units", torch.tensor([mean, scale]))
+
+    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
+        """Return the distribution of the labels ``(batch, 1)``."""
+        (location, raw), (mean, std) = at_least_float32(outputs).chunk(2, -1), self.units
+        return dist.Normal(mean + std * location, std * (1e-3 + softplus(raw + SOFTPLUS_INVERSE_OF_1))).to_event(1)
+
+
+# Likelihoods of regressions by name.
+KNOWN = {"gaussian": Gaussian, "heteroscedastic": ScaledHeteroscedastic, "student-t": StudentT}
 
 
 def build(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guide]:
     """Build the model and the guide of a run, initialised from ``train.seed``."""
     model = build_model(settings, dataset)
     return model, build_guide(settings, model)
-
-
-def build_guide(settings: Settings, model: Supervised) -> guides.Guide:
-    """Build the guide of a run's model; a layer without global latent variables needs no family."""
-    with torch.random.fork_rng(devices=[]):  # listing the sites samples their priors
-        has_sites = any(True for _ in guides.latent_sites(model))
-    return guides.for_model(model, settings.layer.family if has_sites else "full")
 
 
 def build_model(settings: Settings, dataset: Dataset) -> Supervised:
@@ -58,16 +76,56 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
     return Supervised(network, likelihood, num_data=examples)
 
 
-def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
-    """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device.
+def regression_likelihood(data: OwnTableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
+    """Build the likelihood of a table's numbers, and say whether its single output is in the units of the labels.
 
-    Texts are validated in the order of their length.
+    The initial scale is the standard deviation of the labels. A class of your own has as many outputs as its attribute
+    ``outputs`` says, 1 by default. One output is in the units of the labels if the constructor takes ``scale``.
+
+    Args:
+        data: settings of the table.
+        mean, std: of the training labels.
+
+    Raises:
+        SettingsError: an unknown likelihood, or options that its constructor does not take.
+    """
+    constructor = KNOWN.get(data.likelihood) or find_object("likelihood", data.likelihood, KNOWN)
+    takes = inspect.signature(constructor).parameters
+    units = {name: value for name, value in (("mean", mean), ("scale", std)) if name in takes}
+    try:
+        likelihood = constructor(**units | data.likelihood_options)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"data.likelihood={data.likelihood}: {error}; see data.likelihood_options") from error
+    return likelihood, "scale" in takes and getattr(likelihood, "outputs", 1) == 1
+
+
+def balanced_weights(labels: Tensor, *, classes: int) -> Tensor:
+    """Return the weights n / (K n_c) of K classes in the loss, by which rare and frequent ones have the same in all.
+
+    Args:
+        labels: of the n training examples, n_c of them of class c.
+        classes: K.
+    """
+    counts = labels.bincount(minlength=classes).clamp(min=1)
+    return len(labels) / (classes * counts)
+
+
+def build_guide(settings: Settings, model: Supervised) -> guides.Guide:
+    """Build the guide of a run's model; a layer without global latent variables needs no family."""
+    with torch.random.fork_rng(devices=[]):  # listing the sites samples their priors
+        has_sites = any(True for _ in guides.latent_sites(model))
+    return guides.for_model(model, settings.layer.family if has_sites else "full")
+
+
+def loaders(settings: Settings, dataset: Dataset, *, device: str) -> tuple[Loader, Loader]:
+    """Build the loaders of the training and the validation part, with the data on the device.
+
+    Only the training part is shuffled and augmented, from ``train.seed``. Texts are validated in the order of their
+    length.
     """
     options = {"batch_size": settings.data.batch_size, "device": device}
     train = dataset.training(generator=generator(settings), **options)
-    if isinstance(dataset, TextDataset):
-        options["by_length"] = True
-    return Loaders(train, dataset.batches(dataset.valid, **options))
+    return train, dataset.batches(dataset.valid, by_length=True, **options)
 
 
 def generator(settings: Settings) -> torch.Generator:

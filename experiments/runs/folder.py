@@ -83,23 +83,19 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
 
 
 @contextlib.contextmanager
-def claim(
-    out: Path, settings: Settings, *, name: str, device: str, data: Mapping[str, str], resume: bool
-) -> Iterator[None]:
-    """Lock a run's folder, and write its settings there; more epochs or patience replace the former ones.
+def claim(out: Path, record: RunRecord, *, resume: bool) -> Iterator[None]:
+    """Lock a run's folder, and write its record there; more epochs or patience replace the former ones.
 
     Raises:
         filelock.Timeout: another process holds the lock.
         FileExistsError, SettingsError: as for :func:`check_free`, or the run has other training data.
     """
     with locked(out):
-        check_free(out, settings, resume=resume)
-        record = RunRecord(name, settings, environment(device), dict(data))
-        if (out / SETTINGS).exists():
-            record = replace(read_record(out), settings=settings)
-        if record.data != dict(data):
+        check_free(out, record.settings, resume=resume)
+        started = replace(read_record(out), settings=record.settings) if (out / SETTINGS).exists() else record
+        if started.data != record.data:
             raise SettingsError(f"{out} was trained with other data: resume it with the same, or choose another folder")
-        write_bytes(out / SETTINGS, json.dumps(asdict(record), indent=2).encode(), tag="part")
+        write_bytes(out / SETTINGS, json.dumps(asdict(started), indent=2).encode(), tag="part")
         yield
 
 

@@ -9,12 +9,10 @@ import torch
 from probattn import guides
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
 from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record
 from probattn.experiments.runs.sources import blank_dataset, load_data
 from probattn.inference.io import checkpoint
-from probattn.inference.io.checkpoint import CheckpointError
 from probattn.models import Supervised
 
 
@@ -43,8 +41,8 @@ class TrainedRun(RunRecord):
         Raises:
             DatasetError: images of another size or number of channels than the network was trained on.
         """
-        options = {"by_length": True} if by_length and isinstance(self.dataset, TextDataset) else {}
-        return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device, **options)
+        options = {"batch_size": self.settings.data.batch_size, "device": self.device, "by_length": by_length}
+        return self.dataset.batches(data, **options)
 
 
 def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
@@ -89,8 +87,6 @@ def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, 
 
 def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
     path = folder / WEIGHTS
-    if not path.exists():
-        raise CheckpointError(f"{folder} has no {WEIGHTS}: the run has done no epoch; continue with train --resume")
     content, digest = checkpoint.read(path), hashlib.sha256(path.read_bytes()).hexdigest()
     run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=digest)
     checkpoint.restore(content, run.model, run.guide, path=path)

@@ -9,13 +9,10 @@ import torch
 from probattn.experiments.config.data import DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import Dataset
-from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.dataset import Dataset, read_preprocessing
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
-from probattn.experiments.data.own.examples import Parts
-from probattn.experiments.data.preprocessing import PREPROCESSING, read_json
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import text_dataset
@@ -37,12 +34,11 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         DatasetError: the data cannot be read.
     """
     data, network = settings.data, settings.network
-    kind = data.name.partition("-")[0] if isinstance(data, OwnDataSettings) else None
-    if kind is not None and network.kind not in NETWORKS[kind]:
+    if isinstance(data, OwnDataSettings) and network.kind not in NETWORKS[data.name.partition("-")[0]]:
         raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
     if network.kind == "encoder" and network.encoder is None:
         raise SettingsError("this preset trains an encoder: name its folder with --set network.encoder=FOLDER")
-    if type(data).reader is None:
+    if type(data).constructor is None:
         options = {"root": root, "seed": data.seed, "limit": data.limit}
         if network.kind == "vit":
             return load_images(data.name, **options)
@@ -50,7 +46,7 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
     content = _read(data, root)
     if isinstance(content, Dataset):
         return content
-    classes, *parts = content if isinstance(data, OwnDataSettings) else _converted(settings, content)
+    classes, *parts = content
     if network.kind == "vit":
         return images_from_parts(data.name, classes, *parts, augment=getattr(data, "augment", False))
     return text_dataset.from_parts(data.name, classes, *parts, network=network)
@@ -61,54 +57,36 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
 
     Args:
         settings: settings of the run.
-        folder: holds ``preprocessing.json``, and for texts ``tokenizer.json`` or ``encoder.json``.
+        folder: holds ``preprocessing.json``.
 
     Raises:
-        DatasetError: a file is missing or damaged.
+        DatasetError: a file is missing or no JSON.
     """
-    saved, labels, name = read_json(folder / PREPROCESSING), torch.zeros(1, dtype=torch.long), settings.data.name
-    try:
-        kind, classes = saved["kind"], tuple(saved["classes"])
-        if kind == "images":
-            blank = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
-            return ImageDataset(name, classes, *[blank] * 3, tuple(saved["mean"]), tuple(saved["std"]), augment=False)
-        if kind == "table":
-            encoding = TableEncoding.from_json(saved["columns"])
-            blank = Table(torch.zeros(1, len(encoding.sizes)), labels)
-            about = saved["label_column"], float(saved["label_mean"]), float(saved["label_std"])
-            return TableDataset(name, classes, *[blank] * 3, encoding, *about)
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise DatasetError(f"the preprocessing in {folder} is damaged ({error!r}); restore it from a copy") from error
+    saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
+    kind, classes = saved["kind"], tuple(saved["classes"])
+    if kind == "images":
+        blank = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
+        return ImageDataset(name, classes, *[blank] * 3, tuple(saved["mean"]), tuple(saved["std"]), augment=False)
+    if kind == "table":
+        encoding = TableEncoding.from_json(saved["columns"])
+        blank = Table(torch.zeros(1, len(encoding.sizes)), labels)
+        about = saved["label_column"], float(saved["label_mean"]), float(saved["label_std"])
+        return TableDataset(name, classes, *[blank] * 3, encoding, *about)
     blank = Texts(("text",), labels)
     return text_dataset.from_parts(name, classes, *[blank] * 3, network=settings.network).for_run(folder)
 
 
 def _read(data: DataSettings, root: Path | None) -> Any:
-    """Call the reader of a user's own data with the settings that are its options."""
+    """Return what a reader, this library's or the user's, returns for the settings that are its options.
+
+    It is a data set, or the classes and three parts, :class:`Images` or :class:`Texts`.
+    """
     common = {field.name for field in fields(type(data).__base__)}
     options = {name: value for name, value in vars(data).items() if name not in common}
     if not isinstance(data, OwnDataSettings):
-        return type(data).reader(**options)
+        return type(data).constructor(**options)
     source = data.path if root is None else str(root)
     if source is None:
         raise SettingsError("name your data with --data PATH")
-    shares, is_hub = {"valid": data.valid_share, "test": data.test_share}, data.name.endswith("-hf")
-    place = source if is_hub else Path(source)
-    return type(data).reader(place, shares=shares, seed=data.seed, limit=data.limit, **options)
-
-
-def _converted(settings: Settings, content: Any) -> Parts:
-    """Return the classes and three parts that a user's function gives as inputs and labels.
-
-    Inputs are images, uint8 ``(n, channels, height, width)``, or a list of texts; labels int64 ``(n,)``.
-
-    Raises:
-        SettingsError: the content has another form.
-    """
-    kind, convert = (Images, torch.as_tensor) if settings.network.kind == "vit" else (Texts, tuple)
-    try:
-        classes, *given = content
-        return Parts(tuple(classes), *(kind(convert(inputs), torch.as_tensor(labels)) for inputs, labels in given))
-    except (TypeError, ValueError) as error:
-        form = "a data set, or (classes, (inputs, labels) of the training, the validation and the test part)"
-        raise SettingsError(f"{settings.data.name} must return {form}: {error}") from error
+    shares = {"valid": data.valid_share, "test": data.test_share}
+    return type(data).constructor(Path(source), shares=shares, seed=data.seed, limit=data.limit, **options)

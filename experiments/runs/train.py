@@ -10,7 +10,7 @@ import torch
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import build
-from probattn.experiments.runs.folder import check_free, claim
+from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
 from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
@@ -62,8 +62,8 @@ def train(
     with ExitStack() as stack:
 
         def begin() -> None:
-            lock = claim(out, settings, name=name, device=device, data=build.fitted_parts(dataset), resume=resume)
-            stack.enter_context(lock)
+            record = RunRecord(name, settings, environment(device), build.fitted_parts(dataset))
+            stack.enter_context(claim(out, record, resume=resume))
             dataset.save_preprocessing(out)
 
         broadcast_result(begin)

@@ -1,4 +1,4 @@
-"""Answers to single inputs: a class or a number, with its uncertainty, as tables, JSON Lines and CSV."""
+"""Answers to single inputs: a class or a number, with its uncertainty, as tables and CSV."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,34 +9,24 @@ from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
 
-# Probability of the intervals of numbers without a calibration.
-LEVEL = 0.9
-
 
 def class_answers(
-    prediction: Prediction,
-    names: Sequence[str],
-    classes: Sequence[str],
-    *,
-    calibration: Calibration | None = None,
-    by_class: bool = False,
+    prediction: Prediction, classes: Sequence[str], *, calibration: Calibration | None = None, by_class: bool = False
 ) -> pd.DataFrame:
-    """Return the answers of a classifier: input, predicted, confidence, entropy, mutual_information, probs.
+    """Return the answers of a classifier: predicted, confidence, entropy, mutual_information, probs.
 
     The mutual information is that of the posterior samples, before the probabilities are scaled. With a calibration an
     answer also has ``set``, the classes of the conformal set, and ``accepted``.
 
     Args:
         prediction: of n inputs, not calibrated.
-        names: names of the inputs.
         classes: names of the classes.
         calibration: of the run; None leaves the probabilities as they are.
         by_class: sets that hold each class with the calibration's level.
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
     probs = scaled.probs.double().cpu()
-    answers = pd.DataFrame({"input": list(map(displayable, names))})
-    answers["predicted"] = [classes[index] for index in probs.argmax(1).tolist()]
+    answers = pd.DataFrame({"predicted": [classes[index] for index in probs.argmax(1).tolist()]})
     answers["confidence"], answers["entropy"] = probs.amax(1).tolist(), scaled.entropy.tolist()
     answers["mutual_information"] = prediction.mutual_information.tolist()
     if calibration is not None:
@@ -47,22 +37,18 @@ def class_answers(
     return answers
 
 
-def number_answers(
-    prediction: Prediction, names: Sequence[str], *, calibration: Calibration | None = None
-) -> pd.DataFrame:
-    """Return the answers of a regression in the units of the labels: input, predicted, low, high, std.
+def number_answers(prediction: Prediction, *, calibration: Calibration | None = None) -> pd.DataFrame:
+    """Return the answers of a regression in the units of the labels: predicted, low, high, std.
 
     ``low`` and ``high`` are the ends of the conformal interval, or without a calibration of the central predictive one
-    of probability :data:`LEVEL`.
+    of probability 90 %.
 
     Args:
-        prediction, names, calibration: as for :func:`class_answers`.
+        prediction, calibration: as for :func:`class_answers`.
     """
-    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    low, high = prediction.quantiles(ends) if calibration is None else calibration.intervals(prediction)
+    low, high = prediction.quantiles([0.05, 0.95]) if calibration is None else calibration.intervals(prediction)
     columns = {"predicted": prediction.mean, "low": low, "high": high, "std": prediction.variance.sqrt()}
-    numbers = {name: column.flatten().tolist() for name, column in columns.items()}
-    return pd.DataFrame({"input": list(map(displayable, names))} | numbers)
+    return pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
 
 
 def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:
@@ -76,13 +62,6 @@ def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:
     return answers.sort_values(measure, ascending=measure == "confidence", kind="stable")
 
 
-def to_jsonl(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
-    """Return a JSON object a line: of each answer, and of each input that could not be read its ``error``."""
-    options = {"orient": "records", "lines": True, "force_ascii": False, "double_precision": 15}
-    frames = [frame.to_json(**options) for frame in (answers, _failures(failures)) if len(frame)]
-    return "".join(frames).replace("\\/", "/")
-
-
 def to_csv(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
     """Return a table: a column ``p(CLASS)`` for each class, and ``error`` of inputs that could not be read.
 
@@ -93,9 +72,5 @@ def to_csv(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
         table["set"] = [json.dumps(names, ensure_ascii=False) for names in table["set"]]
     if "probs" in answers:
         table = table.join(pd.DataFrame(list(answers["probs"]), index=answers.index).rename(columns="p({})".format))
-    return pd.concat([table, _failures(failures)]).to_csv(index=False, lineterminator="\n")
-
-
-def _failures(failures: Mapping[str, str]) -> pd.DataFrame:
-    rows = [(displayable(name), displayable(reason)) for name, reason in failures.items()]
-    return pd.DataFrame(rows, columns=["input", "error"])
+    failed = pd.DataFrame([map(displayable, failure) for failure in failures.items()], columns=["input", "error"])
+    return pd.concat([table, failed]).to_csv(index=False, lineterminator="\n")

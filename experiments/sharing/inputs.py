@@ -1,9 +1,9 @@
 """Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
 
 import contextlib
+import functools
 import json
-import re
-import sys
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,14 +60,14 @@ def read_inputs(run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *,
     kind = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
     if not (paths or texts) or (texts and kind != "texts"):
         raise ValueError(f"this model takes {kind}, and nothing of it was given; see `probattn predict --help`")
-    delimiter = getattr(settings, "delimiter", None)
     if kind == "images":
         shape = tuple(data.test.images.shape[1:])
         return read_images(paths, shape=shape, background=getattr(settings, "background", "white"))
     if kind == "texts":
-        column = column or getattr(settings, "text_column", "text")
-        return read_texts(paths, texts=texts, column=column, delimiter=delimiter)
-    return read_rows(paths, encoding=data.encoding, delimiter=delimiter)
+        convert = functools.partial(checked_text, column=column or getattr(settings, "text_column", "text"))
+    else:
+        convert = functools.partial(checked_row, encoding=data.encoding)
+    return read_rows(paths, convert, texts=texts, delimiter=getattr(settings, "delimiter", None))
 
 
 def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options: Any) -> Inputs:
@@ -79,69 +79,52 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
         options: as for :func:`~probattn.experiments.data.images.files.read_pixels`.
     """
     inputs = Inputs()
-    for path in paths:
-        with inputs.failing(path_text(path)):
-            for file in find_files(path) if path.is_dir() else [path]:
-                with inputs.failing(path_text(file)):
-                    inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
+    files = (file for path in paths for file in (find_files(path) if os.path.isdir(path) else [path]))
+    for file in files:
+        with inputs.failing(path_text(file)):
+            inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
     return inputs
 
 
-def read_texts(paths: Iterable[Path], *, texts: Sequence[str], column: str, delimiter: str | None = None) -> Inputs:
-    """Read texts: those given, the lines of text files, and a column of CSV and JSON Lines files.
+def read_rows(
+    paths: Iterable[Path], convert: Callable[[Any], Any], *, texts: Sequence[str] = (), delimiter: str | None = None
+) -> Inputs:
+    """Read texts, and the rows of files; one that fails stops no others.
 
     Args:
-        paths: files; ``-`` is the standard input, a text a line.
+        paths: CSV and TSV files, whose rows are cells by column; JSON Lines; others have a text a line.
+        convert: :func:`checked_text` or :func:`checked_row` with its options.
         texts: texts themselves.
-        column: column of CSV files and key of JSON Lines.
         delimiter: between the cells of CSV; None: a tab in ``.tsv`` files, else a comma.
     """
-
-    def text_of(row: Any, place: str) -> str:
-        if isinstance(row, dict) and column not in row:
-            raise DatasetError(f"there is no column {column!r}, but {shorten(list(row))}; choose by --column")
-        text = row[column] if isinstance(row, dict) else row
-        if not isinstance(text, str) or not text.strip():
-            raise DatasetError("there is no text")
-        text.encode()  # fails for half of a surrogate pair, which is no character
-        return text
-
     inputs = Inputs()
     for number, text in enumerate(texts, start=1):
         with inputs.failing(place := f"text {number}"):
-            inputs.values[place] = text_of(text, place)
-    return _read(inputs, paths, text_of, delimiter=delimiter)
-
-
-def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str | None = None) -> Inputs:
-    """Read the rows of CSV, TSV and JSON Lines files; a row that the encoding refuses is a failure.
-
-    Args:
-        paths: files.
-        encoding: encoding of the columns that the model takes.
-        delimiter: as for :func:`read_texts`.
-    """
-
-    def cells_of(row: Any, place: str) -> dict[str, Any]:
-        if not isinstance(row, dict):
-            raise DatasetError("this is no row of a table: name a .csv, .tsv or .jsonl file")
-        encoding.features(pd.DataFrame([row], index=[place], dtype=object))
-        return row
-
-    return _read(Inputs(), paths, cells_of, delimiter=delimiter)
-
-
-def _read(
-    inputs: Inputs, paths: Iterable[Path], convert: Callable[[Any, str], Any], *, delimiter: str | None
-) -> Inputs:
-    """Add the rows of files to the inputs, converted; one that fails stops no others."""
+            inputs.values[place] = convert(text)
     for path in paths:
         is_json = path.suffix.lower() in SUFFIXES["jsonl"]
         with inputs.failing(path_text(path)):
             for line, row in _rows(path, delimiter=delimiter):
                 with inputs.failing(place := f"{path_text(path)}:{line}"):
-                    inputs.values[place] = convert(json.loads(row) if is_json else row, place)
+                    inputs.values[place] = convert(json.loads(row) if is_json else row)
     return inputs
+
+
+def checked_text(row: Any, *, column: str) -> str:
+    """Return the text of a row: itself, or its cell of a column; raise ValueError or DatasetError if there is none."""
+    if isinstance(row, dict) and column not in row:
+        raise DatasetError(f"there is no column {column!r}, but {shorten(list(row))}; choose by --column")
+    text = row[column] if isinstance(row, dict) else row
+    if not isinstance(text, str) or not text.strip():
+        raise DatasetError("there is no text")
+    text.encode()  # fails for half of a surrogate pair, which is no character
+    return text
+
+
+def checked_row(row: Any, *, encoding: TableEncoding) -> dict[str, Any]:
+    """Return a row of a table; raise DatasetError if it lacks a column of the model, or a column refuses its cell."""
+    encoding.features(pd.DataFrame([row], index=["this row"], dtype=object))
+    return row
 
 
 def _rows(path: Path, *, delimiter: str | None) -> list[tuple[int, Any]]:
@@ -149,6 +132,5 @@ def _rows(path: Path, *, delimiter: str | None) -> list[tuple[int, Any]]:
     if path.suffix.lower() in SUFFIXES["csv"]:
         table = read_file(path, kind="csv", delimiter=delimiter)
         return list(zip(table.index, table.to_dict("records"), strict=True))
-    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    lines = re.split("\r\n?|\n", decode(content, where=path_text(path)).removeprefix("\ufeff"))
-    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    lines = decode(path.read_bytes(), where=path_text(path)).removeprefix("\ufeff").split("\n")
+    return [(number, line.rstrip("\r")) for number, line in enumerate(lines, start=1) if line.strip()]

@@ -105,23 +105,19 @@ class Pipeline:
         prediction = predict(self.run.model, self.run.guide, batches, **options)
         return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
 
-    def answers(
-        self, inputs: Values, *, names: Sequence[str] | None = None, by_class: bool = False, **options: Any
-    ) -> pd.DataFrame:
+    def answers(self, inputs: Values, *, by_class: bool = False, **options: Any) -> pd.DataFrame:
         """Return a table with an answer to each input: class or number, uncertainty, and conformal set or interval.
 
         Args:
             inputs: as for :meth:`predict`.
-            names: names of the inputs; default: their numbers.
             by_class: sets that hold each class with the calibration's level.
             options: ``calibrated``, ``num_samples`` and ``seed`` of :meth:`predict`.
         """
         calibration = self.calibration if options.get("calibrated", True) else None
         prediction = self.predict(inputs, **options | {"calibrated": False})
-        names = names or list(map(str, range(len(prediction))))
         if not self.classes:
-            return number_answers(prediction, names, calibration=calibration)
-        return class_answers(prediction, names, self.classes, calibration=calibration, by_class=by_class)
+            return number_answers(prediction, calibration=calibration)
+        return class_answers(prediction, self.classes, calibration=calibration, by_class=by_class)
 
     def _data(self, inputs: Any) -> Part:
         labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset

@@ -8,12 +8,11 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.folder import environment
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.shared_folder import FILES
-from probattn.inference import export, mean_network, predictor_network
+from probattn.inference import Prediction, export, mean_network, predictor_network
 
 # File with the metadata inside a program.
 METADATA = "probattn.json"
@@ -37,13 +36,11 @@ class Calibrated(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Return ``set``, bool ``(batch, classes)``, ``accepted``, bool ``(batch,)``, and the other outputs."""
         outputs = self.network(x) if mask is None else self.network(x, mask)
-        probs = outputs["probs"]
-        logits = probs.clamp(min=torch.finfo(probs.dtype).tiny).log().double() / self.calibration.temperature
-        scaled = logits.softmax(-1).to(probs.dtype)
-        answers = {"probs": scaled, "entropy": torch.special.entr(scaled).sum(-1)}
+        scaled = self.calibration.apply(Prediction(probs=outputs["probs"]))
+        answers = {"probs": scaled.probs, "entropy": scaled.entropy}
         answers |= {name: value for name, value in outputs.items() if name == "mutual_information"}
-        answers |= {"set": self.calibration.sets(scaled, by_class=self.by_class)}
-        return answers | {"accepted": self.calibration.accepts(scaled)}
+        answers |= {"set": self.calibration.sets(scaled.probs, by_class=self.by_class)}
+        return answers | {"accepted": self.calibration.accepts(scaled.probs)}
 
 
 def export_program(
@@ -65,12 +62,7 @@ def export_program(
 
     Returns:
         The metadata: ``name``, ``data``, ``classes``, ``takes``, ``gives``, ``num_samples`` and versions.
-
-    Raises:
-        ValueError: another suffix.
     """
-    if out.suffix != ".pt2":
-        raise ValueError(f"cannot export to {out}: a program has the suffix .pt2, and a folder with weights none")
     run, data = pipeline.run, pipeline.run.dataset
     model, guide = run.model.cpu(), run.guide.cpu()
     samples = pipeline.num_samples if num_samples is None else num_samples
@@ -80,7 +72,7 @@ def export_program(
     if isinstance(data, ImageDataset):
         example = (data.test.images[:1],)
         network = nn.Sequential(v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std), network)
-    sizes = ("batch", "tokens") if isinstance(data, TextDataset) else ("batch",)
+    sizes = ("batch", "tokens") if len(example) > 1 else ("batch",)
     shapes = [", ".join(map(str, (*sizes, *x.shape[len(sizes) :]))) for x in example]
     takes = ", ".join(f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True))
     if pipeline.calibration is not None and data.classes:

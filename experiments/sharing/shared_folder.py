@@ -1,6 +1,5 @@
 """Runs in folders that can be shared: weights, settings, preprocessing, calibration and a model card, no data."""
 
-import shlex
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -10,20 +9,19 @@ import jinja2
 import pandas as pd
 import torch
 
-from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
 from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.runs.folder import RunRecord, train_command
 from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
-from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
+from probattn.inference.io.pretrained import WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
 
 TEMPLATE = "model_card.md.jinja"
 # Files of a run's folder that go with its weights.
-FILES = ("preprocessing.json", "tokenizer.json", "encoder.json", CALIBRATION)
+FILES = ("preprocessing.json", CALIBRATION)
 
 
 def save_run(run: TrainedRun, save_directory: Path, *, calibration: Calibration | None) -> None:
@@ -50,23 +48,22 @@ def load_run(folder: Path) -> TrainedRun:
     Raises:
         CheckpointError: the folder is damaged, or its files do not belong together.
         DatasetError: its preprocessing is missing or damaged.
+        SettingsError, KeyError: it describes no run that this version can build.
     """
     config = read_config(folder)
-    try:
-        record, epoch, weights = RunRecord.from_dict(config["run"]), config["epoch"], config["weights"]
-    except (SettingsError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{folder / CONFIG} describes no run that this version can build: {error}") from error
+    record = RunRecord.from_dict(config["run"])
     with torch.random.fork_rng(devices=[]):
-        run = build_run(folder, record, blank_dataset(record.settings, folder), epoch=epoch, weights=weights)
+        data = blank_dataset(record.settings, folder)
+        run = build_run(folder, record, data, epoch=config["epoch"], weights=config["weights"])
     load_safetensors(folder / WEIGHTS, run.model, run.guide)
     return run
 
 
 def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
     """Return the model card of a run: what it is, how it is used, how it was trained, and its metrics, if any."""
-    words = [without_paths(word.split("=", 1)) for word in shlex.split(train_command(run.name, run.settings))]
     template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    card, command = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True), shlex.join(map("=".join, words))
+    card = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True)
+    command = train_command(run.name, Settings.from_dict(without_paths(asdict(run.settings))))
     return card.render(run=run, calibration=calibration, metrics=test_metrics(run), command=command)
 
 
@@ -83,6 +80,4 @@ def without_paths(values: Any) -> Any:
     """Return nested settings in which absolute paths, which say much about a machine, are shortened to their names."""
     if isinstance(values, dict):
         return {key: without_paths(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [without_paths(value) for value in values]
     return Path(values).name if isinstance(values, str) and Path(values).is_absolute() else values

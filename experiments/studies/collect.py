@@ -7,10 +7,10 @@ import pandas as pd
 
 from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
+from probattn.experiments.evaluation import evaluated_run
+from probattn.experiments.evaluation.evaluated_run import EvaluatedRun
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
-from probattn.experiments.evaluation.scores import score, to_frame
 from probattn.experiments.evaluation.seed_statistics import Resampled
 from probattn.inference.methods.ensemble import mix
 
@@ -46,8 +46,8 @@ def read_runs(paths: Sequence[Path]) -> Runs:
         SettingsError: no run, one that was not evaluated or has changed since, two of the same settings and seed, or
             runs with other test data or posterior samples.
     """
-    runs = [read_evaluated_run(folder) for folder in find_runs(paths)]
-    check_comparable(runs)
+    runs = [evaluated_run.read_evaluated_run(folder) for folder in find_runs(paths)]
+    evaluated_run.check_comparable(runs)
     changes = [_changes(run) for run in runs]
     layers = {(run.name, run.settings.layer.name) for run in runs}
     labelled: Runs = {}
@@ -56,7 +56,6 @@ def read_runs(paths: Sequence[Path]) -> Runs:
         several = sum(name == run.name for name, _ in layers) > 1
         label = f"{run.name} {layer}" if several or layer != preset(run.name).layer.name else run.name
         differing = [change for change in changed if not all(change in other for other in changes)]
-        differing += filter(None, [run.content["unfinished"]])
         label += f" ({', '.join(differing)})" if differing else ""
         members = labelled.setdefault(label, [])
         if run.seed in [member.seed for member in members]:
@@ -71,7 +70,7 @@ def rows(runs: Runs) -> pd.DataFrame:
     for label, members in runs.items():
         frames += [run.scores.assign(run=label) for run in members]
         if ensemble := _ensemble(members):
-            frames.append(to_frame({f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0))
+            frames.append(evaluated_run.to_frame({f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -90,17 +89,15 @@ def _changes(run: EvaluatedRun) -> list[str]:
     """Return the changes of a run from its preset with its layer; a total of epochs is one change."""
     base = with_layer(preset(run.name), run.settings.layer.name)
     total = run.settings.epochs
-    changes = run.settings.changes_from(base.with_total_epochs(max(total, 2)))  # of which two phases need one each
+    changes = run.settings.changes_from(base.with_total_epochs(total))
     changes = [change for change in changes if not change.startswith(IGNORED)]
     return changes + [f"epochs={total}"] * (total != base.epochs)
 
 
 def _ensemble(runs: Sequence[EvaluatedRun]) -> Mapping | None:
     """Return the scores of the mixture of runs on their common test sets; None for one run, or for numbers."""
-    common = set.intersection(*(set(run.content["data"].items()) for run in runs))
-    names = [name for name, digest in runs[0].content["data"].items() if (name, digest) in common]
-    members = [run.predictions(names, POSTERIOR) for run in runs]
-    names = [name for name in names if all(name in member for member in members)]
+    members = [run.predictions(run.content["data"], POSTERIOR) for run in runs]
+    names = [name for name in members[0] if all(name in member for member in members)]
     if len(runs) < 2 or not {"valid", "test"} <= set(names) or members[0]["test"].probs is None:
         return None
-    return score({name: mix([member[name] for member in members]) for name in names})
+    return evaluated_run.score({name: mix([member[name] for member in members]) for name in names})

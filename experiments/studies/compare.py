@@ -1,31 +1,27 @@
 """Comparisons of runs over seeds, from results in the wide form: tables in Markdown and LaTeX, and a figure."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
 from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
-from probattn.experiments.evaluation.metric_display import (
-    DETECTORS,
-    OOD_DISPLAY,
-    MetricDisplay,
-    displays,
-)
-from probattn.experiments.evaluation.scores import KEYS, mean_shift
+from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
-from probattn.experiments.reporting.table_formats import latex, markdown
-from probattn.experiments.reporting.tables import Table, comparison_table, plain_table
+from probattn.experiments.reporting.tables import Table, comparison_table, latex, markdown, plain_table
 from probattn.experiments.studies import collect
 
 SINGLE_SEED = "With one seed, intervals are percentiles over 300 paired resamples of the test examples."
 OF_LAYER = ("layer.", "warm_start", "train.elbo", "train.samples_per", "train.vectorize", "train.num_", "train.kl_",
             "train.local_kl_weight", "train.alpha_", "train.guide_")  # fmt: skip
 """Settings of a layer, and of its latent variables and regulariser, which softmax attention lacks."""
+TITLES = {"valid": "Validation data", "test": "Test data", "domain": "Test data, {}",
+          "shift": "Corrupted test images, mean", "ood": "Detection of {}, AUROC"}  # fmt: skip
+"""Titles of comparisons by the kind of test set; others, such as single classes, have no comparison."""
 
 
 def compare_results(
@@ -55,17 +51,22 @@ def compare_results(
         where = f"on {' and '.join(f'{size:g}' for size in sizes)} examples" if sizes else "nowhere"
         raise ValueError(f"runs were scored on {subject} {where}: compare runs that were scored on the same test data")
     baselines = twins(frame["run"].unique()) if baselines is None else baselines
-    scores, keys = {}, {}
-    for key, group in frame.drop(columns=["set", "n"]).groupby(["run", "method"], sort=False):
+    scores, pairs = {}, {}
+    for (run, method), group in frame.drop(columns=["set", "n"]).groupby(["run", "method"], sort=False):
         values = group.drop(columns=["run", "method"]).dropna(axis=1, how="all").set_index("seed")
-        keys[row_label(*key)], scores[row_label(*key)] = key, values.to_dict("index")
-    pairs = {row: _baseline(*key, baselines, scores) for row, key in keys.items() if not key[1].startswith(ENSEMBLE)}
+        scores[row_label(run, method)] = values.to_dict("index")
+        if not method.startswith(ENSEMBLE):
+            pairs[row_label(run, method)] = run, method, baselines.get(run, "")
+    ensembles = tuple(row for row in scores if row not in pairs)
+    pairs = {row: _baseline(*pair, scores) for row, pair in pairs.items()}
+    detectors = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title) for key, title in DETECTORS.items()}
+    known = frame.dropna(axis=1, how="all").columns
     single = f" {SINGLE_SEED}" if resampled and frame["seed"].nunique() == 1 else ""
     return compare(
         scores,
         baselines={row: other for row, other in pairs.items() if other in scores and other != row},
-        groups=_groups(scores),
-        metrics=_columns(subject, frame.dropna(axis=1, how="all").columns, metric),
+        groups={"single models": tuple(pairs), "ensembles": ensembles} if ensembles else None,
+        metrics={key: detectors[key] for key in detectors if key in known} if subject.startswith("ood/") else None,
         resampled=resampled,
         note=f"n = {sizes[0]:,g}.{single}",
     )
@@ -78,11 +79,12 @@ def comparisons(results: pd.DataFrame, *, resampled: Mapping[str, Resampled] | N
         results: as for :func:`compare_results`.
         resampled: test set → values on its resampled examples.
     """
-    values = resampled or {}
-    return {
-        title: compare_results(results, subject, resampled=values.get(subject))
-        for title, subject in _subjects(results["set"])
-    }
+    compared, values = {}, resampled or {}
+    for subject in results["set"].str.replace("^shift/.*", "shift", regex=True).unique():
+        kind, _, name = subject.partition("/")
+        if kind in TITLES:
+            compared[TITLES[kind].format(name)] = compare_results(results, subject, resampled=values.get(subject))
+    return compared
 
 
 def twins(runs: Iterable[str]) -> dict[str, str]:
@@ -108,20 +110,18 @@ def read(paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, Comparison]]:
     """Return the results of evaluated runs in the wide form, and their comparisons by title.
 
     Args:
-        paths: folders of runs, folders that hold them at any depth, or CSV files; those without results of single
+        paths: folders of runs, folders that hold them at any depth, or only CSV files; those without results of single
             seeds, and those of several studies, have no comparison.
 
     Raises:
         SettingsError: no run, or runs that cannot be compared.
+        IsADirectoryError: folders beside CSV files.
     """
-    files = [path for path in paths if path.suffix == ".csv"]
-    if not files:
+    if not any(path.suffix == ".csv" for path in paths):
         runs = collect.read_runs(paths)
         results = collect.rows(runs)
         return results, comparisons(results, resampled=collect.resampled(runs))
-    if len(files) < len(paths):
-        raise SettingsError("compare either folders of runs or tables of results, not both")
-    results = pd.concat(map(pd.read_csv, files), ignore_index=True)
+    results = pd.concat(map(pd.read_csv, paths), ignore_index=True)
     return results, comparisons(results) if set(KEYS) <= set(results) and "study" not in results else {}
 
 
@@ -150,36 +150,10 @@ def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison
         save_figure(folder / "differences.svg", figure)
 
 
-def _subjects(sets: pd.Series) -> Iterator[tuple[str, str]]:
-    """Yield title and subject of each comparison on some test sets; classes have none."""
-    for name in dict.fromkeys("shift" if name.startswith("shift/") else name for name in sets):
-        kind, _, rest = name.partition("/")
-        titles = {"valid": "Validation data", "test": "Test data", "domain": f"Test data, {rest}"}
-        titles |= {"shift": "Corrupted test images, mean", "ood": f"Detection of {rest}, AUROC"}
-        if kind in titles:
-            yield titles[kind], name
-
-
-def _columns(subject: str, known: Collection[str], metric: str = "auroc") -> dict[str, MetricDisplay]:
-    """Return the columns of a table: metrics that are known, of an OOD set those of the detectors."""
-    columns = displays(known)
-    if subject.startswith("ood/"):
-        columns = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=name) for key, name in DETECTORS.items()}
-    return {key: display for key, display in columns.items() if key in known}
-
-
-def _groups(rows: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return single models and ensembles as groups; one group without ensembles."""
-    ensembles = tuple(row for row in rows if f", {ENSEMBLE}" in row)
-    single = tuple(row for row in rows if row not in ensembles)
-    return {"single models": single, "ensembles": ensembles} if ensembles else {"": single}
-
-
-def _baseline(run: str, method: str, pairs: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
+def _baseline(run: str, method: str, twin: str, scores: Mapping[str, Mapping]) -> str:
     """Return the row that one is compared with: its twin by the same method with all its seeds, or else its twin alone.
 
     Methods of a run that is its own twin are compared with it alone.
     """
-    twin = pairs.get(run, "")
     row, seeds = row_label(twin, method), scores[row_label(run, method)].keys()
     return row if twin not in ("", run) and seeds <= scores.get(row, {}).keys() else twin

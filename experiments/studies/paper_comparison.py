@@ -1,7 +1,7 @@
 """Our numbers beside a paper's: differences with intervals, tables, a page in Markdown, and a CSV file."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,30 +10,26 @@ from scipy import stats
 
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.metric_display import MISSING, unit
-from probattn.experiments.reporting.table_formats import markdown
-from probattn.experiments.reporting.tables import Table, plain_table
+from probattn.experiments.reporting.tables import Table, markdown
 from probattn.experiments.studies import collect
-from probattn.experiments.studies.reproduction import Model, Plan, averaged_sets
+from probattn.experiments.studies.reproduction import Plan, averaged_sets
 from probattn.experiments.studies.study import Job
 
-NOTE = """Mean ± standard deviation over seeds, below it the paper's. After ours the difference from the paper, in
-brackets its 95 % interval, * where it excludes 0: that of our seeds alone, to which the paper's number is exact."""
+NOTE = """Mean ± standard deviation over seeds, below it the paper's. In brackets the 95 % interval of the difference
+from the paper, * where it excludes 0: that of our seeds alone, to which the paper's number is exact."""
 
 
-def results(cells: pd.DataFrame, done: Mapping[Model, Sequence[Job]]) -> pd.DataFrame:
-    """Return the cells of models whose runs were evaluated, with our numbers and their differences from the paper's.
+def results(plan: Plan) -> pd.DataFrame:
+    """Return the cells of an entry, whose runs were evaluated, with our numbers and their differences from the paper's.
 
     Columns in the paper's unit: ``seeds``, ``ours``, ``ours_std``, ``difference``, ``low``, ``high``.
     """
-    frames = {model: _scores(jobs) for model, jobs in done.items()}
-    lines = []
-    for cell in cells.to_dict("records"):
-        model = cell["preset"], cell["changes"]
-        if model in frames:
-            sets = averaged_sets(cell["set"])
-            values = by_seed(frames[model], method=cell["method"], sets=sets, metric=cell["metric"])
-            paper = math.nan if cell["metric"] == "seconds" else cell["value"]  # of another machine
-            lines.append(cell | difference(cell["scale"] * values, paper))
+    frames, lines = {model: _scores(jobs) for model, jobs in plan.jobs.items()}, []
+    for cell in plan.cells.to_dict("records"):
+        scores, sets = frames[cell["preset"], cell["changes"]], averaged_sets(cell["set"])
+        values = by_seed(scores, method=cell["method"], sets=sets, metric=cell["metric"])
+        paper = math.nan if cell["metric"] == "seconds" else cell["value"]  # of another machine
+        lines.append(cell | difference(cell["scale"] * values, paper))
     return pd.DataFrame(lines)
 
 
@@ -62,19 +58,15 @@ def difference(values: pd.Series, paper: float) -> dict[str, float]:
 
 
 def tables(cells: pd.DataFrame) -> dict[str, Table]:
-    """Return the table of each block: a row of ours, and below it the paper's."""
-    paper = [_number(cell, cell.value, cell.std) for cell in cells.itertuples()]
-    texts = cells.assign(ours=[_ours(cell) for cell in cells.itertuples()], paper=paper)
-    shown = {}
+    """Return the table of each block: a row of ours, and below it the paper's, if it has numbers."""
+    lines, shown = list(cells.itertuples()), {}
+    heads = [f"{cell.title} {unit(cell.scale)}".strip() for cell in lines]
+    paper = [None if math.isnan(cell.value) else _number(cell, cell.value, cell.std) for cell in lines]
+    texts = cells.assign(head=heads, ours=[_ours(cell) for cell in lines], paper=paper).set_index(["row", "head"])
     for block, in_block in texts.groupby("block", sort=False):
-        heads = {cell.title: f"{cell.title} {unit(cell.scale)}".strip() for cell in in_block.itertuples()}
-        rows = []
-        for name, in_row in in_block.groupby("row", sort=False):
-            row = in_row.set_index("title").reindex(heads)
-            rows.append([name, *row["ours"].fillna(MISSING)])
-            if row["value"].notna().any():
-                rows.append(["the paper", *row["paper"].fillna(MISSING)])
-        shown[block] = plain_table(["", *heads.values()], rows, note=NOTE)
+        frame = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head", sort=False).dropna(how="all")
+        frame.insert(0, "", [row if whose == "ours" else "the paper" for row, whose in frame.index])
+        shown[block] = Table(frame.fillna(MISSING), NOTE)
     return shown
 
 
@@ -99,11 +91,10 @@ def _scores(jobs: Sequence[Job]) -> pd.DataFrame:
 
 def _ours(cell: Any) -> str:
     text = _number(cell, cell.ours, cell.ours_std)
-    if math.isnan(cell.difference):
+    if math.isnan(cell.low):
         return text
-    gap, low, high = (_number(cell, value) for value in (cell.difference, cell.low, cell.high))
-    sign, star = "+" if cell.difference >= 0 else "", "*" if cell.low > 0 or cell.high < 0 else ""
-    return f"{text}, {sign}{gap}" + ("" if math.isnan(cell.low) else f" [{low}, {high}]{star}")
+    star = "*" if cell.low > 0 or cell.high < 0 else ""
+    return f"{text} [{_number(cell, cell.low)}, {_number(cell, cell.high)}]{star}"
 
 
 def _number(cell: Any, *values: float) -> str:

@@ -1,9 +1,8 @@
 """Tables and figures of the papers: their cells, and the runs that give them, which can be resumed.
 
-The CSV files in ``papers`` have a line a cell, and the reduced size of the runs.
+The CSV files in ``papers`` have a line a cell.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +21,13 @@ from probattn.experiments.studies import study
 from probattn.experiments.studies.study import Job
 
 PAPERS = Path(__file__).parent / "papers"
-DEFAULT_TRIALS = 3
-"""Seeds where the paper does not give its number."""
-REDUCED_SEEDS, REDUCED_SEVERITY = 2, 3
 Model = tuple[str, str]
 """Preset and changes of its settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Cells of an entry, and the runs that they need, by model; reduced ones are without the paper's numbers."""
+    """Cells of an entry, and the runs that they need, by model."""
 
     name: str
     title: str
@@ -41,8 +37,8 @@ class Plan:
 
 
 def entries() -> pd.DataFrame:
-    """Return by name the title, source, number of trials, note, and why one is not reproduced."""
-    return _read("entries", "name").fillna({"trials": DEFAULT_TRIALS}).astype({"trials": int})
+    """Return by name the title, source, number of trials (3 if the paper has none), note, why one is not reproduced."""
+    return _read("entries", "name")
 
 
 def cells_of(name: str) -> pd.DataFrame:
@@ -72,13 +68,6 @@ def averaged_sets(name: str) -> list[str]:
     return [f"shift/{corruption}/{level}" for corruption in corruptions for level in levels or SEVERITIES]
 
 
-def reduced_size(preset: str) -> tuple[int, list[str]]:
-    """Return the epochs of a run of a preset at reduced size, and the changes of its settings."""
-    sizes = _read("reduced", "presets")
-    family = next(family for family in sizes.index if f"{preset}-".startswith((f"{family}-", f"{family}/")))
-    return int(sizes["epochs"][family]), sizes["changes"][family].split()
-
-
 def models(cells: pd.DataFrame) -> list[Model]:
     """Return preset and changes of the models of some cells."""
     return list(cells[["preset", "changes"]].drop_duplicates().itertuples(index=False, name=None))
@@ -95,73 +84,57 @@ def plan(
     *,
     out: Path,
     only: Sequence[str] = (),
-    is_reduced: bool = False,
     seeds: int | None = None,
     data: Path | None = None,
     changes: Sequence[str] = (),
 ) -> Plan:
-    """Plan the runs of an entry, in ``OUT/runs``, which entries share, or ``OUT/runs-cpu``.
+    """Plan the runs of an entry, in ``OUT/runs``, which entries share.
 
     Args:
         name: such as ``kep-svgp/table-1``.
         out: folder of all results.
         only: presets whose models are kept; none keeps all.
-        is_reduced: for hours of a CPU instead of weeks; the paper's numbers are left out.
-        seeds: runs of each model; by default the paper's number, or 2 of a reduced size.
+        seeds: runs of each model; by default the paper's number.
         data: folder of the data sets.
-        changes: settings of all runs, ``key=value``.
+        changes: settings of all runs, ``key=value``, which the title then has.
 
     Raises:
         SettingsError: an unknown entry or preset, an entry that is not reproduced, or invalid changes.
     """
-    cells, jobs = cells_of(name), {}
-    entry = entries().loc[name]
+    cells, entry, jobs = cells_of(name), entries().loc[name], {}
     if entry.unavailable:
         raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
     for wrong in set(only) - set(cells["preset"]):
         raise unknown(f"preset of {name}", wrong, cells["preset"].unique(), listing="--dry-run lists them")
     cells = cells[cells["preset"].isin(only)] if only else cells
-    if is_reduced:
-        sets = cells["set"].str.replace("^(shift/[^/]+)$", rf"\1/{REDUCED_SEVERITY}", regex=True)
-        cells = cells.assign(value=math.nan, std=math.nan, set=sets)
-    seeds = seeds or (REDUCED_SEEDS if is_reduced else entry.trials)
     for preset, text in models(cells):
-        epochs, fewer = reduced_size(preset) if is_reduced else (None, [])
-        further = [*text.split(), *fewer, *changes]
-        folder = out / ("runs-cpu" if is_reduced else "runs") / quote(",".join(further), safe="=,")
-        options = {"seeds": seeds, "epochs": epochs, "changes": further, "data": data}
+        further = [*text.split(), *changes]
+        folder = out / "runs" / quote(",".join(further), safe="=,")
+        options = {"seeds": seeds or entry.trials, "changes": further, "data": data}
         jobs[preset, text] = study.plan([preset], out=folder, **options)
-    title = f"{name}: {entry.title}{', reduced (cpu)' if is_reduced else ''} ({entry.source})"
-    name += "-reduced-cpu" if is_reduced else ""
+    title = f"{name}: {', '.join([entry.title, *changes])} ({entry.source})"
     return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
 
 
-def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> dict[Model, list[Job]]:
-    """Train, or resume, and evaluate the runs of the models whose data are there, which are returned.
+def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> None:
+    """Train, or resume, and evaluate the runs of an entry; OOD sets that are missing are left out.
 
     Args:
         plan: the runs.
         workers: number of runs at a time.
-        say: called with a message after each run, and for data that are missing.
+        say: called with a message after each run, and for OOD sets that are missing.
 
     Raises:
-        DatasetError: all data are missing.
+        DatasetError: the data of a model are missing.
         Exception: the first one of a run.
     """
-    root, done = next(iter(plan.jobs.values()))[0].root, {}
+    jobs, root = [], next(iter(plan.jobs.values()))[0].root
     missing = [name for name in _options(plan.cells)["ood"] if _is_missing(name, root, say)]
     for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
         options = _options(cells)
         options["ood"] = [name for name in options["ood"] if name not in missing]
-        try:
-            done[model] = study.check(plan.jobs[model], **options)
-        except DatasetError as error:
-            say(f"left out: {model[0]}: {error}")
-    if not done:
-        raise DatasetError("no model has its data; give their folder with --data")
-    for _ in study.run_jobs([job for jobs in done.values() for job in jobs], workers=workers, say=say):
-        pass
-    return done
+        jobs += study.check(plan.jobs[model], **options)
+    study.run_study(jobs, workers=workers, say=say)
 
 
 def _options(cells: pd.DataFrame) -> dict[str, Any]:
@@ -180,7 +153,7 @@ def _options(cells: pd.DataFrame) -> dict[str, Any]:
 def _is_missing(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
     """Return True if an OOD set can neither be read nor downloaded."""
     try:
-        ood_sets.load(name, root=root, size=32, channels=3, in_distribution="", limit=1)
+        ood_sets.load(name, root=root, size=32, channels=3, limit=1)
     except DatasetError as error:
         say(f"left out: {error}")
         return True
@@ -189,5 +162,5 @@ def _is_missing(name: str, root: Path | None, say: Callable[[str], None]) -> boo
 
 def _read(name: str, index: str) -> pd.DataFrame:
     """Return a file's lines; texts may be empty, numbers NaN."""
-    numbers = dict.fromkeys(("value", "std", "trials"), "")
-    return pd.read_csv(PAPERS / f"{name}.csv", index_col=index, keep_default_na=False, na_values=numbers)
+    missing = {"value": "", "std": ""}
+    return pd.read_csv(PAPERS / f"{name}.csv", index_col=index, keep_default_na=False, na_values=missing)

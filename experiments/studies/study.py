@@ -1,7 +1,7 @@
 """Studies: presets with several layers and seeds on any data, checked before the first training, and resumable."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,11 @@ from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
-from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.runs import train
 from probattn.experiments.runs.build import build, generator
 from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.workers import run_in_workers
-from probattn.inference import CheckpointError, predict, warm_start
+from probattn.inference import predict, warm_start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,8 @@ def plan(
     """
     if any(change.startswith("train.seed=") for change in changes):
         raise SettingsError("the seeds of a study are 0, 1, …: use --seeds N in place of train.seed")
-    variants, kinds = list(_variants(names, layers)), {}
+    variants = [_with_layer(name, layer) for name in names for layer in layers or [preset(name).layer.name]]
+    kinds = {}
     for change in changes:
         if not any(_suits(change, settings) for _, settings in variants):
             raise SettingsError(f"none of the layers has {change}; `probattn presets NAME` lists all settings")
@@ -115,74 +115,58 @@ def check(
     Raises:
         SettingsError: something that does not suit; says what.
         DatasetError, FileExistsError: data that cannot be read; a folder of something else.
+        Exception: that of a layer that fails.
     """
-    datasets, names = {}, tuple(methods.METHODS)[1:] if by is None else methods.check(by)[1:]
+    datasets, names = {}, methods.check(methods.METHODS if by is None else by)[1:]
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
     for job in {job.folder.parent: job for job in jobs}.values():
         key = repr((job.settings.data, job.settings.network, job.root))
         dataset = datasets[key] = datasets.get(key) or load_data(job.settings, job.root)
-        names = _check_model(job, dataset, names if by or dataset.classes else (), all_must_suit=by is not None)
-    by_digest = {dataset.test.digest: dataset for dataset in datasets.values()}
+        names = _suited_methods(job, dataset, names if by or dataset.classes else (), all_must_suit=by is not None)
+    by_digest = {dataset.test.digest: dataset.name for dataset in datasets.values()}
     if len(by_digest) > 1:
-        names = " and ".join(dataset.name for dataset in by_digest.values())
-        raise SettingsError(f"the presets have other test data, {names}: study those of one data set only")
+        different = " and ".join(by_digest.values())
+        raise SettingsError(f"the presets have other test data, {different}: study those of one data set only")
     has_images = isinstance(dataset, ImageDataset)
     ood = (default_names(dataset.name) if has_images else ()) if ood is None else ood
     options = {"shift": has_images if shift is None else shift, "ood": tuple(ood), "severities": severities, **tests}
     eval_sets(dataset, root=jobs[0].root, **options)
-    options |= {"by": methods.check(names)[1:]}
-    return [replace(job, options=options) for job in jobs]
+    return [replace(job, options=options | {"by": tuple(names)}) for job in jobs]
 
 
-def run_study(
-    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None, **options: Any
-) -> None:
-    """Check, train and evaluate the runs, several at a time; a stopped study keeps what is done.
+def run_study(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None) -> None:
+    """Train, or resume, and evaluate runs, several at a time; a stopped study keeps what is done.
 
     Args:
-        jobs: the runs.
+        jobs: the runs, as :func:`check` returns them.
         workers: number of processes, of one thread each; 1 runs all in this process.
         say: called with a message after each run.
-        options: those of :func:`check`.
 
     Raises:
-        Exception: as for :func:`check`; the first one of a run, whereupon the others stop until the study continues.
+        Exception: the first one of a run, whereupon the others stop until the study continues.
     """
-    for _ in run_jobs(check(jobs, **options), workers=workers, say=say):
-        pass
+    done = run_in_workers(run_job, jobs, workers=workers) if workers > 1 else ((job, run_job(job)) for job in jobs)
+    with contextlib.closing(done):
+        for number, (_, folder) in enumerate(done, 1):
+            say(f"{number} of {len(jobs)}: {folder}")
 
 
-def run_jobs(
-    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None
-) -> Iterator[tuple[Job, RunResult]]:
-    """Train, or resume, and evaluate runs without further checks; yield each with its result when it finishes.
-
-    Args:
-        jobs, workers, say: as for :func:`run_study`.
-    """
-    results = run_in_workers(run_job, jobs, workers=workers) if workers > 1 else ((job, run_job(job)) for job in jobs)
-    with contextlib.closing(results):
-        for number, (job, result) in enumerate(results, 1):
-            say(f"{number} of {len(jobs)}: {job.folder}")
-            yield job, result
-
-
-def run_job(job: Job) -> RunResult:
-    """Train, or resume, and evaluate a run."""
+def run_job(job: Job) -> Path:
+    """Train, or resume, and evaluate a run; return its folder."""
     train.train(job.settings, job.folder, name=job.name, root=job.root, resume=True, progress=False)
-    return evaluate(job.folder, root=job.root, **job.options).result
+    evaluate(job.folder, root=job.root, **job.options)
+    return job.folder
 
 
-def _variants(names: Sequence[str], layers: Sequence[str]) -> Iterator[tuple[str, Settings]]:
-    """Yield the presets with each layer: those of the family that have it, or else with another layer."""
-    for name in names:
-        base = preset(name)
-        family = {name: base} | {key: PRESETS[key] for key in PRESETS if key.split("/")[0] == name.split("/")[0]}
-        same = (base.data, base.network)
-        for layer in layers or (base.layer.name,):
-            alike = ((k, s) for k, s in family.items() if (s.data, s.network) == same and s.layer.name == layer)
-            yield next(alike, None) or (name, with_layer(base, layer))
+def _with_layer(name: str, layer: str) -> tuple[str, Settings]:
+    """Return a preset with a layer: that of the family that has it on the same data, or else one with another layer."""
+    base, family = preset(name), name.partition("/")[0]
+    wanted = base.data, base.network, layer
+    for key, settings in [(name, base), *PRESETS.items()]:
+        if key.startswith(f"{family}/") and (settings.data, settings.network, settings.layer.name) == wanted:
+            return key, settings
+    return name, with_layer(base, layer)
 
 
 def _suits(change: str, settings: Settings) -> bool:
@@ -191,28 +175,20 @@ def _suits(change: str, settings: Settings) -> bool:
     return not change.startswith("layer.") or change.partition("=")[0] in names
 
 
-def _check_model(job: Job, dataset: Dataset, names: Sequence[str], *, all_must_suit: bool) -> list[str]:
+def _suited_methods(job: Job, dataset: Dataset, names: Sequence[str], *, all_must_suit: bool) -> list[str]:
     """Build the model of a run, and that of its warm start, predict a few examples, and return the methods that suit.
 
     Raises:
-        SettingsError: its layer fails, or a method does not suit though all must.
+        SettingsError: a method does not suit though all must.
+        Exception: that of a layer that fails.
     """
     settings, suited = job.settings, []
-    try:
-        model, guide = build(settings, dataset)
-        if settings.warm_start:
-            warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
-        predict(model, guide, [dataset.sample(4, generator=generator(settings))], num_samples=1)
-    except (SettingsError, CheckpointError, OSError):
-        raise
-    except Exception as error:  # of a layer of the user's own, of any type
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails, {reason}") from error
+    model, guide = build(settings, dataset)
+    if settings.warm_start:
+        warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
+    predict(model, guide, [dataset.sample(4, generator=generator(settings))], num_samples=1)
     for name in names:
-        try:
+        with contextlib.nullcontext() if all_must_suit else contextlib.suppress(SettingsError):
             methods.check_model(name, model, guide, has_classes=bool(dataset.classes))
             suited.append(name)
-        except SettingsError:
-            if all_must_suit:
-                raise
     return suited

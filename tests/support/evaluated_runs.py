@@ -5,18 +5,17 @@ import json
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.evaluation.evaluated_run import prediction_file, run_stamp, save_prediction
-from probattn.experiments.evaluation.scores import to_frame
-from probattn.experiments.runs.folder import claim
+from probattn.experiments.evaluation.evaluated_run import prediction_file, run_stamp, save_prediction, to_frame
+from probattn.experiments.runs.folder import RunRecord, claim
 
 
-def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, unfinished="", draws=(10, 0)):
+def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, draws=(10, 0)):
     """Create the folder of a run of a preset, evaluated if there are ``methods``.
 
     ``methods`` are accuracies, metrics or scores by test set, by method; ``data`` digests of the test sets.
     """
     settings = (settings or presets.preset(name)).with_changes([f"train.seed={seed}", *changes])
-    with claim(folder, settings, name=name, device="cpu", data={}, resume=False):
+    with claim(folder, RunRecord(name, settings), resume=False):
         (folder / "best.pt").write_bytes(f"{name} {seed}".encode())
     if methods is None:
         return folder
@@ -26,7 +25,6 @@ def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, 
     content = {
         "stamp": run_stamp(folder) | dict(zip(("num_samples", "seed"), draws, strict=True)),
         "data": {"valid": "digest", "test": "digest"} | dict(data or {}),
-        "unfinished": unfinished,
     }
     (folder / "evaluation.json").write_text(json.dumps(content))
     return folder

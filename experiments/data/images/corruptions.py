@@ -26,18 +26,18 @@ import torch
 import yaml
 from torch import Tensor
 
+from probattn.experiments.data.dataset import Root, data_root
 from probattn.experiments.data.errors import DatasetError, unknown_name
-from probattn.experiments.data.images import blurs, overlays, pixelwise
+from probattn.experiments.data.images import blurs, pixelwise
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.images.known_sets import CIFAR
-from probattn.experiments.data.root import Root, data_root
 
 SEVERITIES = (1, 2, 3, 4, 5)
 # Parameters of each severity, by the name of the corruption.
 PARAMETERS: dict[str, list[list[float]]] = yaml.safe_load((files(__package__) / "corruptions.yaml").read_text())
 STANDARD = tuple(PARAMETERS)
 ALL = (*STANDARD, "speckle_noise", "gaussian_blur", "spatter", "saturate")  # those of CIFAR-C's files
-_FUNCTIONS = vars(blurs) | vars(overlays) | vars(pixelwise)
+_FUNCTIONS = vars(blurs) | vars(pixelwise)
 _BLOCK = 1000  # images per generator: bounds the memory; later images change no earlier block
 
 

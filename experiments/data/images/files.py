@@ -13,21 +13,14 @@ from PIL import Image, ImageOps
 
 from probattn.experiments.data.errors import DatasetError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
 # Pillow's formats that are read; of others, Pillow runs PostScript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-_CLUTTER = ("thumbs.db", "desktop.ini")  # files that Windows puts into folders of images
 _MIN_CONTRAST = 16
 
 
 def is_hidden(name: str) -> bool:
     """Return True for names of hidden files and folders, and of those that Windows puts into folders of images."""
-    return name.startswith(".") or name.lower() in _CLUTTER
-
-
-def is_image(name: str) -> bool:
-    """Return True for the name of an image file that is not hidden."""
-    return name.lower().endswith(SUFFIXES) and not is_hidden(name)
+    return name.startswith(".") or name.lower() in ("thumbs.db", "desktop.ini")
 
 
 def find_files(folder: Path) -> Iterator[Path]:
@@ -48,15 +41,12 @@ def path_text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def read_pixels(
-    source: Path | BytesIO, shape: tuple[int, int, int], *, place: str | None = None, **options: Any
-) -> np.ndarray:
+def read_pixels(source: Path | BytesIO, shape: tuple[int, int, int], **options: Any) -> np.ndarray:
     """Return the pixels of an image of one of :data:`FORMATS`, of a file with any suffix.
 
     Args:
-        source: a file, or the content of one.
+        source: a file, or the content of one with its ``name`` for messages.
         shape, options: as for :func:`pixels`.
-        place: name of the source for messages; default: the path.
 
     Raises:
         DatasetError: it cannot be decoded, or is not a regular file: reading from a pipe would never end.
@@ -67,7 +57,7 @@ def read_pixels(
         with Image.open(source, formats=FORMATS) as image:
             return pixels(image, shape, **options)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
-        place = place or path_text(source.absolute())
+        place = path_text(source.absolute()) if isinstance(source, Path) else source.name
         raise DatasetError(f"cannot read {place}: {error}; mend the file or remove it") from error
 
 

@@ -43,20 +43,10 @@ class ImageDataset(Dataset):
     std: tuple[float, ...]
     augment: bool
 
-    def training(self, **options: Any) -> ImageLoader:
-        """Return the loader of training batches: in random order, augmented if :attr:`augment`."""
-        return super().training(augment=self.augment, **options)
-
-    def batches(self, images: Images, *, augment: bool = False, **options: Any) -> ImageLoader:
-        """Return a loader of any images in their order, normalised as in training, not augmented.
-
-        Raises:
-            DatasetError: the images differ in size or number of channels from those of this data set.
-        """
-        expected, shape = tuple(self.test.images.shape[1:]), tuple(images.images.shape[1:])
-        if shape != expected:
-            raise DatasetError(f"the network was trained on images {expected}, these are {shape}")
-        return ImageLoader(images.images, images.labels, mean=self.mean, std=self.std, augment=augment, **options)
+    def batches(self, images: Images, *, shuffle: bool = False, **options: Any) -> ImageLoader:
+        """Return a loader of normalised images: in their order, or shuffled for training and then augmented."""
+        options |= {"mean": self.mean, "std": self.std, "augment": shuffle and self.augment}
+        return ImageLoader(images.images, images.labels, shuffle=shuffle, **options)
 
     def preprocessing(self) -> dict[str, Any]:
         """Return the shape of the images and their normalisation."""

@@ -6,7 +6,6 @@ root folder.
 
 import contextlib
 from collections.abc import Iterator
-from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
@@ -14,13 +13,11 @@ import numpy as np
 import torch
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from probattn.experiments.data.dataset import subsample
-from probattn.experiments.data.errors import DatasetError, unknown_name
-from probattn.experiments.data.images.files import check_number, decode_all, read_pixels
+from probattn.experiments.data.dataset import Root, data_root, divide_known
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.images.files import check_number
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
-from probattn.experiments.data.own.examples import class_indices, class_names
-from probattn.experiments.data.own.images import list_images
-from probattn.experiments.data.root import Root, data_root
+from probattn.experiments.data.own.images import read
 
 CIFAR = {"cifar10": ("CIFAR-10", CIFAR10), "cifar100": ("CIFAR-100", CIFAR100)}  # titles and torchvision's classes
 CIFAR_SIZES = {"train": 50_000, "test": 10_000}
@@ -36,29 +33,16 @@ def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = Non
     Args:
         name: one of :data:`NAMES`.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
-        seed: seed of the splits only.
-        limit: keep at most this many training images and the same fraction of the validation images, but at least one
-            per class if there is one; the test part keeps its size. A smaller limit keeps a subset of what a larger
-            limit keeps.
+        seed, limit: as for :func:`~probattn.experiments.data.dataset.divide_known`.
 
     Raises:
-        ValueError: ``name`` is unknown.
         DatasetError: the data are missing, incomplete or damaged.
     """
-    if name not in NAMES:
-        raise ValueError(unknown_name("image data set", name, NAMES))
-    folder, generator = data_root(root), torch.Generator().manual_seed(seed)
-    if name == "digits":
-        classes, whole = _read_digits()
-        fifth = round(len(whole) / 5)
-        train, valid, test = whole.split(len(whole) - 2 * fifth, fifth, fifth, generator=generator)
-    else:
-        classes, whole, test = read_cifar(name, folder)
-        tenth = len(whole) // 10
-        train, valid = whole.split(len(whole) - tenth, tenth, generator=generator)
-    if limit is not None:
-        train, valid = subsample(train, valid, limit=limit, num_classes=len(classes), generator=generator)
-    return from_parts(name, classes, train, valid, test, augment=name in CIFAR)
+    folder = data_root(root)
+    classes, whole, *test = _read_digits() if name == "digits" else read_cifar(name, folder)
+    sizes = [len(whole) // 10] if test else [round(len(whole) / 5)] * 2
+    parts = divide_known(whole, *test, sizes=sizes, num_classes=len(classes), seed=seed, limit=limit)
+    return from_parts(name, classes, *parts, augment=name in CIFAR)
 
 
 def read_cifar(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
@@ -70,11 +54,10 @@ def read_cifar(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
     title, source = CIFAR[name]
     files, folder = root / source.base_folder, root / f"{name}-jpeg"
     if folder.is_dir() and not files.is_dir():
-        parts = [list_images(folder / part) for part in CIFAR_SIZES]
-        for (part, number), examples in zip(CIFAR_SIZES.items(), parts, strict=True):
-            check_number(folder / part, len(examples), number)
-        classes, decode = class_names(parts[0].label), partial(read_pixels, shape=(3, 32, 32))
-        return classes, *(Images(decode_all(decode, part.input), class_indices(part.label, classes)) for part in parts)
+        classes, *parts = read(folder, shares={}, seed=0, limit=None)
+        for (part, number), images in zip(CIFAR_SIZES.items(), parts, strict=True):
+            check_number(folder / part, len(images), number)
+        return classes, *parts
     with downloading(title, f"{files.absolute()} or {folder.name}", source.url):
         parts = [source(root, train=train, download=True) for train in (True, False)]
     images = (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() for part in parts)

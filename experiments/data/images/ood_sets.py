@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torchvision.datasets import SVHN
 from torchvision.datasets.utils import download_and_extract_archive
 
+from probattn.experiments.data.dataset import Root, data_root
 from probattn.experiments.data.errors import DatasetError, unknown_name
-from probattn.experiments.data.images import ood_generated
-from probattn.experiments.data.images.files import check_number, decode_all, find_files, is_image, pixels, read_pixels
+from probattn.experiments.data.images.files import check_number, decode_all, find_files, pixels, read_pixels
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.images.known_sets import CIFAR, downloading, read_cifar
-from probattn.experiments.data.root import Root, data_root
 from probattn.inference.imports import extra
 
 # Folder under the root, number of images, and the class of pytorch-ood that downloads them, by name.
@@ -27,6 +26,11 @@ ARCHIVES = {
     "tinyimagenet-crop": ("Imagenet/test", 10_000, "TinyImageNetCrop"),
 }
 NAMES = ("svhn", *CIFAR, *ARCHIVES, "letters", "patches")  # of :func:`load`
+# Letters which differ from all digits at 8×8 pixels, without B D G I J O Q S T Y Z; and how many images there are.
+LETTERS = "ACEFHKLMNPRUVWX"
+# Styles of DejaVu that come with matplotlib.
+FONTS = ("Sans", "Sans-Bold", "Sans-BoldOblique", "Serif", "Serif-Bold", "SansMono-Bold")
+COPIES, PATCHES = 4, 180  # of each letter in each style, and of each photograph
 
 
 def default_names(in_distribution: str) -> tuple[str, ...]:
@@ -41,9 +45,7 @@ def default_names(in_distribution: str) -> tuple[str, ...]:
     return "svhn", other, *(name for name, (*_, source) in ARCHIVES.items() if source)
 
 
-def load(
-    name: str, *, root: Root = None, size: int, channels: int, in_distribution: str, limit: int | None = None
-) -> Images:
+def load(name: str, *, root: Root = None, size: int, channels: int, limit: int | None = None) -> Images:
     """Load an OOD set, converted to the size and channels that a network expects; all labels are −1.
 
     ``svhn``, ``cifar10`` and ``cifar100`` are the test parts. ``lsun`` are LSUN's own test images, exported by its
@@ -57,15 +59,12 @@ def load(
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
         size: height and width, in pixels.
         channels: 1 (grey) or 3 (red, green, blue).
-        in_distribution: name of the data set that the network was trained on.
         limit: read at most this many images.
 
     Raises:
-        ValueError: an unknown name, or the name of ``in_distribution``.
+        ValueError: an unknown name.
         DatasetError: images are missing, incomplete or damaged.
     """
-    if name == in_distribution:
-        raise ValueError(f"the network was trained on {name}: name an OOD set")
 
     def decode(source: Path | np.ndarray) -> np.ndarray:
         read, source = (read_pixels, source) if isinstance(source, Path) else (pixels, Image.fromarray(source))
@@ -79,9 +78,9 @@ def _sources(name: str, root: Path, size: int) -> Iterable[Path | np.ndarray]:
     if name in ARCHIVES:
         return _archive(root, *ARCHIVES[name])
     if name == "letters":
-        return ood_generated.letters(size=size)
+        return letters(size=size)
     if name == "patches":
-        return ood_generated.patches()
+        return patches()
     if name == "svhn":
         folder = (root / "svhn").absolute()
         with downloading("SVHN", folder, SVHN.split_list["test"][0]):
@@ -109,8 +108,67 @@ def _archive(root: Path, place: str, number: int, source: str | None) -> list[Pa
 
 
 def _find_images(folder: Path) -> list[Path]:
-    """Return the images of a folder at any depth, sorted by their paths."""
-    images = sorted(file for file in find_files(folder) if is_image(file.name))
+    """Return the files of a folder of images at any depth, sorted by their paths, without hidden ones."""
+    images = sorted(find_files(folder))
     if not images:
         raise DatasetError(f"{folder.absolute()} holds no image")
     return images
+
+
+def letters(*, size: int, seed: int = 0) -> list[np.ndarray]:
+    """Return 360 printed capitals, white on black, uint8 (size, size), that resemble scikit-learn's digits.
+
+    Like the digits (Alpaydin & Kaynak, 1998), they are bitmaps of side 4·size of which the dots in each 4×4 block are
+    counted. Each letter has four copies in each of six styles: sheared, rotated, stretched and shifted at random.
+    """
+    import matplotlib
+
+    folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
+    generator = np.random.default_rng(seed)
+    images = []
+    for style in FONTS:
+        font = ImageFont.truetype(folder / f"DejaVu{style}.ttf", 16 * size)
+        for letter in LETTERS:
+            glyph = _glyph(letter, font, stroke=size // 4)
+            bitmaps = [_distort(glyph, side=4 * size, generator=generator) for _ in range(COPIES)]
+            shares = np.reshape(bitmaps, (COPIES, size, 4, size, 4)).mean((2, 4))
+            images.extend(np.rint(255 * shares).astype(np.uint8))
+    return images
+
+
+def patches(*, seed: int = 0) -> list[np.ndarray]:
+    """Return 360 square patches of a temple and a flower at random positions, 32 to 160 pixels wide, uint8 (h, h, 3).
+
+    The photographs are part of scikit-learn.
+    """
+    from sklearn.datasets import load_sample_image
+
+    generator = np.random.default_rng(seed)
+    images = []
+    for photograph in map(load_sample_image, ("china.jpg", "flower.jpg")):
+        for side in generator.integers(32, 160, PATCHES, endpoint=True):
+            top, left = (generator.integers(length - side) for length in photograph.shape[:2])
+            images.append(photograph[top : top + side, left : left + side])
+    return images
+
+
+def _glyph(letter: str, font: ImageFont.FreeTypeFont, *, stroke: int) -> Image.Image:
+    """Return the letter, white on black, cropped to its bounding box and ``stroke`` pixels bolder on each side."""
+    left, top, right, bottom = font.getbbox(letter, stroke_width=stroke)
+    glyph = Image.new("L", (right - left, bottom - top))
+    ImageDraw.Draw(glyph).text((-left, -top), letter, fill=255, font=font, stroke_width=stroke)
+    return glyph
+
+
+def _distort(glyph: Image.Image, *, side: int, generator: np.random.Generator) -> np.ndarray:
+    """Return the glyph as a randomly distorted bitmap, bool (side, side), that fills its height but not its width."""
+    shear, angle = generator.uniform(-0.2, 0.2), generator.uniform(-0.1, 0.1)
+    scale_y = generator.uniform(0.9, 1.05) * side / glyph.height
+    scale_x = min(generator.uniform(0.7, 0.9) * scale_y, generator.uniform(0.65, 0.8) * side / glyph.width)
+    centre = side * (0.5 + generator.uniform(-0.04, 0.04, 2))
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    inverse = np.linalg.inv(rotation @ [[1, shear], [0, 1]] @ np.diag([scale_x, scale_y]))  # from output to input
+    offset = np.array(glyph.size) / 2 - inverse @ centre
+    coefficients = np.column_stack([inverse, offset]).ravel().tolist()
+    bitmap = glyph.transform((side, side), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR)
+    return np.asarray(bitmap) > 127

@@ -1,4 +1,4 @@
-"""Corruptions of single pixels, colours and blocks: noise, brightness, contrast, pixelation and JPEG.
+"""Corruptions that move no pixels: noise, colours, blocks, and overlays between camera and scene (snow, frost, fog).
 
 A grey image is treated as three equal channels, and the result as their luma.
 """
@@ -11,9 +11,13 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor, to_pil_image
 
+from probattn.experiments.data.images.blurs import SIDE, blur_along, enlarge, resize_like
+
 Generator = np.random.Generator
 # Weights of red, green and blue in the luma of Rec. 601, which JPEG, OpenCV and Pillow use.
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+# Statistics of 32-pixel crops of frost's photographs: mean colour over its luma, range of mean luma, deviation.
+_ICE, _LEVEL, _CONTRAST = np.array([0.89, 1.02, 1.09], np.float32).reshape(1, 3, 1, 1), (0.43, 0.83), 0.085
 
 
 def luma(images: np.ndarray) -> np.ndarray:
@@ -70,6 +74,69 @@ def jpeg_compression(images: np.ndarray, rng: Generator, quality: int) -> np.nda
         return Image.open(buffer)
 
     return _by_pillow(images, compress)
+
+
+def snow(images: np.ndarray, rng: Generator, *severity: float) -> np.ndarray:
+    """Whiten a share 1 − `keep` of the image and add flakes: thresholded normal noise, enlarged and motion-blurred.
+
+    Args:
+        images: to be snowed upon.
+        rng: source of the flakes.
+        severity: mean, deviation, enlargement and threshold of the noise; radius and sigma of the blur; `keep`.
+    """
+    mean, std, factor, threshold, radius, sigma, keep = severity
+    n = len(images)
+    flakes = enlarge(rng.normal(mean, std, size=(n, 1, SIDE, SIDE)).astype(np.float32), factor)
+    flakes = np.where(flakes < threshold, 0, flakes).clip(0, 1)
+    flakes = resize_like(blur_along(flakes, radius, sigma, rng.uniform(-135, -45, size=n)), images)
+    white = np.maximum(images, 1.5 * luma(images) + 0.5)
+    return keep * images + (1 - keep) * white + flakes + flakes[..., ::-1, ::-1]
+
+
+def frost(images: np.ndarray, rng: Generator, keep: float, strength: float) -> np.ndarray:
+    """Overlay needles of ice.
+
+    The original overlays crops of five photographs, which cannot be distributed here. Instead, needles are noise
+    blurred along three random lines, with the photographs' colour, brightness and contrast. Either may be harder for a
+    model.
+    """
+    n, shape = len(images), (len(images), 1, SIDE, SIDE)
+    needles = sum(blur_along(rng.standard_normal(shape, np.float32), 6, 3, rng.uniform(0, 360, n)) for _ in range(3))
+    needles /= needles.std(axis=(-2, -1), keepdims=True)
+    level = rng.uniform(*_LEVEL, size=(n, 1, 1, 1)).astype(np.float32)
+    ice = resize_like(level + _CONTRAST * needles, images)
+    colour = _ICE if images.shape[1] == 3 else luma(_ICE)
+    return keep * images + strength * (ice * colour).clip(0, 1)
+
+
+def fog(images: np.ndarray, rng: Generator, strength: float, decay: float) -> np.ndarray:
+    """Add `strength` times a plasma fractal, scaled so that the brightest pixel can keep its brightness."""
+    brightest = images.max(axis=(1, 2, 3), keepdims=True)
+    haze = resize_like(plasma(len(images), decay, rng), images)
+    return (images + strength * haze) * brightest / (brightest + strength)
+
+
+def plasma(n: int, decay: float, rng: Generator) -> np.ndarray:
+    """Return n plasma fractals (n, 1, 32, 32) in [0, 1] by the diamond–square algorithm on a torus.
+
+    Each point is the mean of its four neighbours plus uniform noise, whose amplitude falls by `decay` squared from
+    one step to the next, as in CIFAR-C.
+    """
+    field = np.zeros((n, SIDE, SIDE))
+    step, amplitude = SIDE, 1.0
+    while step > 1:
+        half = step // 2
+        corners = field[:, ::step, ::step]
+        middles = corners + np.roll(corners, -1, axis=1)
+        middles = (middles + np.roll(middles, -1, axis=2)) / 4
+        middles = middles + rng.uniform(-amplitude, amplitude, middles.shape)
+        field[:, half::step, half::step] = middles
+        for axis, rows, columns in ((1, 0, half), (2, half, 0)):
+            neighbours = corners + np.roll(corners, -1, axis=3 - axis) + middles + np.roll(middles, 1, axis=axis)
+            field[:, rows::step, columns::step] = neighbours / 4 + rng.uniform(-amplitude, amplitude, corners.shape)
+        step, amplitude = half, amplitude / decay**2
+    field -= field.min(axis=(1, 2), keepdims=True)
+    return (field / field.max(axis=(1, 2), keepdims=True))[:, None].astype(np.float32)
 
 
 def _by_pillow(images: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:

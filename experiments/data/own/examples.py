@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -24,16 +24,8 @@ PARTS = {
 _SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"
+Parts = tuple[Any, ...]  # the classes, and the labelled images or texts of the training, validation and test part
 _log = logging.getLogger(__name__)
-
-
-class Parts(NamedTuple):
-    """Classes, and the labelled images or texts of the three parts."""
-
-    classes: tuple[str, ...]
-    train: Any
-    valid: Any
-    test: Any
 
 
 def normal_name(text: str) -> str:
@@ -74,7 +66,7 @@ def choose_parts(entries: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     parts = find_parts(entries)
     others = shorten([name for name in entries if name not in parts.values()])
     if "train" not in parts:
-        raise DatasetError(f"{source} has no training part, but {others or 'no data'}: call one train")
+        raise DatasetError(f"{source} has no training part, but {others or 'no data'}: put it into one called train")
     if others:
         _log.warning("%s: %s have no name of a part and are left out", source, others)
     return {part: entries[name] for part, name in parts.items()}
@@ -86,11 +78,11 @@ def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **d
     Args:
         given: the parts that there are.
         convert: returns a part, such as images, of the inputs and the indices of their classes.
-        division: options of :func:`divide`, and its errors.
+        division: options of :func:`divide`.
     """
     parts = divide(given, **division)
     classes = class_names(parts["train"].label)
-    return Parts(classes, *(convert(part.input, class_indices(part.label, classes)) for part in parts.values()))
+    return classes, *(convert(part.input, class_indices(part.label, classes)) for part in parts.values())
 
 
 def divide(
@@ -106,33 +98,20 @@ def divide(
         seed: seed of the division only.
         limit: keep at most this many training examples, but one of each class, and the same fraction of the validation
             part; the test part keeps its size.
-
-    Raises:
-        DatasetError: a class with too few examples to be in each part.
     """
     generator = torch.Generator().manual_seed(seed)
     missing = {part: share for part, share in shares.items() if part not in given}
-    counts = given["train"].label.value_counts()
-    if counts.min() <= len(missing):
-        problem = f"the class {counts.idxmin()!r} has too few examples ({counts.min()}) for {len(missing) + 1} parts"
-        raise DatasetError(f"{problem}: add more, or give each part a file or folder")
     divided = _take(given["train"], [*missing.values()], generator)
     parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
         parts |= {part: _take(parts[part], [fraction], generator)[1] for part in ("train", "valid")}
-    return {part: parts[part] for part in PARTS}
+    return {part: parts[part] for part in PARTS if part in parts}
 
 
 def class_names(labels: pd.Series) -> tuple[str, ...]:
-    """Return the classes of the training part: numbers in their order, other names in that of the alphabet.
-
-    Raises:
-        DatasetError: fewer than two classes.
-    """
+    """Return the classes of the training part: numbers in their order, other names in that of the alphabet."""
     names = set(labels)
-    if len(names) < 2:
-        raise DatasetError(f"the training part needs examples of two classes, and has those of {sorted(names)}")
     are_integers = all(re.fullmatch("-?[0-9]+", name) for name in names)
     return tuple(sorted(names, key=int if are_integers else str))
 
@@ -145,8 +124,8 @@ def class_indices(labels: pd.Series, classes: Sequence[str]) -> torch.Tensor:
     """
     indices = pd.Index(classes).get_indexer(pd.Index(labels))
     for place, label in labels[indices < 0].items():
-        known = shorten(classes)
-        raise DatasetError(f"{place} has the label {label!r}, which no training example has; they have {known}")
+        problem = f"{place} has the label {label!r}, which no training example has; they have {shorten(classes)}"
+        raise DatasetError(f"{problem}: add more examples of {label!r}, or remove it")
     return torch.from_numpy(indices)
 
 

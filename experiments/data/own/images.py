@@ -1,17 +1,19 @@
-"""Images in folders, one for each class."""
+"""A user's own images: in folders, one for each class, or in Hugging Face data sets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from probattn.experiments.config.validation import Colour, Count
+from probattn.experiments.config.validation import Count
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, path_text, read_pixels
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.own.examples import Parts, choose_parts, find_parts, labelled, normal_name, shorten
+from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_splits
 
 
 def read(path: Path, **options: Any) -> Parts:
@@ -27,31 +29,49 @@ def read(path: Path, **options: Any) -> Parts:
     Raises:
         OSError: there is no such folder.
         DatasetError: a class without images; a file that is no image, cannot be decoded, or lies outside of the
-            classes' folders; folders that may be parts or classes.
+            classes' folders; folders of parts without one for training.
     """
-    given = {part: list_images(folder) for part, folder in _part_folders(path).items()}
-    return labelled_images(given, read=read_pixels, **options)
+    folders = _folders(path)
+    parts = choose_parts(folders, source=str(path)) if find_parts(folders) else {"train": path}
+    given = {part: list_images(folder) for part, folder in parts.items()}
+    return labelled_images(given, **options)
+
+
+def read_hub_images(
+    source: Path, *, image_column: str = "image", label_column: str = "label", subset: str | None = None, **options: Any
+) -> Parts:
+    """Read images and labels of a Hugging Face data set.
+
+    Args:
+        source: as for :func:`~probattn.experiments.data.own.rows.read_splits`.
+        image_column: column of the images.
+        label_column: column of the labels.
+        subset: name of the configuration, or None.
+        options: of :func:`labelled_images`.
+
+    Raises:
+        OSError: missing data.
+        DatasetError: missing training split or columns, images that cannot be decoded, labels that are missing.
+    """
+    given = {}
+    for part, rows in read_splits(source, subset).items():
+        check_columns(rows, [image_column])
+        given[part] = labelled_rows(rows, [_stored(*cell) for cell in rows[image_column].items()], label_column)
+    return labelled_images(given, **options)
 
 
 def labelled_images(
-    given: Mapping[str, pd.DataFrame],
-    *,
-    read: Callable,
-    image_size: Count = 32,
-    background: Colour = "white",
-    **division: Any,
+    given: Mapping[str, pd.DataFrame], *, image_size: Count = 32, background: str = "white", **division: Any
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.
 
     Args:
-        given: examples by part.
-        read: returns the pixels of an input, with the options of
-            :func:`~probattn.experiments.data.images.files.read_pixels`.
+        given: examples by part, with sources as for :func:`~probattn.experiments.data.images.files.read_pixels`.
         image_size: height and width in pixels, to which images are scaled and cropped.
         background: colour that transparent images stand on, by name or as ``#rrggbb``.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
     """
-    decode = partial(read, shape=(3, image_size, image_size), background=background)
+    decode = partial(read_pixels, shape=(3, image_size, image_size), background=background)
     return labelled(given, lambda inputs, labels: Images(decode_all(decode, inputs), labels), **division)
 
 
@@ -68,17 +88,15 @@ def list_images(folder: Path) -> pd.DataFrame:
     return pd.DataFrame({"input": files, "label": list(map(normal_name, names))}, index=list(map(path_text, files)))
 
 
-def _part_folders(path: Path) -> dict[str, Path]:
-    """Return the folders of the parts; without any, the folder itself is the training part."""
-    folders = _folders(path)
-    parts = find_parts(folders).values()
-    if not parts:
-        return {"train": path}
-    if others := shorten(sorted(folders.keys() - parts)):
-        problem = f"{path} has the folders {shorten(list(parts))}, which are named like parts, and beside them {others}"
-        raise DatasetError(f"{problem}: move the classes for training into a folder train, and other folders elsewhere")
-    return choose_parts(folders, source=str(path))
-
-
 def _folders(path: Path) -> dict[str, Path]:
     return {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_dir() and not is_hidden(entry.name)}
+
+
+def _stored(place: str, image: Mapping[str, Any] | None) -> Path | BytesIO:
+    """Return the file of an image, or its content, which is empty for a missing image."""
+    image = image or {"bytes": b""}
+    if image["bytes"] is None:
+        return Path(image["path"])
+    content = BytesIO(image["bytes"])
+    content.name = place
+    return content

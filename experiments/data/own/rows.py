@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV and JSON Lines files: data frames indexed by the place of each row, such as ``a.csv, line 2``."""
+"""Rows of files and Hugging Face data sets: data frames indexed by the place of each row, such as ``a.csv, line 2``."""
 
 import contextlib
 import csv
@@ -15,6 +15,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import path_text
 from probattn.experiments.data.own.examples import Parts, choose_parts, labelled, normal_name, shorten
 from probattn.experiments.data.text.labelled_texts import Texts, decode
+from probattn.inference.imports import extra
 
 SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}  # of the files of each format
 csv.field_size_limit(2**31 - 1)  # Python's own limit, 131,072 characters, is too small for texts
@@ -56,6 +57,33 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
     return pd.DataFrame(list(rows.values()), index=list(rows), dtype=object)
 
 
+def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
+    """Read a Hugging Face data set by part; classes are texts, and images have ``bytes`` and ``path``.
+
+    Args:
+        source: folder that ``save_to_disk`` wrote, or a name that ``datasets.load_dataset`` takes.
+        subset: name of the configuration, or None.
+
+    Raises:
+        OSError: missing data.
+        DatasetError: missing training split.
+    """
+    with extra("huggingface", needed_by="a Hugging Face data set"):
+        import datasets
+    datasets.disable_progress_bars()
+    is_saved = any((source / name).exists() for name in ("dataset_dict.json", "state.json"))
+    loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source.as_posix(), subset)
+    splits = loaded if isinstance(loaded, dict) else {"train": loaded}
+    parts = {}
+    for part, data in choose_parts(splits, source=str(source)).items():
+        places = [f"{source}, {part} part, row {number}" for number in range(len(data))]
+        parts[part] = pd.DataFrame(data.to_dict(), index=places, dtype=object)
+        for name, feature in data.features.items():
+            if isinstance(feature, datasets.ClassLabel):  # a missing label is -1, which has no name
+                parts[part][name] = parts[part][name].map(dict(enumerate(feature.names)))
+    return parts
+
+
 def check_columns(rows: pd.DataFrame, columns: Iterable[str]) -> None:
     """Raise DatasetError if a column is missing; the rows are indexed by their place."""
     if missing := [column for column in columns if column not in rows]:
@@ -87,9 +115,14 @@ def labelled_rows(rows: pd.DataFrame, inputs: Iterable[Any], label_column: str) 
     return pd.DataFrame({"input": inputs, "label": names(rows, label_column)}, index=rows.index, dtype=object)
 
 
-def read_texts(path: Path, *, kind: str, delimiter: str | None = None, **options: Any) -> Parts:
+def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
     """Read texts and labels; arguments as for :func:`read_parts` and :func:`text_parts`."""
-    return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
+    return text_parts(read_parts(path, kind=kind, delimiter=options.pop("delimiter", None)), **options)
+
+
+def read_hub_texts(source: Path, *, subset: str | None = None, **options: Any) -> Parts:
+    """Read texts and labels; arguments as for :func:`read_splits` and :func:`text_parts`."""
+    return text_parts(read_splits(source, subset), **options)
 
 
 def text_parts(

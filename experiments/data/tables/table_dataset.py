@@ -1,6 +1,6 @@
 """Data sets of tables, for classes or for regression."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,8 @@ from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
 from probattn.experiments.data.own.rows import check_columns, names, read_parts
-from probattn.experiments.data.tables.columns import IGNORED, choose_features, describe_columns, find_columns
-from probattn.experiments.data.tables.encoding import CATEGORY, NUMBER, Column, TableEncoding
+from probattn.experiments.data.tables.encoding import Column, TableEncoding, choose_features, find_columns
 from probattn.experiments.data.tables.numbers import readings
-
-Task = Literal["classes", "regression"]  # kinds of labels: names of classes, or numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +33,7 @@ class TableDataset(Dataset):
         encoding: encoding of the rows, fitted to ``train``.
         label_column: column of the labels.
         label_mean, label_std: of the training labels, for regression.
-        columns: what the columns of the file hold (see :func:`~.columns.describe_columns`); None without data.
+        columns: what the columns of the file hold (see :func:`~.encoding.find_columns`); None without data.
     """
 
     encoding: TableEncoding
@@ -52,14 +49,14 @@ class TableDataset(Dataset):
     def preprocessing(self) -> dict[str, Any]:
         """Return the encoding of the columns, and the scale of the labels."""
         scale = {"label_column": self.label_column, "label_mean": self.label_mean, "label_std": self.label_std}
-        return {"kind": "table", "columns": self.encoding.to_json(), **scale}
+        return {"kind": "table", **asdict(self.encoding), **scale}
 
 
 def read(
     path: Path,
     *,
     label_column: str = "label",
-    task: Task = "classes",
+    task: Literal["classes", "regression"] = "classes",
     ignore_columns: Columns = (),
     categorical_columns: Columns = (),
     number_columns: Columns = (),
@@ -75,7 +72,7 @@ def read(
         task: whether the labels are classes or numbers.
         ignore_columns: columns that are no features.
         categorical_columns: columns of numbers that stand for categories; the kind of others is found (see
-            :func:`~.columns.find_columns`).
+            :func:`~.encoding.find_columns`).
         number_columns: columns of numbers, also where they only number the rows.
         decimal: decimal mark of the numbers; None finds it in each column.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
@@ -86,13 +83,12 @@ def read(
             used.
     """
     parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
-    chosen = dict.fromkeys(ignore_columns, IGNORED) | dict.fromkeys(categorical_columns, CATEGORY)
-    chosen |= dict.fromkeys(number_columns, NUMBER) | {label_column: NUMBER if is_regression else CATEGORY}
+    chosen = dict.fromkeys(ignore_columns, "ignored") | dict.fromkeys(categorical_columns, "category")
+    chosen |= dict.fromkeys(number_columns, "number") | {label_column: "number" if is_regression else "category"}
     for rows in parts.values():
         check_columns(rows, chosen)
-    columns = find_columns(parts["train"], chosen=chosen, decimal=decimal)
-    description, label = describe_columns(parts["train"], columns), columns[label_column]
-    features = choose_features(columns, description, label_column=label_column)
+    columns, description = find_columns(parts["train"], chosen=chosen, decimal=decimal)
+    features, label = choose_features(columns, description, label_column=label_column), columns[label_column]
     examples = divide({part: _examples(rows, label) for part, rows in parts.items()}, **division)
     tables = [parts.get(part, parts["train"]).loc[labels.index] for part, labels in examples.items()]
     if is_regression:
@@ -102,7 +98,7 @@ def read(
     else:
         classes, scale = class_names(examples["train"].label), {}
         labels = [class_indices(part.label, classes) for part in examples.values()]
-    encoding = TableEncoding.fit(tables[0], features)
+    encoding = TableEncoding(tuple(column.fit(tables[0][column.name]) for column in features))
     encoded = map(Table, map(encoding.features, tables), labels)
     return TableDataset("table-csv", classes, *encoded, encoding, label.name, **scale, columns=description)
 
@@ -114,9 +110,9 @@ def _examples(rows: pd.DataFrame, label: Column) -> pd.DataFrame:
         DatasetError: many classes that are numbers.
     """
     number = rows[label.name].nunique()
-    if label.kind == CATEGORY and number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
+    if label.kind == "category" and number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
         raise DatasetError(f"{label.name!r} has {number:,} numbers: predict them with --set data.task=regression")
-    labels = names(rows, label.name) if label.kind == CATEGORY else "a number"
+    labels = names(rows, label.name) if label.kind == "category" else "a number"
     return pd.DataFrame({"label": labels}, index=rows.index)
 
 

@@ -16,7 +16,7 @@ LINES = {"in_domain_train": 8_551, "in_domain_dev": 527, "out_of_domain_dev": 51
 FOLDERS, PER_FOLDER = ("train/neg", "train/pos", "test/neg", "test/pos"), 12_500
 # Paths under the root folder, of which the first that exists is read, and where they are from.
 PLACES = {
-    "cola": ("cola_public/raw", "raw", "cola_public.zip", "cola_public_1.1.zip"),
+    "cola": ("cola_public", "cola_public.zip", "cola_public_1.1.zip"),
     "imdb": ("aclImdb", "aclImdb.tar.xz", "aclImdb_v1.tar.gz"),
 }
 _ORIGINS = {"cola": "https://nyu-mll.github.io/CoLA", "imdb": "https://ai.stanford.edu/~amaas/data/sentiment"}
@@ -43,10 +43,10 @@ def read(name: str, root: Path) -> list[Texts]:
 
 def _read_cola(source: Path) -> list[Texts]:
     """Read lines of four tab-separated columns (source, label, the author's mark, sentence) without quoting."""
-    texts, parts = _read_files(source, r"(cola_public/)?raw/\w+\.tsv"), []
-    texts = {Path(path).stem: text for path, text in texts.items()}
+    folder, parts = zipfile.Path(source, "cola_public/") if source.is_file() else source, []
     for part, number in LINES.items():
-        rows = [line.split("\t") for line in texts[part].split("\n") if line]
+        text = decode((folder / "raw" / f"{part}.tsv").read_bytes(), where=f"{part}.tsv")
+        rows = [line.split("\t") for line in text.split("\n") if line]
         if len(rows) != number or any(len(row) != 4 or row[1] not in ("0", "1") or not row[3].strip() for row in rows):
             raise ValueError(f"{part}.tsv has not {number:,} lines of 4 columns")
         labels = torch.tensor([int(row[1]) for row in rows])
@@ -56,8 +56,8 @@ def _read_cola(source: Path) -> list[Texts]:
 
 def _read_imdb(source: Path) -> Texts:
     """Read reviews in the order of :data:`FOLDERS`, then of file names. HTML line breaks become spaces."""
-    contents = _read_files(source, rf".*({'|'.join(FOLDERS)})/[^./][^/]*\.txt")
-    texts = {path: _BREAK.sub(" ", content).strip() for path, content in contents.items()}
+    contents = _read_reviews(source).items()
+    texts = {path: _BREAK.sub(" ", decode(content, where=path)).strip() for path, content in contents}
     folders = {name: sorted(path for path in texts if f"{name}/" in path and texts[path]) for name in FOLDERS}
     counts = {name: len(paths) for name, paths in folders.items()}
     if set(counts.values()) != {PER_FOLDER}:
@@ -67,17 +67,11 @@ def _read_imdb(source: Path) -> Texts:
     return Texts(reviews, labels)
 
 
-def _read_files(source: Path, pattern: str) -> dict[str, str]:
-    """Return the texts of the files of a folder or an archive whose path, the folder's name included, has a pattern."""
-    matches = re.compile(pattern).fullmatch
+def _read_reviews(source: Path) -> dict[str, bytes]:
+    """Return the contents of the reviews in a folder or a tar archive by their paths, without hidden files."""
+    matches = re.compile(rf".*({'|'.join(FOLDERS)})/[^./][^/]*\.txt").fullmatch
     if source.is_dir():
-        files = {f"{source.name}/{file.relative_to(source).as_posix()}": file for file in source.rglob("*.*")}
-        contents = {path: file.read_bytes() for path, file in files.items() if matches(path)}
-    elif source.suffix == ".zip":
-        with zipfile.ZipFile(source) as archive:
-            contents = {path: archive.read(path) for path in filter(matches, archive.namelist())}
-    else:
-        with tarfile.open(source) as archive:
-            members = (member for member in archive if member.isfile() and matches(member.name))
-            contents = {member.name: archive.extractfile(member).read() for member in members}
-    return {path: decode(content, where=path) for path, content in contents.items()}
+        return {path: file.read_bytes() for file in source.rglob("*.txt") if matches(path := file.as_posix())}
+    with tarfile.open(source) as archive:
+        members = (member for member in archive if member.isfile() and matches(member.name))
+        return {member.name: archive.extractfile(member).read() for member in members}

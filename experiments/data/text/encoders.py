@@ -2,16 +2,14 @@
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.preprocessing import read_json, write_json
 from probattn.inference.imports import extra
 
 
@@ -23,10 +21,8 @@ class PretrainedEncoder:
         config: configuration of the encoder, of transformers.
         tokenizer: its tokenizer, of tokenizers, which truncates and does not pad.
         source: folder or name of the encoder; None in a run that has weights of its own.
-        file: its file in a run's folder.
     """
 
-    file: ClassVar[str] = "encoder.json"
     config: Any
     tokenizer: Any
     source: str | None
@@ -42,7 +38,8 @@ class PretrainedEncoder:
 
         Raises:
             MissingExtraError: transformers is not installed.
-            DatasetError: the encoder is missing, has a decoder, has no tokenizer, or that of another model.
+            DatasetError: the encoder has a decoder, no tokenizer, or that of another model.
+            OSError: the encoder is missing.
             ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
         """
         config, tokenizer = _load(name, "AutoConfig"), _load(name, "AutoTokenizer")
@@ -68,7 +65,8 @@ class PretrainedEncoder:
         The weights are read from safetensors files only. In a run they are random, and its checkpoint replaces them.
 
         Raises:
-            DatasetError: the encoder is missing, or lacks weights other than those of the pooler, which comes last.
+            OSError: the encoder is missing.
+            DatasetError: it lacks weights other than those of the pooler, which comes last.
         """
         if self.source is None:
             return _library("transformers").AutoModel.from_config(self.config, dtype=torch.float32)
@@ -79,15 +77,14 @@ class PretrainedEncoder:
             raise DatasetError(f"{self.source!r} lacks weights of its encoder, such as {used[0]}; take a complete copy")
         return model.eval()
 
-    def save(self, path: Path) -> None:
-        """Write configuration and tokenizer as JSON, atomically, with the keys ``config`` and ``tokenizer``."""
+    def to_json(self) -> dict[str, Any]:
+        """Return configuration and tokenizer as ``preprocessing.json`` holds them."""
         config = json.loads(self.config.to_json_string(use_diff=False))
-        write_json(path, {"config": config, "tokenizer": json.loads(self.tokenizer.to_str())})
+        return {"config": config, "tokenizer": json.loads(self.tokenizer.to_str())}
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote; raise DatasetError if it is missing or damaged."""
-        saved = read_json(path)
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        """Read an encoder back that :meth:`to_json` returned."""
         tokenizer = _library("tokenizers").Tokenizer.from_str(json.dumps(saved["tokenizer"]))
         return cls(_library("transformers").AutoConfig.for_model(**saved["config"]), tokenizer, None)
 
@@ -99,9 +96,5 @@ def _library(name: str) -> Any:
 
 def _load(name: str, kind: str, **options: Any) -> Any:
     """Return what a class of transformers reads, from a folder or from the hub."""
-    from_pretrained = getattr(_library("transformers"), kind).from_pretrained
-    try:  # without trust_remote_code transformers asks the user
-        return from_pretrained(name, trust_remote_code=False, **options)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        problem = f"cannot load the encoder {name!r}: {' '.join(str(error).split())}"
-        raise DatasetError(f"{problem} Give a folder with config.json, or a name of the hub and a network.") from error
+    # Without trust_remote_code transformers asks the user.
+    return getattr(_library("transformers"), kind).from_pretrained(name, trust_remote_code=False, **options)

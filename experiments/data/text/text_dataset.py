@@ -6,19 +6,17 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
-from probattn.experiments.data.dataset import Dataset, subsample
-from probattn.experiments.data.root import Root, data_root
+from probattn.experiments.data.dataset import Dataset, Root, data_root, divide_known, read_preprocessing
 from probattn.experiments.data.text import corpora
 from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.labelled_texts import Texts, well_formed
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 NAMES = tuple(corpora.CLASSES)  # of :func:`load`
-IMDB_SIZES = (35_000, 5_000, 10_000)  # of the parts, as in the KEP-SVGP paper (appendix D.1)
+IMDB_SIZES = (5_000, 10_000)  # of the validation and test part, as in the KEP-SVGP paper (appendix D.1)
 Encoder = WordTokenizer | PretrainedEncoder  # conversions of texts to tensors
 
 
@@ -44,14 +42,8 @@ class TextDataset(Dataset):
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return the kind of the data; the tokens have a file of their own."""
-        return {"kind": "texts"}
-
-    def save_preprocessing(self, folder: Path) -> None:
-        """Write ``preprocessing.json`` and the tokens' own file into a run's folder, unless they are there already."""
-        super().save_preprocessing(folder)
-        if not (folder / self.kind.file).exists():
-            self.tokens.save(folder / self.kind.file)
+        """Return the tokenizer or encoder."""
+        return {"kind": "texts", "tokens": self.tokens.to_json()}
 
     def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: with its tokens.
@@ -59,9 +51,7 @@ class TextDataset(Dataset):
         Raises:
             DatasetError: the run's tokens are missing or damaged.
         """
-        dataset = replace(self, make=partial(self.kind.read, folder / self.kind.file))
-        _ = dataset.tokens  # read now, so that damage is an error here
-        return dataset
+        return replace(self, make=partial(self.kind.from_json, read_preprocessing(folder)["tokens"]))
 
 
 def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
@@ -76,27 +66,16 @@ def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: in
         name: one of :data:`NAMES`.
         network: settings of the network, which has those of the tokens.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
-        seed: seed of the splits only.
-        limit: keep at most this many training texts and the same fraction of the validation part, but at least two; the
-            test parts keep their sizes.
+        seed, limit: as for :func:`~probattn.experiments.data.dataset.divide_known`.
 
     Raises:
-        ValueError: ``name`` is unknown.
         DatasetError: the data are missing, incomplete or damaged.
     """
-    if name not in NAMES:
-        raise ValueError(f"unknown text data set {name!r}: choose one of {', '.join(NAMES)}")
-    folder, generator, domains = data_root(root), torch.Generator().manual_seed(seed), {}
-    if name == "cola":
-        whole, test, domains["out-of-domain"] = corpora.read(name, folder)
-        tenth = len(whole) // 10
-        train, valid = whole.split(len(whole) - tenth, tenth, generator=generator)
-    else:
-        (whole,) = corpora.read(name, folder)
-        train, valid, test = whole.split(*IMDB_SIZES, generator=generator)
-    if limit is not None:
-        train, valid = subsample(train, valid, limit=limit, num_classes=2, generator=generator)
-    return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, domains=domains)
+    whole, *tests = corpora.read(name, data_root(root))
+    sizes = [len(whole) // 10] if tests else IMDB_SIZES
+    parts = divide_known(whole, *tests[:1], sizes=sizes, num_classes=2, seed=seed, limit=limit)
+    domains = {"out-of-domain": tests[1]} if tests else {}
+    return from_parts(name, corpora.CLASSES[name], *parts, network=network, domains=domains)
 
 
 def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any, **options: Any) -> TextDataset:

@@ -6,13 +6,11 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from probattn.experiments.data.preprocessing import read_json, write_json
 from probattn.experiments.data.text.labelled_texts import well_formed
 from probattn.inference.imports import extra
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
@@ -40,10 +38,8 @@ class WordTokenizer:
             id 1 an unknown word.
         characters: ids of the characters and of the two marks, in the same order; ``{}`` without spelling.
         spelling: number of characters of a word, with its marks (K); 0: none.
-        file: its file in a run's folder.
     """
 
-    file: ClassVar[str] = "tokenizer.json"
     pipeline: Any
     characters: Mapping[str, int]
     spelling: int
@@ -98,19 +94,17 @@ class WordTokenizer:
         words = self.pipeline.get_vocab_size()
         return SpelledEmbedding(words, len(self.characters), dim) if self.spelling else WordEmbedding(words, dim)
 
-    def save(self, path: Path) -> None:
-        """Write the tokenizer as JSON, atomically.
+    def to_json(self) -> dict[str, Any]:
+        """Return the tokenizer as ``preprocessing.json`` holds it.
 
-        The object has the keys ``words`` (the JSON of :attr:`pipeline`, which ``tokenizers.Tokenizer.from_str`` reads),
-        ``characters`` and ``spelling``.
+        ``words`` are the JSON of :attr:`pipeline`, which ``tokenizers.Tokenizer.from_str`` reads.
         """
         words = json.loads(self.pipeline.to_str())
-        write_json(path, {"words": words, "characters": self.characters, "spelling": self.spelling})
+        return {"words": words, "characters": self.characters, "spelling": self.spelling}
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a tokenizer that :meth:`save` wrote; raise DatasetError if it is missing or damaged."""
-        saved = read_json(path)
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        """Read a tokenizer back that :meth:`to_json` returned."""
         return cls(_tokenizers().Tokenizer.from_str(json.dumps(saved["words"])), saved["characters"], saved["spelling"])
 
     def _spell(self, token: str) -> list[int]:

@@ -36,7 +36,7 @@ def test_tables_are_printed_and_written(command, tmp_path, assignments, suite):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["layers", "--out", "FILE/x.csv"], "--out"),
+        (["layers", "--out", "FILE/x.csv"], "file"),
         (["layers", "--out", "FOLDER"], "--out"),
         (["vit", "--device", "cuda"], "--device cpu"),
         (["vit", "--set", "train.epoch=3"], "did you mean train.epochs"),

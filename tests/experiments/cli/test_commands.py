@@ -89,7 +89,6 @@ def test_the_demo_compares_layers_and_continues_where_it_stopped(command, tmp_pa
         (["presets", "tabular/csv"], ["data.label_column", "train.epochs"]),
         (["reproduce", "--list"], ["kep-svgp/table-1", "cgp/table-1"]),
         (["check-gp"], ["agree"]),
-        (["--version"], ["probattn 0."]),
         (["--help"], ["train", "study", "bench"]),
         (["bench", "--help"], ["layers", "scaling"]),
     ],

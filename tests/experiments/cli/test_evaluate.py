@@ -33,7 +33,7 @@ def content(folder):
     return json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
 
 
-SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1,5")
+SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1", "--severities", "5")
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -217,7 +217,7 @@ def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures)
     [
         (["--method", "laplac"], ["laplac", "did you mean laplace"]),
         (["--ood", "lettres"], ["lettres", "letters"]),
-        (["--shift", "--severities", "one"], ["severities", "one"]),
+        (["--shift", "--severities", "one"], ["severities", "integer"]),
         (["--shift", "--severities", "0"], ["0"]),
         (["--shift", "--corruptions", "fogg"], ["fogg", "fog"]),
     ],

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -16,7 +15,6 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.runs import train
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
-ROOT = Path(__file__).parents[3]
 KEP = "digits/kep-svgp"
 START = [sys.executable, "-m", "probattn.experiments"]
 STREAMS = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -117,16 +115,6 @@ def test_a_reader_that_stops_reading():
     done = subprocess.run([*START, "presets"], stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
-
-
-@pytest.mark.parametrize("module", ["torch", "pydantic"])
-def test_ctrl_c_while_the_command_imports_what_it_needs_is_one_line(tmp_path, module):
-    (tmp_path / module).mkdir()
-    (tmp_path / module / "__init__.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
-    start = [sys.executable, "-c", "from probattn_command import main; main()", "presets"]
-    done = subprocess.run(start, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
 
 
 @pytest.mark.slow

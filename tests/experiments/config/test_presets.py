@@ -8,10 +8,10 @@ import torch
 from twins import twin
 
 from probattn.experiments.config.layers import layer_class
-from probattn.experiments.config.presets import PRESETS, digits, preset
+from probattn.experiments.config.presets import PRESETS, preset
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
-from probattn.experiments.data.tables.encoding import CATEGORY, Column, TableEncoding
+from probattn.experiments.data.tables.encoding import Column, TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import from_parts
@@ -45,8 +45,8 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     kind = settings.data.name
     if kind == "table-csv":
         rows = pd.DataFrame({"a": ["1", "2"], "b": ["x", "y"], "c": ["y", "y"], "d": ["2", "2"]})
-        columns = [Column("a"), Column("b", CATEGORY), Column("c", CATEGORY), Column("d")]
-        encoding = TableEncoding.fit(rows, columns)
+        columns = [Column("a"), Column("b", "category"), Column("c", "category"), Column("d")]
+        encoding = TableEncoding(tuple(column.fit(rows[column.name]) for column in columns))
         table = Table(encoding.features(rows), torch.arange(2))
         guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), table, table, table, encoding, "label")))
         return
@@ -63,20 +63,6 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
         projection = "query_value" if "sgpa" in name else "query_key_value"
         assert {f"network.blocks.{n}.attention.{projection}.weight" for n in range(2)} <= set(report["carried"])
         assert all(".attention." in fresh for fresh in report["fresh"])
-
-
-def test_the_presets_on_digits_by_layer():
-    assert digits("softmax,kep-svgp") == ["digits/softmax", "digits/kep-svgp"]
-    assert digits(" cgp, softmax ,cgp") == ["digits/cgp", "digits/softmax"]
-    layers = ("softmax", "kep-svgp", "kernel", "kernel-symmetric", "sgpa", "cgp", "sparse-cgp")
-    assert digits("all") == [f"digits/{layer}" for layer in layers]
-    assert digits("kep-svgp,kep-svgp-ee, kep-svgp-rr") == [f"digits/kep-svgp{pair}" for pair in ("", "-ee", "-rr")]
-
-
-@pytest.mark.parametrize("layers", ["", "zebra", "softmax,zebra", "all,cgp"])
-def test_unknown_layers_on_digits_are_named(layers):
-    with pytest.raises(SettingsError, match="unknown preset"):
-        digits(layers)
 
 
 def test_a_near_miss_is_guessed():

@@ -19,6 +19,7 @@ OWN = '''
 from typing import Literal
 import torch
 from probattn import SoftmaxAttention
+from probattn.experiments.data.images.image_datasets import Images
 
 class Scaled(SoftmaxAttention):
     """Softmax attention with a factor.
@@ -48,7 +49,7 @@ def blobs(number: int = 60):
     """
     labels = torch.arange(number) % 2
     images = (100 * labels[:, None, None, None]).expand(-1, 1, 8, 8).to(torch.uint8).contiguous()
-    return ("dark", "light"), (images, labels), (images, labels), (images, labels)
+    return ("dark", "light"), *[Images(images, labels)] * 3
 '''
 
 
@@ -115,7 +116,6 @@ def test_a_change_is_parsed_by_the_type_of_its_setting(settings, assignment, val
         (KEP, "network.patch_size=0", "patch_size"),
         (KEP, "warm_start.kernel=ard", "warm_start.epochs"),
         (CGP, "warm_start.epochs=0", "warm_start.epochs"),
-        (PRESETS["digits/softmax"], "warm_start.epochs=2", "warm_start=none"),
         (PRESETS["digits/softmax"], "layer.rank=3", "layer.rank"),
     ],
 )
@@ -163,6 +163,7 @@ def test_total_epochs_keep_the_shares_of_the_phases(name):
     twice = settings.with_total_epochs(2 * settings.epochs)
     assert (twice.epochs, twice.train.epochs) == (2 * settings.epochs, 2 * settings.train.epochs)
     assert twice.train.warmup_epochs == 2 * settings.train.warmup_epochs
+    assert settings.with_total_epochs(1).warm_start is None
     for few in (2, 3, 4):
         short = settings.with_total_epochs(few)
         assert short.epochs == few

@@ -1,7 +1,9 @@
+import pytest
 import torch
 
 from probattn.experiments.data.dataset import stratified_order
-from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 
 
 def seeded(seed=0):
@@ -45,3 +47,13 @@ def test_labels_follow_their_images():
     data = Images(torch.arange(108, dtype=torch.uint8).view(-1, 1, 1, 1), LABELS)
     (part,) = data.split(40, generator=seeded())
     assert torch.equal(part.labels, LABELS[part.images.flatten().long()])
+
+
+@pytest.mark.parametrize(("number", "change"), [(0, ""), (1, ""), (2, ""), (0, "one label")])
+def test_an_empty_part_and_a_training_part_of_one_label_are_refused(number, change):
+    labels = torch.arange(8) % 2
+    parts = [Images(torch.zeros(8, 1, 2, 2, dtype=torch.uint8), labels)] * 3
+    ImageDataset("mine", ("a", "b"), *parts, (0.0,), (1.0,), augment=False)
+    parts[number] = parts[number].select((labels == 0).nonzero()[:, 0] if change else labels[:0])
+    with pytest.raises(DatasetError, match="no examples, .* one label"):
+        ImageDataset("mine", ("a", "b"), *parts, (0.0,), (1.0,), augment=False)

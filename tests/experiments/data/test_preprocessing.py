@@ -1,13 +1,11 @@
-"""Digests and JSON files: what is read is what was written, or an error."""
-
-import json
+"""Digests and the preprocessing of a run: what is read is what was written, or an error."""
 
 import pytest
 import torch
 
-from probattn.experiments.data.dataset import digest
+from probattn.experiments.data.dataset import digest, read_preprocessing
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.preprocessing import read_json, write_json
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 
 VALUES = [
     (), (None,), (True,), (1,), (1.0,), ("1",), ("",), ([],), ([1, 2],), ([2, 1],), (1, 2), ([[1], 2],), (["ab", "c"],),
@@ -22,21 +20,14 @@ def test_digests_are_equal_where_values_are():
     assert digest(matrix.T, (1, 2)) == digest(matrix.T.contiguous(), [1, 2])
 
 
-def test_json_comes_back_and_a_damaged_file_is_refused(tmp_path):
-    content = {"numbers": [1, 2.5, 1e-300], "text": "α\n\ud800", "nothing": None, "deep": {"a": [{}]}}
-    write_json(tmp_path / "a.json", content)
-    assert read_json(tmp_path / "a.json") == content
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+def test_the_preprocessing_comes_back_and_a_damaged_file_is_refused(tmp_path):
+    data = Images(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2))
+    dataset = ImageDataset("mine", ("α\n\ud800", "b"), data, data, data, (1e-300,), (2.5,), augment=True)
+    dataset.save_preprocessing(tmp_path)
+    content = {"classes": ["α\n\ud800", "b"], "kind": "images", "shape": [1, 8, 8], "mean": [1e-300], "std": [2.5]}
+    assert read_preprocessing(tmp_path) == content
+    assert [path.name for path in tmp_path.iterdir()] == ["preprocessing.json"]
     for damage in (b"", b"[1]", b'{"a"', b"\xff"):
-        (tmp_path / "a.json").write_bytes(damage)
-        with pytest.raises(DatasetError, match=r"a\.json is missing or damaged"):
-            read_json(tmp_path / "a.json")
-
-
-def test_a_failed_write_leaves_the_earlier_file(tmp_path, monkeypatch):
-    write_json(tmp_path / "a.json", {"a": 1})
-    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("no space left")))
-    with pytest.raises(OSError, match="no space"):
-        write_json(tmp_path / "a.json", {"a": 2})
-    assert json.loads((tmp_path / "a.json").read_text())["a"] == 1
-    assert len(list(tmp_path.iterdir())) == 1
+        (tmp_path / "preprocessing.json").write_bytes(damage)
+        with pytest.raises(DatasetError, match=r"preprocessing\.json is missing or damaged"):
+            read_preprocessing(tmp_path)

@@ -190,7 +190,7 @@ def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
     ("options", "error", "words"),
     [
         ({"by": ("temprature",)}, SettingsError, "did you mean temperature"),
-        ({"by": ("temperature+laplace",)}, SettingsError, "only temperature can follow a"),
+        ({"by": ("temperature+laplace",)}, SettingsError, "laplace.temperature"),
         ({"ood": ("lettters",)}, ValueError, "letters"),
         ({"ood": ("digits",)}, ValueError, "digits"),
         ({"shift": True, "corruptions": ("gausian_noise",)}, ValueError, "gaussian_noise"),

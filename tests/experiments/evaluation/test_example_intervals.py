@@ -19,7 +19,7 @@ def numbers(n=60):
     return Prediction(mean=mean, variance=variance, labels=torch.randn(n, 1), components=(law,))
 
 
-@pytest.mark.parametrize(("prediction", "count"), [(random_prediction(150, 4), 8), (numbers(), 5)])
+@pytest.mark.parametrize(("prediction", "count"), [(random_prediction(150, 4), 5), (numbers(), 5)])
 def test_each_value_is_the_metric_of_its_resample(prediction, count):
     values = resampled_metrics(prediction, resamples=120, seed=7)
     assert len(values) == count
@@ -28,13 +28,6 @@ def test_each_value_is_the_metric_of_its_resample(prediction, count):
         expected = metrics.evaluate(prediction[torch.as_tensor(draws[number])])
         found = {key: value[number] for key, value in values.items()}
         assert found == pytest.approx({key: expected[key] for key in found}, rel=1e-6)
-
-
-def test_predictions_that_are_all_right_have_no_ranking():
-    values = resampled_metrics(Prediction(probs=torch.eye(3), labels=torch.arange(3)), resamples=10)
-    assert (values["accuracy"] == 1).all()
-    assert np.isnan(values["auroc"]).all()
-    assert np.isnan(values["fpr95"]).all()
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():
@@ -52,6 +45,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
 def test_intervals_lie_around_their_metric():
     values = metrics.evaluate(random_prediction(100, 4))
     intervals = metric_intervals(random_prediction(100, 4), values)
-    assert intervals.keys() >= {"accuracy", "ece", "nll", "auroc"}
+    assert intervals.keys() >= {"accuracy", "ece", "nll", "aurc"}
     for key, (low, high) in intervals.items():
         assert low <= values[key] <= high

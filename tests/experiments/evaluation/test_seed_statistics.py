@@ -10,8 +10,7 @@ from scipy import stats
 
 from probattn.experiments.evaluation.metric_display import COLUMNS, DISPLAY, MetricDisplay, best_of, format_value
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.reporting.table_formats import markdown
-from probattn.experiments.reporting.tables import comparison_table
+from probattn.experiments.reporting.tables import comparison_table, markdown
 
 ACC, NLL = DISPLAY["accuracy"], DISPLAY["nll"]
 
@@ -187,21 +186,6 @@ def test_rows_of_before_there_was_an_mcc_have_no_cell_for_it():
 )
 def test_printed_numbers(value, scale, text):
     assert format_value(value, scale) == text
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"baselines": {"a": "c"}}, "'c'"),
-        ({"baselines": {"c": "a"}}, "'c'"),
-        ({"baselines": {"a": "a"}}, "baseline 'a'"),
-        ({"metrics": {}}, "metrics="),
-    ],
-)
-def test_what_does_not_fit_is_named(options, message):
-    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
-    with pytest.raises(ValueError, match=message):
-        compare(scores, **options)
 
 
 @pytest.mark.parametrize("scores", [{}, {"a": {}}])

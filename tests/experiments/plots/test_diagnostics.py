@@ -45,13 +45,12 @@ def test_spectrum_is_the_mean_of_the_heads_cumulative_shares_without_heads_of_ze
     assert model_diagnostics.spectrum({"run": {"b": spectrum([[0.0, 0.0]])}}) is None
 
 
-def test_spectra_of_several_runs_have_a_panel_for_each_layer():
+def test_spectra_of_several_runs_have_a_line_for_each_layer_and_run():
     both = {layer: spectrum([[3.0, 1]]) for layer in ("a", "b")}
     figure = model_diagnostics.spectrum({"kep": {"b": spectrum([[1.0, 1]])}, "softmax": both})
-    lines = {ax.get_title("left"): {line.get_label(): line for line in ax.lines} for ax in figure.axes}
-    assert sorted(lines) == ["a", "b"]
-    assert lines["b"]["kep"].get_ydata().tolist() == [0.5, 1]
-    assert lines["a"]["softmax"].get_color() == lines["b"]["softmax"].get_color() != lines["b"]["kep"].get_color()
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert [*lines] == ["b, kep", "a, softmax", "b, softmax", "95 %"]
+    assert lines["b, kep"].get_ydata().tolist() == [0.5, 1]
 
 
 def test_similarity_is_a_line_per_run_over_depth():

@@ -87,8 +87,5 @@ def test_the_posterior_contributes_what_averaging_changes(result, mean, drawn, w
     assert "no latent variables" in conclusion(result())[-1]
 
 
-def test_training_that_ended_early_or_diverged_comes_first(result):
-    run = result(unfinished="30 of 40 epochs", steps=[{"step": 0, "loss": math.inf}])
-    stopped, diverged, *_ = conclusion(run)
-    assert "30 of 40 epochs" in stopped
-    assert "diverged" in diverged
+def test_training_that_diverged_comes_first(result):
+    assert "diverged" in conclusion(result(steps=[{"step": 0, "loss": math.inf}]))[0]

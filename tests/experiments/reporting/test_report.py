@@ -99,7 +99,7 @@ def test_examples_are_the_most_confident_errors_and_the_most_uncertain(result):
         n=5, classes=2, probs=torch.stack([confidence, 1 - confidence], 1), labels=torch.tensor([1, 1, 0, 1, 0])
     )
     texts = Texts(("one", "two", "x" * 500, "four", "five"), run.test.labels)
-    errors, uncertain = report.section(replace(run, data=texts)).content["cards"].values()
+    errors, uncertain = report.section(replace(run, data=texts))["cards"].values()
     assert [card["number"] for card in errors] == [0, 3, 1]
     assert [card["number"] for card in uncertain] == [4, 1, 3, 0, 2]
     assert errors[0] == {
@@ -118,7 +118,7 @@ def test_examples_are_the_most_confident_errors_and_the_most_uncertain(result):
 def test_pictures_of_photographs_stay_small(result, channels):
     pixels = torch.randint(0, 256, (2, channels, 400, 300), dtype=torch.uint8)
     run = result(n=2, classes=2, data=Images(pixels, torch.zeros(2, dtype=torch.long)))
-    for cards in report.section(run).content["cards"].values():
+    for cards in report.section(run)["cards"].values():
         assert all(len(card["picture"]) < 20_000 for card in cards)
 
 
@@ -159,4 +159,4 @@ def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, 
 def test_figures_of_a_run_are_saved_by_name(probabilistic, tmp_path):
     part = report.section(probabilistic())
     report.save_figures(tmp_path / "figures", part)
-    assert {path.stem for path in (tmp_path / "figures").iterdir()} == set(part.content["figures"])
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == set(part["figures"])

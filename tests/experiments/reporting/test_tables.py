@@ -16,8 +16,7 @@ from rich.console import Console
 
 from probattn.experiments.evaluation.metric_display import DISPLAY, MetricDisplay
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.reporting.table_formats import latex, markdown, terminal
-from probattn.experiments.reporting.tables import Bold, comparison_table, plain_table
+from probattn.experiments.reporting.tables import Bold, comparison_table, latex, markdown, plain_table, terminal
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"], "auroc": DISPLAY["auroc"]}
 NASTY = r"50% of a_b & c*d* [x] {y} $z$ #1 ~ ^ \n | <b> `q` -1"

@@ -51,10 +51,10 @@ def trained(preset, out, seed=0):
     return repr((flat([read(out / name) for name in ("last.pt", "best.pt")]), records))
 
 
-@pytest.mark.parametrize(
-    "preset",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in presets.digits("all")],
-)
+SLOW = [name for name in presets.PRESETS if name.startswith("digits/") and name not in QUICK]
+
+
+@pytest.mark.parametrize("preset", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_two_runs_are_equal_bit_for_bit(tmp_path, preset):
     first, second = (trained(preset, tmp_path / name) for name in ("first", "second"))
     assert first == second

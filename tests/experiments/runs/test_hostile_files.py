@@ -68,7 +68,7 @@ def test_no_code_of_ours_reads_what_can_hold_code():
         assert not [*calls(tree, "np.load"), *calls(tree, "joblib.load"), *calls(tree, "hub.load")], name
         imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert "pickle" not in imported or name == "runs/workers.py", name  # messages between processes of one job
+        assert "pickle" not in imported, name
     assert sum(len([*calls(tree, "torch.load")]) for tree in trees().values()) >= 2
 
 
@@ -125,7 +125,7 @@ def huge_png():
 
 READERS = {
     "image": lambda path: read_pixels(path, (3, 32, 32)),
-    "ood": lambda path: load_ood(str(path.parent), size=32, channels=3, in_distribution="cifar10"),
+    "ood": lambda path: load_ood(str(path.parent), size=32, channels=3),
 }
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -151,6 +151,6 @@ def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, mo
     content = {"model_type": "evil", "auto_map": {name: f"evil.{name}" for name in names}}
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_text(json.dumps(content))
-    with pytest.raises(DatasetError, match="cannot load the encoder"):
+    with pytest.raises((OSError, ValueError)):
         encoders.PretrainedEncoder.load(str(folder), max_length=8)
     assert not marker.exists()

@@ -81,8 +81,8 @@ def test_a_run_without_a_calibration_gives_plain_outputs(export, trained, tmp_pa
 
 def test_a_program_of_texts_has_their_tokenizer(export, text_run, tmp_path):
     assert export(text_run, "--out", tmp_path / "a.pt2", "--num-samples", 0)[0] == 0
-    program, about, files = opened(tmp_path / "a.pt2", "tokenizer.json")
-    assert files["tokenizer.json"]
+    program, about, files = opened(tmp_path / "a.pt2", "preprocessing.json")
+    assert "tokens" in json.loads(files["preprocessing.json"])
     assert "bool (batch, tokens)" in about["takes"]
     run = open_run_without_data(text_run)
     x, _, mask = next(iter(run.batches(run.dataset.test)))
@@ -107,7 +107,6 @@ def test_a_folder_to_share_is_written_without_a_suffix_and_uploaded_with_the_use
 
 def test_what_cannot_be_written_is_one_message(export, digits_run, tmp_path):
     for arguments, words in (
-        ((digits_run, "--out", tmp_path / "a.pth"), ".pt2"),
         ((digits_run, "--out", tmp_path / "a.pt2", "--push-to-hub", "a/b"), "leave its suffix or --push-to-hub out"),
         ((tmp_path, "--out", tmp_path / "a.pt2"), "holds no run"),
     ):

@@ -1,7 +1,5 @@
 """Models of tables: likelihoods, class weights, intervals, new rows, and programs."""
 
-import json
-
 import pandas as pd
 import pytest
 import torch
@@ -9,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.runs.likelihoods import ScaledHeteroscedastic, balanced_weights
+from probattn.experiments.runs.build import ScaledHeteroscedastic, balanced_weights
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.answers import number_answers
 from probattn.experiments.sharing.pipeline import Pipeline
@@ -48,7 +46,7 @@ def test_intervals_are_those_of_quantiles_widened_by_the_calibration(number_run,
     assert_close(torch.tensor(plain["low"].to_numpy()), low, rtol=1e-4, atol=1e-4)
     found = torch.tensor(calibrated["high"].to_numpy())
     assert_close(found, high + pipeline.calibration.quantile, rtol=1e-4, atol=1e-4)
-    assert plain.equals(number_answers(prediction, list(map(str, range(60)))))
+    assert plain.equals(number_answers(prediction))
 
 
 @pytest.mark.parametrize(("name", "options"), [("heteroscedastic", ""), ("student-t", "df: 4")])
@@ -111,14 +109,13 @@ def test_balanced_weights_are_scikit_learns_and_weight_the_loss_alone(train_tabl
 
 
 def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(number_run, command, tmp_path):
-    with (tmp_path / "new.jsonl").open("w", encoding="utf-8") as file:
-        for size in (0.5, "large"):
-            file.write(json.dumps({"size": size, "colour": "red"}) + "\n")
-    code, text, err = command("predict", number_run, tmp_path / "new.jsonl", "--out", "-", "--sort", "std")
+    (tmp_path / "new.jsonl").write_text('{"size": 0.5, "colour": "red"}\n{"size": "large", "colour": "red"}\n')
+    path = tmp_path / "answers.csv"
+    code, _, err = command("predict", number_run, tmp_path / "new.jsonl", "--out", path, "--sort", "std")
     assert code == 1
     assert "'large', in a column of numbers" in err
-    good, bad = map(json.loads, text.splitlines())
-    assert "error" in bad
+    good, bad = pd.read_csv(path).to_dict("records")
+    assert "'large'" in bad["error"]
     assert good["low"] < good["predicted"] < good["high"]
     code, text, _ = command("predict", number_run, tmp_path / "new.jsonl")
     assert "90 % interval" in text

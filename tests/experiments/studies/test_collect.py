@@ -56,8 +56,6 @@ def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
     assert labels(plain, layer) == ["digits/softmax softmax", "digits/softmax kep-svgp"]
     names = labels(wide, evaluated(tmp_path / "g", "digits/kep-svgp"))
     assert names == ["digits/softmax (train.lr=1.0)", "digits/kep-svgp"]  # what else than the layer differs is said
-    early = evaluated(tmp_path / "e", "digits/softmax", unfinished="30 of 40 epochs")
-    assert labels(early) == ["digits/softmax (30 of 40 epochs)"]
     here, there = (
         evaluated(tmp_path / str(seed), "tabular/csv", f"data.path={seed}.csv", seed=seed) for seed in range(2)
     )

@@ -36,13 +36,8 @@ def test_models_methods_and_metrics_are_known_and_numbers_in_their_units(name, t
     assert {metric for text in cells["metric"] for metric in text.split("+")} <= METRICS
     for method in set(cells["method"]) - {"ensemble"}:
         assert methods.check([method])[-1] == method
-    full, cpu = (reproduction.plan(name, out=tmp_path, is_reduced=reduced) for reduced in (False, True))
-    for model, jobs in cpu.jobs.items():
-        assert jobs[0].settings.epochs < full.jobs[model][0].settings.epochs
-        assert len(jobs) == 2
-    data = [
-        full.jobs[preset, changes][0].settings.data.name for preset, changes in cells[["preset", "changes"]].to_numpy()
-    ]
+    jobs = reproduction.plan(name, out=tmp_path).jobs
+    data = [jobs[preset, changes][0].settings.data.name for preset, changes in cells[["preset", "changes"]].to_numpy()]
     assert (cells.assign(data=data).groupby("block")["data"].nunique() == 1).all()
     assert cells["value"].isna().all() if "figure" in name else cells["value"].notna().all()
     assert not cells.duplicated(["block", "row", "title"]).any()
@@ -103,7 +98,7 @@ def test_the_interval_of_a_difference_is_students_of_our_seeds():
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """An entry of two models on digits, one of a data set that is missing, and an OOD set that is missing."""
+    """An entry of two models on digits, and one of a data set that is missing."""
     head = "entry,block,row,preset,changes,method,set,metric,title,scale,value,std\n"
     lines = [
         f"made-up/figure-1,digits,MSP,digits/softmax,{TINY},posterior,test,accuracy,ACC,100,83.5,0.4",
@@ -115,7 +110,6 @@ def small(tmp_path, monkeypatch):
         f"made-up/figure-1,digits,KEP,digits/kep-svgp,{TINY} layer.rank=4,posterior,log,seconds,s/epoch,1,30,",
         "made-up/figure-1,CIFAR,MSP,kep-svgp/cifar100-softmax,,posterior,test,accuracy,ACC,100,52.8,0.5",
     ]
-    (tmp_path / "reduced.csv").write_text((reproduction.PAPERS / "reduced.csv").read_text())
     (tmp_path / "corruptions.csv").write_text("group,corruptions\nnoise,gaussian_noise shot_noise\n")
     (tmp_path / "entries.csv").write_text(
         "name,title,source,trials,unavailable,note\nmade-up/figure-1,Digits,no paper,5,,A note.\n"
@@ -126,10 +120,11 @@ def small(tmp_path, monkeypatch):
 
 
 def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path, command, monkeypatch, no_network):
-    arguments = ("reproduce", "made-up/figure-1", "--seeds", 2, "--out", tmp_path / "out", "--workers", 1)
-    code, shown, _ = command(*arguments, "--data", tmp_path)
-    assert code == 0
-    assert "left out: kep-svgp/cifar100-softmax" in shown
+    options = ("--seeds", 2, "--out", tmp_path / "out", "--workers", 1, "--data", tmp_path)
+    code, _, err = command("reproduce", "made-up/figure-1", *options)
+    assert (code, "CIFAR" in err, (tmp_path / "out").exists()) == (1, True, False)
+    arguments = ("reproduce", "made-up/figure-1", "digits/softmax", "digits/kep-svgp", *options)
+    assert command(*arguments)[0] == 0
     table = pd.read_csv(tmp_path / "out/made-up/figure-1.csv").set_index(["row", "metric"])
     assert list(table["seeds"]) == [2, 2, 2, 2, 1, 2, 2]
     assert table["low"].notna().sum() == 5  # of all but the ensemble and the seconds
@@ -141,20 +136,18 @@ def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path
     assert "| the paper | 84.70 ± 0.60 | – | 30.00 |" in page
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("last.pt")}
     monkeypatch.setattr(methods, "fit", lambda *args, **options: pytest.fail("predicted"))
-    assert command(*arguments, "--data", tmp_path)[0] == 0
+    assert command(*arguments)[0] == 0
     assert len(before) == 4
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_reduced_size_says_so_and_is_not_compared(small, tmp_path, command):
-    arguments = ("digits/kep-svgp", "--scale", "cpu", "--out", tmp_path / "out", "--workers", 1)
-    code, shown, _ = command("reproduce", "made-up/figure-1", *arguments)
-    assert code == 0
-    assert "reduced (cpu)" in shown
-    table = pd.read_csv(tmp_path / "out/made-up/figure-1-reduced-cpu.csv")
-    assert table["difference"].isna().all()
-    assert set(table["row"]) == {"KEP"}
-    assert (tmp_path / "out" / "runs-cpu").is_dir()
+def test_models_are_chosen_by_preset_and_changes_are_said(small, tmp_path):
+    options = {"only": ["digits/kep-svgp"], "seeds": 1, "changes": ["train.epochs=4"]}
+    plan = reproduction.plan("made-up/figure-1", out=tmp_path, **options)
+    assert set(plan.cells["row"]) == {"KEP"}
+    assert "train.epochs=4" in plan.title
+    ((job,),) = plan.jobs.values()
+    assert job.settings.epochs == 4
 
 
 @pytest.mark.parametrize(

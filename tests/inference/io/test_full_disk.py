@@ -5,7 +5,6 @@ import torch
 from full_disk import check_refused
 from torch import nn
 
-from probattn.experiments.data.preprocessing import write_json
 from probattn.inference import export, save, save_safetensors
 from probattn.inference.io.files import write_bytes
 
@@ -24,7 +23,6 @@ class Network(nn.Module):
 WRITERS = {
     "a.pt": lambda path: save(path, Network()),
     "a.safetensors": lambda path: save_safetensors(path, Network()),
-    "a.json": lambda path: write_json(path, {"numbers": list(range(100))}),
     "a.txt": lambda path: write_bytes(path, 200 * b"text"),
 }
 

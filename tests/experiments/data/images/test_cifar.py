@@ -119,11 +119,6 @@ def test_a_damaged_image_is_named(root):
         load("cifar10", root=root)
 
 
-def test_an_unknown_data_set_is_refused():
-    with pytest.raises(ValueError, match="unknown image data set 'mnist'; .*digits or cifar10 or cifar100"):
-        load("mnist")
-
-
 def test_torchvisions_files_are_downloaded_where_there_is_a_network(tmp_path, monkeypatch, write_batches):
     monkeypatch.setattr(
         CIFAR10, "download", lambda self: (tmp_path / CIFAR10.base_folder).exists() or write_batches(tmp_path)

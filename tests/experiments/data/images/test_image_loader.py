@@ -108,8 +108,3 @@ def test_the_device_does_not_change_the_epoch():
     )
     torch.testing.assert_close(on_gpu[0].cpu(), on_cpu[0])
     assert torch.equal(on_gpu[1].cpu(), on_cpu[1])
-
-
-def test_no_images_are_refused():
-    with pytest.raises(ValueError, match="there are no examples"):
-        loader(noise(0))

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.hugging_face_sets import read_images, read_texts
+from probattn.experiments.data.own.images import read_hub_images
+from probattn.experiments.data.own.rows import read_hub_texts
 from probattn.inference.imports import MissingExtraError
 
 COMMON = {
@@ -39,12 +40,12 @@ def texts(datasets, tmp_path):
     )
     saved.save_to_disk(str(tmp_path / "saved"))
     saved["train"].save_to_disk(str(tmp_path / "whole"))
-    return str(tmp_path / "saved")
+    return tmp_path / "saved"
 
 
 def test_texts_have_the_names_of_their_classes(texts, tmp_path):
-    found = read_texts(str(tmp_path / "whole"), text_column="text", **COMMON)
-    assert found.classes == ("no", "yes")
+    found = read_hub_texts(tmp_path / "whole", text_column="text", **COMMON)
+    assert found[0] == ("no", "yes")
     assert [len(part) for part in found[1:]] == [14, 2, 4]
     for part in found[1:]:
         assert [int(text.split()[1]) % 2 for text in part.texts] == part.labels.tolist()
@@ -52,9 +53,9 @@ def test_texts_have_the_names_of_their_classes(texts, tmp_path):
 
 def test_a_missing_label_and_a_missing_column_are_named(texts):
     with pytest.raises(DatasetError, match="test part, row 0: 'label' is nan"):
-        read_texts(texts, text_column="text", **COMMON)
+        read_hub_texts(texts, text_column="text", **COMMON)
     with pytest.raises(DatasetError, match="no column 'sentence', but 'text', 'label'"):
-        read_texts(texts, text_column="sentence", **COMMON)
+        read_hub_texts(texts, text_column="sentence", **COMMON)
 
 
 def test_splits_have_other_usual_names_too(datasets, tmp_path, caplog):
@@ -64,9 +65,9 @@ def test_splits_have_other_usual_names_too(datasets, tmp_path, caplog):
     sizes = {"Training": 10, "DEV": 4, "Testing": 6, "extra": 2}
     parts = {name: datasets.Dataset.from_dict(texts(name, number)) for name, number in sizes.items()}
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
-    data = read_texts(str(tmp_path / "saved"), text_column="text", **COMMON)
+    data = read_hub_texts(tmp_path / "saved", text_column="text", **COMMON)
     assert [len(part) for part in data[1:]] == [10, 4, 6]
-    assert data.valid.texts[0] == "DEV 0"
+    assert data[2].texts[0] == "DEV 0"
     assert "'extra' have no name of a part" in caplog.text
 
 
@@ -81,18 +82,18 @@ def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
     def save(name):
         saved = datasets.Dataset.from_dict(content).cast_column("image", datasets.Image())
         saved.save_to_disk(str(tmp_path / name))
-        return str(tmp_path / name)
+        return tmp_path / name
 
-    found = read_images(save("good"), image_column="image", image_size=4, **COMMON)
-    assert found.classes == ("a", "b")
+    found = read_hub_images(save("good"), image_column="image", image_size=4, **COMMON)
+    assert found[0] == ("a", "b")
     for part in found[1:]:
         assert (part.images[:, 0, 0, 0].long() % 2 == part.labels).all()
     (tmp_path / "3.png").write_bytes(b"broken")
     with pytest.raises(DatasetError, match="cannot read .*row 3: "):
-        read_images(save("bad"), image_column="image", image_size=4, **COMMON)
+        read_hub_images(save("bad"), image_column="image", image_size=4, **COMMON)
     content["image"][3] = None
     with pytest.raises(DatasetError, match="cannot read .*row 3: "):
-        read_images(save("none"), image_column="image", image_size=4, **COMMON)
+        read_hub_images(save("none"), image_column="image", image_size=4, **COMMON)
 
 
 def test_the_missing_package_is_named_with_its_extra(monkeypatch):
@@ -105,4 +106,4 @@ def test_the_missing_package_is_named_with_its_extra(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[huggingface\]'"):
-        read_texts("anything", text_column="text", **COMMON)
+        read_hub_texts("anything", text_column="text", **COMMON)

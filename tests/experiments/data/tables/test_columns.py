@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.tables.columns import UNCLEAR, choose_features, describe_columns, find_columns
+from probattn.experiments.data.tables.encoding import choose_features, find_columns
 from probattn.experiments.data.tables.numbers import Notation, readings
 
 
@@ -58,7 +58,7 @@ def test_missing_numbers_and_numbers_of_json():
 
 def kinds(columns, **options):
     """Return the notation of columns of numbers, and the kind of others."""
-    found = find_columns(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
+    found, _ = find_columns(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
     return {name: column.notation if column.kind == "number" else column.kind for name, column in found.items()}
 
 
@@ -68,7 +68,7 @@ def test_a_comma_may_separate_thousands_and_other_columns_decide():
     assert kinds({"a": thousands}, decimal=",") == {"a": Notation(",")}
     assert kinds({"a": thousands, "b": ["1,5", "2", "3"]})["a"] == Notation(",")
     assert kinds({"a": ["1.234", "999", "12.345"], "b": ["1,5", "2", "3"]})["a"] == Notation(",")
-    assert kinds({"a": ["1.234", "999", "12.345"]}) == {"a": UNCLEAR}
+    assert kinds({"a": ["1.234", "999", "12.345"]}) == {"a": "unclear"}
     assert kinds({"a": ["1.234", "999", "12.345"]}, decimal=".") == {"a": Notation(".")}
     assert kinds({"a": ["1.234", "2.345", "9.876"]}) == {"a": Notation(".")}  # the unit alone differs
 
@@ -100,8 +100,7 @@ def test_what_the_owner_must_decide_stops_with_a_table_of_columns():
     )
 
     def features(**chosen):
-        columns = find_columns(cells, chosen=chosen)
-        table = describe_columns(cells, columns)
+        columns, table = find_columns(cells, chosen=chosen)
         return [column.name for column in choose_features(columns, table, label_column="b")], table
 
     with pytest.raises(DatasetError) as error:

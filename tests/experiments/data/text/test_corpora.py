@@ -38,12 +38,12 @@ def write_cola(folder, **changed):
         (folder / f"{part}.tsv").write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def write_cola_archive(path, above):
+def write_cola_archive(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for part, content in COLA.items():
-            archive.writestr(f"__MACOSX/{above}raw/{part}.tsv", b"\xff")
-            archive.writestr(f"{above}tokenized/{part}.tsv", "a ca n't\n")
-            archive.writestr(f"{above}raw/{part}.tsv", content)
+            archive.writestr(f"__MACOSX/cola_public/raw/{part}.tsv", b"\xff")
+            archive.writestr(f"cola_public/tokenized/{part}.tsv", "a ca n't\n")
+            archive.writestr(f"cola_public/raw/{part}.tsv", content)
 
 
 def write_imdb(root, contents, name):
@@ -66,17 +66,15 @@ def labelled(parts):
     return [(part.texts, part.labels.tolist()) for part in parts]
 
 
-@pytest.mark.parametrize("folder", ["cola_public/raw", "raw"])
-def test_quotes_odd_line_separators_and_na_are_no_structure_of_cola(tmp_path, folder):
-    write_cola(tmp_path / folder)
+def test_quotes_odd_line_separators_and_na_are_no_structure_of_cola(tmp_path):
+    write_cola(tmp_path / "cola_public" / "raw")
     (tmp_path / "cola_public.zip").write_bytes(b"damaged")
     assert labelled(read("cola", tmp_path)) == COLA_PARTS
 
 
 @pytest.mark.parametrize("name", ["cola_public.zip", "cola_public_1.1.zip"])
-@pytest.mark.parametrize("above", ["cola_public/", ""])
-def test_the_archive_of_cola_is_read_where_it_lies(tmp_path, name, above):
-    write_cola_archive(tmp_path / name, above)
+def test_the_archive_of_cola_is_read_where_it_lies(tmp_path, name):
+    write_cola_archive(tmp_path / name)
     assert labelled(read("cola", tmp_path)) == COLA_PARTS
     assert [path.name for path in tmp_path.rglob("*")] == [name]
 
@@ -86,7 +84,7 @@ def test_the_archive_of_cola_is_read_where_it_lies(tmp_path, name, above):
     [b"bc01\t1\tMary.", b"bc01\t1\t\tMary\tslept.", b"bc01\t2\t\tMary.", b"bc01\t1\t\t ", b"bc01\t1\t\t\xef."],
 )
 def test_a_broken_file_of_cola_is_named(tmp_path, line):
-    write_cola(tmp_path / "raw", in_domain_dev=b"bc01\t0\t*\tMary sleeped.\n" + line + b"\n")
+    write_cola(tmp_path / "cola_public" / "raw", in_domain_dev=b"bc01\t0\t*\tMary sleeped.\n" + line + b"\n")
     with pytest.raises(DatasetError, match=r"in_domain_dev\.tsv"):
         read("cola", tmp_path)
 
@@ -96,9 +94,9 @@ def test_an_incomplete_cola_says_what_to_do(tmp_path, damage):
     if damage == "html":
         (tmp_path / "cola_public.zip").write_bytes(b"<html>not found</html>")
     else:
-        write_cola(tmp_path / "raw", in_domain_dev=COLA["in_domain_dev"] + "x\t1\t\tMore.\n")
+        write_cola(tmp_path / "cola_public" / "raw", in_domain_dev=COLA["in_domain_dev"] + "x\t1\t\tMore.\n")
     if damage == "missing":
-        (tmp_path / "raw" / "in_domain_dev.tsv").unlink()
+        (tmp_path / "cola_public" / "raw" / "in_domain_dev.tsv").unlink()
     with pytest.raises(DatasetError, match="nyu-mll.*PROBATTN_DATA"):
         read("cola", tmp_path)
 

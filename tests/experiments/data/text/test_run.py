@@ -56,11 +56,11 @@ def test_a_run_that_is_finished_keeps_its_words_and_needs_them(command, trained)
     code, out, err = command("train", "kep-svgp/cola", "--out", trained, "--resume", *changes())
     assert (code, err) == (0, "")
     assert "epoch 3 of 3" in out
-    assert WordTokenizer.read(trained / "tokenizer.json").spelling == 5
-    (trained / "tokenizer.json").unlink()
+    assert json.loads((trained / "preprocessing.json").read_text())["tokens"]["spelling"] == 5
+    (trained / "preprocessing.json").unlink()
     code, _, err = command("evaluate", trained)
     assert code == 1
-    assert "tokenizer.json" in err
+    assert "preprocessing.json" in err
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_a_layer_of_fixed_length_is_refused_before_the_folder_is_made(command, t
 
 
 def test_resuming_with_other_data_is_refused_and_leaves_the_words_of_the_run(command, trained, corpus):
-    before = (trained / "tokenizer.json").read_bytes()
+    before = (trained / "preprocessing.json").read_bytes()
     path = corpus / "cola_public" / "raw" / "in_domain_train.tsv"
     path.write_text(path.read_text().replace("happily", "zealously"))
     code, _, err = command("train", "kep-svgp/cola", "--out", trained, "--resume", *changes())
     assert code == 1
     assert "data" in err
-    assert (trained / "tokenizer.json").read_bytes() == before
+    assert (trained / "preprocessing.json").read_bytes() == before
 
 
 def test_predictions_by_length_are_those_in_the_order_of_the_data(command, trained):
@@ -107,10 +107,9 @@ def test_a_program_of_texts_comes_with_its_tokenizer(command, trained, tmp_path)
     code, out, err = command("export", trained, "--out", path, "--num-samples", 2)
     assert (code, err) == (0, "")
     assert "takes int64 (batch, tokens, 6), bool (batch, tokens)" in out
-    files = {"tokenizer.json": "", "probattn.json": ""}
+    files = {"preprocessing.json": "", "probattn.json": ""}
     program = torch.export.load(path, extra_files=files).module()
-    (tmp_path / "tokenizer.json").write_text(files["tokenizer.json"], encoding="utf-8")
-    tokenizer = WordTokenizer.read(tmp_path / "tokenizer.json")
+    tokenizer = WordTokenizer.from_json(json.loads(files["preprocessing.json"])["tokens"])
     run = open_run(trained)
     torch.manual_seed(0)
     expected = predict(run.model, run.guide, run.batches(run.dataset.test), num_samples=2)

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.preprocessing import read_json
 from probattn.experiments.data.text.word_tokenizer import BEGIN, END, WordTokenizer
 
 TEXTS = ("The cat sat.", "the dog sat, the cat ran!", "A well-known dog isn't The cat.")
@@ -147,19 +146,15 @@ def test_unknown_are_those_of_no_training_text(data, others):
 
 @property_test
 @given(texts, st.integers(1, 5), spellings)
-def test_a_saved_one_is_the_same(tmp_path_factory, data, max_length, spelling):
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+def test_a_saved_one_is_the_same(data, max_length, spelling):
     tokenizer = WordTokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
-    tokenizer.save(path)
-    loaded = WordTokenizer.read(path)
+    loaded = WordTokenizer.from_json(json.loads(json.dumps(tokenizer.to_json())))
     assert same(loaded, tokenizer)
     assert all(torch.equal(loaded.encode(text), tokenizer.encode(text)) for text in data)
-    assert list(path.parent.iterdir()) == [path]
 
 
-def test_words_are_saved_as_a_hugging_face_tokenizer(tmp_path):
-    WordTokenizer.fit(["a a b"], max_length=4, min_count=1).save(tmp_path / "saved.json")
-    saved = read_json(tmp_path / "saved.json")
+def test_words_are_saved_as_a_hugging_face_tokenizer():
+    saved = WordTokenizer.fit(["a a b"], max_length=4, min_count=1).to_json()
     words = tokenizers.Tokenizer.from_str(json.dumps(saved["words"]))
     assert words.encode("B a c, a b").ids == [3, 2, 1, 1]
     assert words.encode("B a").tokens == ["b", "a"]
