@@ -45,6 +45,7 @@ def documents(folder: Path, *, seed: int) -> list[tuple[str, float]]:
 
 
 def main() -> None:
+    """Train one layer and write its scores."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--layer", choices=("softmax", "kep-svgp", "anchored"), default="anchored")

@@ -17,6 +17,7 @@ import pyro.distributions as dist
 import torch
 
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
 from probattn.inference.io.files import read_archive, write_archive
@@ -161,7 +162,14 @@ def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {name.removeprefix(f"{kind}/"): part for name, part in scores.items() if name.startswith(f"{kind}/")}
 
 
-def mean_shift(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean of each metric over all corruptions and severities, by run, seed and method, as set ``shift``."""
-    shifted = frame[frame["set"].str.startswith("shift/")].drop(columns=["set"])
+def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:
+    """Return the mean of each metric over corruptions and severities, by run, seed and method, as set ``shift``.
+
+    Args:
+        frame: scores in the wide form.
+        group: ``photometric`` (see :data:`PHOTOMETRIC`) or ``other`` corruptions; "" takes all.
+    """
+    corruption = frame["set"].str.extract("^shift/(.+)/", expand=False)
+    is_chosen = corruption.isin(PHOTOMETRIC) == (group == "photometric") if group else True
+    shifted = frame[corruption.notna() & is_chosen].drop(columns=["set"])
     return shifted.groupby(["run", "seed", "method"], sort=False).mean().reset_index().assign(set="shift")

@@ -1,11 +1,13 @@
 """Comparisons of runs over seeds, from results in the wide form: tables in Markdown and LaTeX, and a figure."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
 from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
 from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
@@ -19,9 +21,17 @@ SINGLE_SEED = "With one seed, intervals are percentiles over 300 paired resample
 OF_LAYER = ("layer.", "warm_start", "train.elbo", "train.samples_per", "train.vectorize", "train.num_", "train.kl_",
             "train.local_kl_weight", "train.alpha_", "train.guide_")  # fmt: skip
 """Settings of a layer, and of its latent variables and regulariser, which softmax attention lacks."""
-TITLES = {"valid": "Validation data", "test": "Test data", "domain": "Test data, {}",
-          "shift": "Corrupted test images, mean", "ood": "Detection of {}, AUROC"}  # fmt: skip
-"""Titles of comparisons by the kind of test set; others, such as single classes, have no comparison."""
+SUBJECTS = (
+    ("valid", "Validation data", "auroc"),
+    ("test", "Test data", "auroc"),
+    ("domain/(.+)", "Test data, {}", "auroc"),
+    ("shift", "Corrupted test images, mean", "auroc"),
+    ("shift/photometric", "Photometric corruptions, mean", "auroc"),
+    ("shift/other", "Other corruptions, mean", "auroc"),
+    ("ood/(.+)", "Detection of {}, AUROC", "auroc"),
+    ("ood/(.+)", "Errors and {} among the accepted, AURC", "aurc"),
+)
+"""Patterns of subjects, titles of their comparisons, and metrics of detection; other sets have no comparison."""
 
 
 def compare_results(
@@ -36,7 +46,8 @@ def compare_results(
 
     Args:
         results: frame in the wide form, with columns ``run, seed, method, set, n`` and metrics, unscaled.
-        subject: a test set, such as ``test`` or ``ood/NAME``, or ``shift`` for the mean over corruptions.
+        subject: a test set, such as ``test`` or ``ood/NAME``, or the mean over corruptions, ``shift``,
+            ``shift/photometric`` or ``shift/other``.
         metric: metric of detection, for OOD sets, whose columns are the detectors.
         baselines: run → the run that it is compared with, possibly itself, which compares its methods; None takes
             :func:`twins`.
@@ -45,7 +56,8 @@ def compare_results(
     Raises:
         ValueError: no results on the subject, or results on different numbers of examples.
     """
-    frame = mean_shift(results) if subject == "shift" else results[results["set"] == subject]
+    is_mean = subject in ("shift", "shift/photometric", "shift/other")
+    frame = mean_shift(results, subject[6:]) if is_mean else results[results["set"] == subject]
     sizes = sorted(frame["n"].unique())
     if len(sizes) != 1:
         where = f"on {' and '.join(f'{size:g}' for size in sizes)} examples" if sizes else "nowhere"
@@ -79,11 +91,15 @@ def comparisons(results: pd.DataFrame, *, resampled: Mapping[str, Resampled] | N
         results: as for :func:`compare_results`.
         resampled: test set → values on its resampled examples.
     """
-    compared, values = {}, resampled or {}
-    for subject in results["set"].str.replace("^shift/.*", "shift", regex=True).unique():
-        kind, _, name = subject.partition("/")
-        if kind in TITLES:
-            compared[TITLES[kind].format(name)] = compare_results(results, subject, resampled=values.get(subject))
+    compared, values, subjects = {}, resampled or {}, list(results["set"].unique())
+    corruptions = results["set"].str.extract("^shift/(.+)/", expand=False).dropna()
+    subjects += ["shift"] if len(corruptions) else []
+    subjects += {"shift/photometric" if name in PHOTOMETRIC else "shift/other" for name in corruptions}
+    for pattern, title, metric in SUBJECTS:
+        for match in filter(None, (re.fullmatch(pattern, subject) for subject in subjects)):
+            if not title.endswith(metric.upper()) or any(column.endswith(f"_{metric}") for column in results):
+                options = {"metric": metric, "resampled": values.get(match[0])}
+                compared[title.format(*match.groups())] = compare_results(results, match[0], **options)
     return compared
 
 

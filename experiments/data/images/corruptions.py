@@ -36,6 +36,8 @@ SEVERITIES = (1, 2, 3, 4, 5)
 # Parameters of each severity, by the name of the corruption.
 PARAMETERS: dict[str, list[list[float]]] = yaml.safe_load((files(__package__) / "corruptions.yaml").read_text())
 STANDARD = tuple(PARAMETERS)
+# Those that change brightness or contrast of whole images, which a network of standardised images hardly notices.
+PHOTOMETRIC = ("frost", "fog", "brightness", "contrast", "saturate")
 ALL = (*STANDARD, "speckle_noise", "gaussian_blur", "spatter", "saturate")  # those of CIFAR-C's files
 _FUNCTIONS = vars(blurs) | vars(pixelwise)
 _BLOCK = 1000  # images per generator: bounds the memory; later images change no earlier block

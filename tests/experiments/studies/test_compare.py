@@ -69,11 +69,24 @@ def test_subjects_are_test_domains_the_mean_over_corruptions_and_detectors_of_ea
     letters = frame(one, "ood/letters", entropy_auroc=0.6, entropy_fpr95_in=0.4).drop(columns="accuracy")
     results = pd.concat([frame(one), frame(one, "domain/far"), *shifts, letters, frame(one, "class/cat")])
     found = comparisons(results)
-    assert list(found) == ["Test data", "Test data, far", "Corrupted test images, mean", "Detection of letters, AUROC"]
+    means = ["Corrupted test images, mean", "Photometric corruptions, mean"]
+    assert list(found) == ["Test data", "Test data, far", *means, "Detection of letters, AUROC"]
     assert found["Corrupted test images, mean"].cells["kep"]["accuracy"].mean == pytest.approx(0.5)
     assert [display.title for display in found["Detection of letters, AUROC"].metrics.values()] == ["Entropy"]
     fpr = compare_results(results, "ood/letters", metric="fpr95_in")
     assert fpr.cells["kep"]["entropy_fpr95_in"].mean == 0.4
+
+
+def test_photometric_and_other_corruptions_have_means_of_their_own():
+    values = {"fog/1": 0.1, "contrast/5": 0.3, "snow/1": 0.8, "snow/5": 0.6, "pixelate/3": 0.4}
+    one = {"softmax": {"posterior": (0.9,)}}
+    results = pd.concat(frame(one, f"shift/{name}", accuracy=value) for name, value in values.items())
+    means = {title: table.cells["softmax"]["accuracy"].mean for title, table in comparisons(results).items()}
+    assert means == {
+        "Corrupted test images, mean": pytest.approx(0.44),
+        "Photometric corruptions, mean": pytest.approx(0.2),
+        "Other corruptions, mean": pytest.approx(0.6),
+    }
 
 
 def test_ensembles_are_a_group_of_their_own_without_a_baseline():
