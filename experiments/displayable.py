@@ -10,8 +10,6 @@ def displayable(text: str) -> str:
     which reorder what surrounds them; surrogates, which stand for bytes of a file name that are not UTF-8; and
     characters that Unicode does not assign. Spaces of any kind and joiners, which some scripts and emoji need, stay.
     """
-    if text.isprintable():
-        return text
     return "".join(character if _is_visible(character) else ascii(character)[1:-1] for character in text)
 
 

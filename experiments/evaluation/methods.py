@@ -133,8 +133,7 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Callable[
     torch.manual_seed(seed)
     predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
     kind = METHODS[name.partition("+")[0]]
-    parts = (run.batches(getattr(run.dataset, part), by_length=True) for part in kind.parts)
-    method = kind.make(predictor).fit(*parts)
+    method = kind.make(predictor).fit(*(run.batches(getattr(run.dataset, part), by_length=True) for part in kind.parts))
     temperature = None
     if name.endswith("temperature"):
         valid = Forward(run, run.dataset.valid, num_samples=num_samples, seed=seed)

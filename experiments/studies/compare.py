@@ -73,14 +73,13 @@ def compare_results(
     pairs = {row: _baseline(*pair, scores) for row, pair in pairs.items()}
     detectors = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title) for key, title in DETECTORS.items()}
     known = frame.dropna(axis=1, how="all").columns
-    single = f" {SINGLE_SEED}" if resampled and frame["seed"].nunique() == 1 else ""
     return compare(
         scores,
         baselines={row: other for row, other in pairs.items() if other in scores and other != row},
         groups={"single models": tuple(pairs), "ensembles": ensembles} if ensembles else None,
         metrics={key: detectors[key] for key in detectors if key in known} if subject.startswith("ood/") else None,
         resampled=resampled,
-        note=f"n = {sizes[0]:,g}.{single}",
+        note=f"n = {sizes[0]:,g}." + (f" {SINGLE_SEED}" if resampled and frame["seed"].nunique() == 1 else ""),
     )
 
 
