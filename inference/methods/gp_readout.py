@@ -8,7 +8,6 @@ from typing import Literal
 import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from probattn import families, guides
@@ -234,6 +233,8 @@ def _fit_scales(readout: GPReadout, held_out: Features, trils: list[Tensor], *, 
     In-distribution data hardly tell small amplitudes apart, and with a small one the GPs say nothing elsewhere. Each
     amplitude has the temperature of its lowest NLL.
     """
+    from scipy.optimize import minimize_scalar  # here, since it changes the filters of warnings
+
     hidden, labels = readout.split(_one_sample(held_out)), training_labels(held_out)
     logits, variances = readout.head(hidden[-1]), []
     for process, part, tril in zip(readout.processes, hidden, trils, strict=True):

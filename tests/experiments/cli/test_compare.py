@@ -68,7 +68,7 @@ def test_every_committed_file_of_results_is_printed_as_a_table(command, tmp_path
         (["digits/softmx"], ["digits/softmax"]),
         (["tabular/csv"], ["--data"]),
         (["digits/softmax", "--layers", "softmax,nowhere:Layer"], ["nowhere"]),
-        (["digits/softmax", "--layers", "softmax,nowhere"], ["nowhere", "kernel"]),
+        (["digits/softmax", "--layers", "softmax,nowhere"], ["nowhere"]),
         (["text/csv", "--data", "nothing.csv"], ["nothing.csv"]),
         (["digits/softmax", "--data", "nowhere"], ["nowhere", "--data"]),
     ],

@@ -151,7 +151,7 @@ def test_methods_and_test_sets_follow_from_the_task(data):
     images = options("vit/folder", layers=("softmax",), data=data / "pets", changes=SMALL)
     assert images == (tuple(methods.METHODS)[1:], True, ("letters", "patches"))
     without = options("text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"])
-    assert without == (("temperature", "laplace", "sv-dkl"), False, ())
+    assert without == (("temperature", "laplace", "sv-dkl", "anchored"), False, ())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 The reviews are those of IMDB, whose ratings are in their files' names; ``DATA`` holds ``aclImdb``. Documents of the
 training and the validation part are of IMDB's training part, those of the test part of its test part. Example::
 
-    python examples/long_documents.py DATA --layer anchored --tokens 4096 --epochs 4 --seed 0 --out runs/anchored-0
+    python docs/studies/long_documents.py DATA --layer anchored --tokens 4096 --epochs 4 --seed 0 --out runs/anchored-0
 """
 
 import argparse

