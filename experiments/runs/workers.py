@@ -27,12 +27,12 @@ def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> 
         Exception: the first error of a job.
     """
     before = multiprocessing.active_children()
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), spawn, set_up_worker)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), multiprocessing.get_context("spawn"), set_up_worker)
     try:
         futures = {pool.submit(function, job): job for job in jobs}
         for future in as_completed(futures):
             yield futures[future], future.result()
+        pool.shutdown()  # workers that are killed would leave their semaphores behind
     except BrokenProcessPool as error:
         raise ChildProcessError("a worker was ended, perhaps for lack of memory: use fewer --workers") from error
     finally:

@@ -76,3 +76,21 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     while status.exists() and " Z " not in status.read_text() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not status.exists() or " Z " in status.read_text()
+
+
+LOCKING = """
+import multiprocessing
+from probattn.experiments.runs.workers import run_in_workers
+def job(number):
+    global lock
+    lock = multiprocessing.RLock()  # as progress bars have one
+    return number
+if __name__ == "__main__":
+    print(sorted(run_in_workers(job, [1, 2, 3], workers=2)))
+"""
+
+
+def test_workers_that_are_done_leave_no_semaphores(tmp_path):
+    (tmp_path / "script.py").write_text(LOCKING)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("[(1, 1), (2, 2), (3, 3)]", "")
