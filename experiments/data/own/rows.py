@@ -156,7 +156,7 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
     for line in lines:
         if len(rows[line]) < len(columns) or any(rows[line][len(columns) :]):
             problem = f"{source}, line {line} has {len(rows[line])} cells, and there are {len(columns)} columns"
-            raise DatasetError(f"{problem}: quote cells with delimiters, or name another delimiter")
+            raise DatasetError(f"{problem}: quote cells with delimiters, or set data.delimiter")
     return {line: dict(zip(columns, rows[line], strict=False)) for line in lines}
 
 
