@@ -19,6 +19,7 @@ LAYERS = {
     "softmax": probattn.SoftmaxAttention,
     "KEP-SVGP concat": probattn.KEPSVGPAttention.partial(rank=10, merge="concat", tokens=64),
     "KEP-SVGP add": probattn.KEPSVGPAttention.partial(rank=10, merge="add"),
+    "anchored": probattn.AnchoredAttention,
     "kernel": probattn.KernelAttention,
     "SGPA": probattn.SGPAttention.partial(inducing=16),
     "SGPA, joint": probattn.SGPAttention.partial(inducing=16, draws="joint"),
@@ -29,14 +30,14 @@ LAYERS = {
     "CGP, collapsed, mean, no R": probattn.CGPAttention.partial(collapsed=True, output="mean", alpha=0.0),
 }
 # Layers whose steps grow linearly with the number of tokens, after softmax, whose kernel is fast.
-LINEAR = ("softmax", "KEP-SVGP add", "sparse CGP, collapsed")
+LINEAR = ("softmax", "KEP-SVGP add", "anchored", "sparse CGP, collapsed")
 # Layers and the shapes in which they are measured, the first one as the reference, by suite.
 WIDE, NARROW = {"dim": 384, "heads": 12}, {"dim": 128, "heads": 4}
 SHAPES = {
     "layers": (
-        (("softmax", "KEP-SVGP concat", "KEP-SVGP add"), WIDE | {"batch": 128, "tokens": 64}),
-        (("softmax", "KEP-SVGP add"), WIDE | {"batch": 1, "tokens": 4096}),
-        (("softmax", "KEP-SVGP add"), WIDE | {"batch": 1, "tokens": 16384}),
+        (("softmax", "KEP-SVGP concat", "KEP-SVGP add", "anchored"), WIDE | {"batch": 128, "tokens": 64}),
+        (("softmax", "KEP-SVGP add", "anchored"), WIDE | {"batch": 1, "tokens": 4096}),
+        (("softmax", "KEP-SVGP add", "anchored"), WIDE | {"batch": 1, "tokens": 16384}),
         (("softmax", *list(LAYERS)[3:]), NARROW | {"batch": 25, "tokens": 64}),
     ),
     "scaling": (
@@ -53,8 +54,7 @@ def layers(suite: str, *, rounds: int, device: str, changes: Sequence[str] = ())
     """Yield forward and backward of one layer in each of :data:`SHAPES`, relative to scaled-dot-product attention."""
     for names, shape in SHAPES[suite]:
         cases = {name: layer_step(LAYERS[name], device=device, **shape) for name in names}
-        title = ", ".join(f"{key} {value}" for key, value in shape.items())
-        yield measure(title, cases, rounds=rounds, device=device)
+        yield measure(", ".join(map("{} {}".format, shape, shape.values())), cases, rounds=rounds, device=device)
 
 
 def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
