@@ -158,3 +158,27 @@ def test_words_are_saved_as_a_hugging_face_tokenizer():
     words = tokenizers.Tokenizer.from_str(json.dumps(saved["words"]))
     assert words.encode("B a c, a b").ids == [3, 2, 1, 1]
     assert words.encode("B a").tokens == ["b", "a"]
+
+
+SCRIPTS = {
+    "Chinese": ("这部电影非常精彩", "演员的表演很糟糕", "我喜欢这个故事", "这个故事很无聊"),
+    "Japanese": ("この映画はとても良かった", "話がつまらなかった", "この話は良かった", "映画がつまらない"),
+    "DNA": ("GATTACAGATTACCA", "CCGTAAGGCTTACGA", "TTAGGCATCGATCGA", "ACGTTGCAACGGTTA"),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_texts_without_spaces_are_read_by_character(script, caplog):
+    texts = SCRIPTS[script]
+    tokenizer = WordTokenizer.fit(texts, max_length=64)
+    assert "rare" in caplog.text
+    for text in texts:
+        letters = [letter for letter in text.lower() if not letter.isspace()]
+        assert len(tokenizer.encode(text)) == len(letters)
+    known = {letter for letter in "".join(texts).lower() if "".join(texts).lower().count(letter) > 1}
+    assert set(vocabulary(tokenizer)) == known
+
+
+def test_texts_with_spaces_are_read_by_word(caplog):
+    assert "cat" in vocabulary(WordTokenizer.fit(TEXTS, max_length=64))
+    assert not caplog.text
