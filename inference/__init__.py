@@ -1,7 +1,7 @@
 """Inference: training by SVI, prediction, uncertainty methods, metrics, decisions, diagnostics, checkpoints, export.
 
-Sub-packages from the lowest level on: ``io``; ``prediction``; ``metrics``, ``methods``, ``export`` and ``posterior``;
-``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
+Sub-packages from the lowest level on: ``io``; ``objective``; ``prediction``; ``metrics``, ``methods``, ``export`` and
+``posterior``; ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
 from probattn.inference import imports as _imports
@@ -24,11 +24,9 @@ from probattn.inference.diagnostics.posterior_draws import posterior_draws as po
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check as posterior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat as psis_khat
 from probattn.inference.diagnostics.sbc import simulation_based_calibration as simulation_based_calibration
-from probattn.inference.elbo import ELBOLoss as ELBOLoss
 from probattn.inference.export.posterior_network import mean_network as mean_network
 from probattn.inference.export.posterior_network import predictor_network as predictor_network
 from probattn.inference.export.torch_export import export as export
-from probattn.inference.guide_checks import materialise as materialise
 from probattn.inference.io.checkpoint import CheckpointError as CheckpointError
 from probattn.inference.io.checkpoint import load as load
 from probattn.inference.io.checkpoint import save as save
@@ -46,6 +44,8 @@ from probattn.inference.methods.mc_dropout import MCDropout as MCDropout
 from probattn.inference.methods.sv_dkl import SVDKL as SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling as TemperatureScaling
 from probattn.inference.non_finite import NonFiniteError as NonFiniteError
+from probattn.inference.objective.elbo import ELBOLoss as ELBOLoss
+from probattn.inference.objective.guide_checks import materialise as materialise
 from probattn.inference.posterior.branches import Branches as Branches
 from probattn.inference.posterior.refit_guide import GuideRefit as GuideRefit
 from probattn.inference.posterior.refit_guide import refit_guide as refit_guide

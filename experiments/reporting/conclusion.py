@@ -1,4 +1,4 @@
-"""What a run's answers say: statistics by class, and a conclusion in sentences."""
+"""Conclusion on a run in sentences, and the statistics by class behind it."""
 
 import math
 

@@ -11,8 +11,8 @@ from torch.distributions import Distribution
 
 from probattn.distributions import MarginalsOfJoint
 from probattn.inference.batches import unpack_batch
-from probattn.inference.coverage import check_coverage, guided_by
 from probattn.inference.imports import extra
+from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepared
 
 KHAT_THRESHOLD = 0.7

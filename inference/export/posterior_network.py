@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from probattn.draws import at_mean, draws, sample_dimension
-from probattn.inference import guide_checks
 from probattn.inference.export.stored_values import store
+from probattn.inference.objective import guide_checks
 from probattn.inference.prediction.aggregate import summarise
 from probattn.inference.prediction.latents import global_part, run_guide
 from probattn.inference.prediction.predict import chunks, predict_batches

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, unwrapped
-from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
+from probattn.inference.objective import guide_checks
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from probattn.draws import draws
 from probattn.families import Diagonal, Full
 from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
-from probattn.inference.elbo import ELBOLoss
-from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError
+from probattn.inference.objective.elbo import ELBOLoss
+from probattn.inference.objective.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.posterior.frozen import frozen, prepared
 from probattn.inference.prediction.latents import broadcasts
 from probattn.inference.programs import attribute, device

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.guides import Guide, Program, latent_sites, sample_priors, unwrapped
-from probattn.inference.guide_checks import is_lazy
+from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.programs import device
 from probattn.messages import is_global_latent, is_latent, is_local
 from probattn.pyro_internals import sampled_attributes

@@ -15,10 +15,10 @@ from probattn.evaluation_mode import evaluation_mode
 from probattn.functional import padding
 from probattn.functional.errors import NumericalError
 from probattn.guides import Program, unwrapped
-from probattn.inference import guide_checks
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.coverage import check_coverage, guided_by
 from probattn.inference.non_finite import find_non_finite
+from probattn.inference.objective import guide_checks
+from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import Latents, draw_latents, global_part, predictive_sites
 from probattn.inference.prediction.mixture import Stacked
@@ -70,8 +70,8 @@ def predict(
         KeyError: posterior samples without a global site of the model.
         ValueError: no data; an empty batch; labels in some batches only, or of another shape than the likelihood's;
             NaN or Inf in the inputs of real tokens or in the outputs, with the batch's number; a guide that does not
-            cover the model's latent sites (see :func:`~probattn.inference.coverage.check_coverage`); posterior samples
-            of another shape; without a guide, statements of sites outside attention layers (pass ``vectorize=False``).
+            cover the model's latent sites (see :func:`~probattn.inference.objective.coverage.check_coverage`);
+            posterior samples of another shape; without a guide, statements of sites outside attention layers (pass ``vectorize=False``).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
     modules = {"model": unwrapped(model)}

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from probattn.inference import guide_checks
 from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.distributed import broadcast_result, check_same_batches, make_fabric, seed_per_rank, world
 from probattn.inference.io.checkpoint import peek
 from probattn.inference.io.files import locked
+from probattn.inference.objective import guide_checks
 from probattn.inference.programs import attribute
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.device import device_settings

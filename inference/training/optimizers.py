@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
+from probattn.inference.objective.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.training.options import TrainOptions
 
 ParameterGroup = dict[str, Any]

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.inference.distributed import RankBatch
-from probattn.inference.elbo import ELBOS, ELBOLoss
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line
+from probattn.inference.objective.elbo import ELBOS, ELBOLoss
 from probattn.inference.prediction.latents import broadcasts
 from probattn.inference.programs import attribute
 from probattn.inference.training.device import compile_blocks

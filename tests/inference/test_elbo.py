@@ -14,7 +14,7 @@ from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites
 from probattn.draws import at_mean
-from probattn.inference import guide_checks
+from probattn.inference.objective import guide_checks
 from probattn.models import Classifier
 from probattn.weights import kl_weight
 

@@ -34,7 +34,7 @@ from probattn import (
     name_layers,
     priors,
 )
-from probattn.inference import guide_checks
+from probattn.inference.objective import guide_checks
 
 AUTO = {
     "AutoNormal": AutoNormal,

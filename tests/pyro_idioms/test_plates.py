@@ -18,7 +18,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, guides, local_posteriors
-from probattn.inference import guide_checks, predict
+from probattn.inference import predict
+from probattn.inference.objective import guide_checks
 from probattn.models import Classifier
 
 N, SIGMA = 12, 0.4

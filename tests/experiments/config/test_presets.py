@@ -16,7 +16,8 @@ from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import from_parts
 from probattn.experiments.runs.build import build
-from probattn.inference import guide_checks, warm_start
+from probattn.inference import warm_start
+from probattn.inference.objective import guide_checks
 
 WITH_TWINS = [name for name in PRESETS if twin(name) not in (None, name)]
 

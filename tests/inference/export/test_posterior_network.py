@@ -17,7 +17,8 @@ from probattn import (
     local_posteriors,
 )
 from probattn.functional.errors import NumericalError
-from probattn.inference import guide_checks, mean_network, predictor_network
+from probattn.inference import mean_network, predictor_network
+from probattn.inference.objective import guide_checks
 from probattn.models import Supervised, TextTagger
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 

@@ -12,8 +12,9 @@ from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import CheckpointError, guide_checks, load, save
+from probattn.inference import CheckpointError, load, save
 from probattn.inference.io import checkpoint
+from probattn.inference.objective import guide_checks
 
 
 def build(rank=2):

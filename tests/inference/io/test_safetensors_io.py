@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import CheckpointError, guide_checks, load_safetensors, save_safetensors
+from probattn.inference import CheckpointError, load_safetensors, save_safetensors
+from probattn.inference.objective import guide_checks
 from probattn.models import Classifier, ViT
 
 SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 2, "dim": 4, "depth": 1, "mlp_dim": 4}

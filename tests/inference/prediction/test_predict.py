@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import SoftmaxAttention, draws
-from probattn.inference import guide_checks, predict
+from probattn.inference import predict
+from probattn.inference.objective import guide_checks
 from probattn.inference.prediction import latents
 from probattn.inference.prediction import predict as prediction
 from probattn.models.likelihoods import Categorical, Gaussian

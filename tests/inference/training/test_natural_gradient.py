@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from probattn import CGPAttention, KEPSVGPAttention, guides
 from probattn.families import Diagonal, Full
 from probattn.inference import TrainOptions, fit
-from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
+from probattn.inference.objective.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.models import Supervised
 from tests.support.correlated_blocks import CorrelatedBlocks
 

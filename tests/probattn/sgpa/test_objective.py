@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 from probattn import draws, families, local_posteriors, priors
 from probattn.draws import at_mean
-from probattn.inference import guide_checks, predict
+from probattn.inference import predict
+from probattn.inference.objective import guide_checks
 
 F64 = torch.float64
 ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])

@@ -19,8 +19,8 @@ from torch.distributions import kl_divergence
 
 from probattn.families import PointMass
 from probattn.functional import dtypes
-from probattn.inference.coverage import check_coverage, guided_by
-from probattn.inference.guide_checks import check_local
+from probattn.inference.objective.coverage import check_coverage, guided_by
+from probattn.inference.objective.guide_checks import check_local
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_amortised
 
@@ -31,7 +31,8 @@ class ELBOLoss(nn.Module):
     """−ELBO of a model and its guide in nats, differentiable; ``loss(x, y)`` takes the model's arguments.
 
     The guide, log densities, factors and KL are computed outside autocast; the model runs under the present one. The
-    guide must cover the model's latent sites in each call (see :func:`~probattn.inference.coverage.check_coverage`).
+    guide must cover the model's latent sites in each call (see
+    :func:`~probattn.inference.objective.coverage.check_coverage`).
 
     Args:
         model, guide: modules; for functions, and modules under handlers, use Pyro's own ELBOs.
