@@ -71,7 +71,8 @@ def predict(
         ValueError: no data; an empty batch; labels in some batches only, or of another shape than the likelihood's;
             NaN or Inf in the inputs of real tokens or in the outputs, with the batch's number; a guide that does not
             cover the model's latent sites (see :func:`~probattn.inference.objective.coverage.check_coverage`);
-            posterior samples of another shape; without a guide, statements of sites outside attention layers (pass ``vectorize=False``).
+            posterior samples of another shape; without a guide, statements of sites outside attention layers (pass
+            ``vectorize=False``).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
     modules = {"model": unwrapped(model)}

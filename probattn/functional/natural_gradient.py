@@ -12,7 +12,8 @@ def natural_step(tril: Tensor, grad_loc: Tensor, grad_tril: Tensor, length: floa
     closed-form KL and a conjugate likelihood, length 1 reaches the optimum of one Gaussian whose rest of the model is
     fixed. Of several that step together, the covariances do, each given the means of all; the means need a length below
     1 (see :class:`~probattn.inference.objective.natural_gradient.NaturalGradientDescent`). It is computed without an
-    inverse of L: S' = L M⁻¹ Lᵀ, M = I + X, X = length (Φ + Φᵀ), Φ the lower triangle of Lᵀ ∂loss/∂L with half its diagonal.
+    inverse of L: S' = L M⁻¹ Lᵀ, M = I + X, X = length (Φ + Φᵀ), Φ the lower triangle of Lᵀ ∂loss/∂L with half its
+    diagonal.
 
     With noisy gradients M need not be positive definite. Where it is not, or where a step of length < 1 would reduce
     the precision in any direction below (1 − length) / 2 of what it was (a log-concave likelihood's exact gradient

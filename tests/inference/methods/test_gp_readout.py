@@ -9,7 +9,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors
 from probattn.draws import at_mean
 from probattn.functional.kernels import rbf
-from probattn.inference import TrainOptions, fit, load, predict, save
+from probattn.inference import TrainOptions, fit, load, metrics, predict, save
+from probattn.inference.methods import gp_readout
 from probattn.inference.methods.gp_readout import NOISE, FeatureGP, GPReadout, with_gp_readout
 from probattn.inference.prediction.predictor import PosteriorPredictive
 from probattn.models import Classifier, ViT
@@ -148,3 +149,23 @@ def test_with_all_depths_each_block_has_its_gp():
         logits = poutine.replay(local_posteriors(readout), u)(stacked[:4])
     expected = (readout.amplitude**2 * variance[:4, None]).expand(-1, CLASSES)
     torch.testing.assert_close(logits.var(0), expected, rtol=0.06, atol=0)
+
+
+def test_the_temperature_has_the_lowest_nll_of_the_predictor_itself(monkeypatch):
+    monkeypatch.setattr(gp_readout, "AMPLITUDES", (3.0,))
+    model = vit()
+    torch.manual_seed(2)
+    x = torch.randn(300, 1, 4, 4, dtype=torch.float64)
+    with torch.no_grad():
+        model.network.head.weight.mul_(6)
+        y = model.network(x).argmax(-1)
+    y[::8] = (y[::8] + 1) % CLASSES
+    predictor = PosteriorPredictive(model, guides.for_model(model), num_samples=40)
+    result = with_gp_readout(predictor, [(x, y)], [(x, y)], anchors=20)
+    readout, losses = result.model.network.head, []
+    chosen = readout.temperature.item()
+    for factor in (0.8, 1.0, 1.25):
+        readout.temperature.fill_(factor * chosen)
+        torch.manual_seed(0)
+        losses.append(metrics.nll(result.predict([(x, y)]).probs, y))
+    assert min(losses) == losses[1]
