@@ -151,8 +151,8 @@ def test_with_all_depths_each_block_has_its_gp():
     torch.testing.assert_close(logits.var(0), expected, rtol=0.06, atol=0)
 
 
-def test_the_temperature_has_the_lowest_nll_of_the_predictor_itself(monkeypatch):
-    monkeypatch.setattr(gp_readout, "AMPLITUDES", (3.0,))
+def learnable():
+    """A predictor, and data whose labels it gets right but for one in eight."""
     model = vit()
     torch.manual_seed(2)
     x = torch.randn(300, 1, 4, 4, dtype=torch.float64)
@@ -160,12 +160,33 @@ def test_the_temperature_has_the_lowest_nll_of_the_predictor_itself(monkeypatch)
         model.network.head.weight.mul_(6)
         y = model.network(x).argmax(-1)
     y[::8] = (y[::8] + 1) % CLASSES
-    predictor = PosteriorPredictive(model, guides.for_model(model), num_samples=40)
-    result = with_gp_readout(predictor, [(x, y)], [(x, y)], anchors=20)
+    return PosteriorPredictive(model, guides.for_model(model), num_samples=40), [(x, y)]
+
+
+def test_the_temperature_has_the_lowest_nll_of_the_predictor_itself(monkeypatch):
+    monkeypatch.setattr(gp_readout, "AMPLITUDES", (3.0,))
+    predictor, data = learnable()
+    result = with_gp_readout(predictor, data, data, anchors=20)
     readout, losses = result.model.network.head, []
     chosen = readout.temperature.item()
     for factor in (0.8, 1.0, 1.25):
         readout.temperature.fill_(factor * chosen)
         torch.manual_seed(0)
-        losses.append(metrics.nll(result.predict([(x, y)]).probs, y))
+        losses.append(metrics.nll(result.predict(data).probs, data[0][1]))
     assert min(losses) == losses[1]
+
+
+def test_the_amplitude_is_the_largest_that_is_not_worse_by_more_than_its_standard_error(monkeypatch):
+    predictor, data = learnable()
+    losses = {}
+    for amplitude in (0.5, 1.0, 2.0, 4.0, 8.0):
+        monkeypatch.setattr(gp_readout, "AMPLITUDES", (amplitude,))
+        torch.manual_seed(0)
+        prediction = with_gp_readout(predictor, data, data, anchors=20).predict(data)
+        losses[amplitude] = -prediction.log_prob(data[0][1])
+    monkeypatch.setattr(gp_readout, "AMPLITUDES", tuple(losses))
+    chosen = with_gp_readout(predictor, data, data, anchors=20).model.network.head.amplitude.item()
+    excess = losses[chosen] - min(losses.values(), key=torch.mean)
+    assert excess.mean() <= 1.5 * excess.std() / len(excess) ** 0.5  # of other samples than those that chose
+    larger = [loss - min(losses.values(), key=torch.mean) for value, loss in losses.items() if value > chosen]
+    assert all(gap.mean() > 0.5 * gap.std() / len(gap) ** 0.5 for gap in larger)
