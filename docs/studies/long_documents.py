@@ -17,7 +17,7 @@ import torch
 from probattn import guides
 from probattn.experiments.data.batch_loader import TextLoader
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
-from probattn.experiments.runs.likelihoods import ScaledHeteroscedastic
+from probattn.experiments.runs.build import ScaledHeteroscedastic
 from probattn.inference import TrainOptions, fit, metrics, predict
 from probattn.inference.metrics import regression
 from probattn.models import Supervised, TextTransformer
