@@ -11,7 +11,7 @@ from probattn.experiments.cli.terminal import COUNT, say, split_words
 
 Epochs = Annotated[int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")]
 Layers = Annotated[str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")]
-DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp"  # without variants of KEP-SVGP's objective
+DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp,anchored"  # without variants of KEP-SVGP's objective
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 
 
@@ -57,17 +57,18 @@ def study(
 def demo(
     out: terminal.OutFolder = Path("runs/demo"),
     epochs: Epochs = 20,
-    layers: Layers = "softmax,kep-svgp,sparse-cgp",
+    layers: Layers = "softmax,kep-svgp,anchored",
     workers: terminal.Workers = terminal.CORES,
 ) -> None:
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
     from probattn.experiments.evaluation.evaluate import evaluate
     from probattn.experiments.reporting import report
+    from probattn.experiments.studies import compare as comparison
     from probattn.experiments.studies import study
 
     options = {"num_samples": 5, "shift": True, "severities": (3,)}
     names = [f"digits/{layer}" for layer in split_words([DIGITS if layers == "all" else layers])]
-    planned = study.plan(names, seeds=1, epochs=epochs, out=out)
+    planned = study.plan(names, seeds=1, epochs=epochs, out=out, changes=["network.standardise=true"])
     jobs = [replace(job, options=options) for job in planned]
     say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
     study.run_study(jobs, workers=workers, say=say)
@@ -75,7 +76,11 @@ def demo(
     sections = list(map(report.section, results))
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
-    terminal.show_metrics(report.summary_table(results))
-    terminal.show_metrics(report.shift_table(results))
+    tables = comparison.tables(*comparison.read([job.folder for job in jobs]))
+    for title in ("Test data", "Corrupted test images, mean"):
+        say(f"\n{title}", style="bold")
+        terminal.show_metrics(tables[title])
+    count = len(results[0].test)
+    say(f"One of {count} test images is {100 / count:.2f} points of accuracy.")
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")
