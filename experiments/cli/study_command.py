@@ -11,7 +11,8 @@ from probattn.experiments.cli.terminal import COUNT, say, split_words
 
 Epochs = Annotated[int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")]
 Layers = Annotated[str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")]
-DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp,anchored"  # without variants of KEP-SVGP's objective
+# Without variants of KEP-SVGP's objective.
+DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp,anchored"
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 
 
@@ -63,7 +64,6 @@ def demo(
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
     from probattn.experiments.evaluation.evaluate import evaluate
     from probattn.experiments.reporting import report
-    from probattn.experiments.studies import compare as comparison
     from probattn.experiments.studies import study
 
     options = {"num_samples": 5, "shift": True, "severities": (3,)}
@@ -76,11 +76,7 @@ def demo(
     sections = list(map(report.section, results))
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
-    tables = comparison.tables(*comparison.read([job.folder for job in jobs]))
-    for title in ("Test data", "Corrupted test images, mean"):
-        say(f"\n{title}", style="bold")
-        terminal.show_metrics(tables[title])
-    count = len(results[0].test)
-    say(f"One of {count} test images is {100 / count:.2f} points of accuracy.")
+    compare([job.folder for job in jobs], out)
+    say(f"One test image is {100 / len(results[0].test):.2f} points of accuracy.")
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")
