@@ -64,9 +64,10 @@ def train(model, guide, batches, **options):
 
 
 @pytest.mark.usefixtures("exact_expectations")
-@pytest.mark.parametrize("samples_per", ["batch", "example"])
-@pytest.mark.parametrize("kl_weight", [1.0, 0.1, 3.0])
-@pytest.mark.parametrize(("heads", "rank"), [(1, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize(
+    ("heads", "rank", "kl_weight", "samples_per"),
+    [(1, 1, 1.0, "batch"), (1, 3, 0.1, "example"), (2, 2, 3.0, "batch")],
+)
 def test_steps_of_length_1_on_the_full_batch_reach_the_exact_posterior(heads, rank, kl_weight, samples_per):
     """One step for one Gaussian; for B that are independent, as many as it takes to double the length from 1 / B."""
     model, guide, x, y = conjugate(heads=heads, rank=rank)
@@ -83,7 +84,6 @@ def test_steps_of_length_1_on_the_full_batch_reach_the_exact_posterior(heads, ra
 
 @pytest.mark.parametrize("family", ["full", "diagonal"])
 def test_one_gaussian_reaches_its_optimum_in_one_step_and_stays(family):
-    torch.manual_seed(0)
     prior = dist.Normal(torch.zeros(1, dtype=F64), 1.0).to_event(1)
     module = {"full": Full, "diagonal": Diagonal}[family](prior)
     optimizer = NaturalGradientDescent([module], scale=10.0)
@@ -111,11 +111,10 @@ def test_a_scaled_loss_has_the_same_steps_along_noisy_gradients():
     assert_close(found[0], found[1])
 
 
-@pytest.mark.parametrize("lr", [1.0, 0.3])
-def test_correlated_gaussians_descend_with_exact_gradients(lr):
+def test_correlated_gaussians_descend_with_exact_gradients():
     """Steps of the whole length 0.3 diverge: the largest eigenvalue of S P is 12."""
     problem = CorrelatedBlocks()
-    optimizer, losses = NaturalGradientDescent(gaussian_modules(problem.guide), lr=lr, scale=1.0), []
+    optimizer, losses = NaturalGradientDescent(gaussian_modules(problem.guide), lr=1.0, scale=1.0), []
     for _ in range(300):
         optimizer.zero_grad()
         loss = problem.loss()
@@ -124,17 +123,6 @@ def test_correlated_gaussians_descend_with_exact_gradients(lr):
         losses.append(loss.item())
     assert max(losses) == losses[0]
     assert problem.gap() < 0.25
-
-
-@pytest.mark.parametrize(("size", "epochs"), [(60, 150), (20, 50)])
-@pytest.mark.parametrize("guide_lr", [1.0, 0.3])
-def test_correlated_gaussians_train_to_the_optimum_with_noise(guide_lr, size, epochs):
-    problem = CorrelatedBlocks()
-    assert problem.gap() > 100
-    train(
-        problem.model, problem.guide, problem.batches(size), epochs=epochs, guide_lr=guide_lr, num_particles=16, seed=0
-    )
-    assert problem.gap() < 1.0
 
 
 @pytest.mark.parametrize("family", ["full", "diagonal"])
@@ -151,18 +139,12 @@ def test_a_minibatch_run_converges(family):
     assert_close((q.stddev / lam).detach(), expected.unsqueeze(-2).expand(2, 2, 2), rtol=0.15, atol=0)
 
 
-@pytest.mark.parametrize("family", ["lowrank", "delta"])
-def test_families_without_natural_parameters_are_refused(family):
-    model, guide, x, y = conjugate(family=family)
-    with pytest.raises(ValueError, match="which this guide lacks"):
-        train(model, guide, [(x, y)])
-    with pytest.raises(ValueError, match="which this guide lacks"):
-        train(model, AutoNormal(model), [(x, y)])
-    with pytest.raises(ValueError, match="kl_weight=0.0"):
+def test_guides_without_natural_parameters_are_refused_and_models_without_global_sites_train():
+    model, guide, x, y = conjugate()
+    for other in (guides.for_model(model, "lowrank"), AutoNormal(model)):
+        with pytest.raises(ValueError, match="this guide lacks"):
+            train(model, other, [(x, y)])
+    with pytest.raises(ValueError, match="kl_weight"):
         train(model, guide, [(x, y)], kl_weight=0.0)
-
-
-def test_a_model_without_global_sites_trains_as_with_adam():
     model = Supervised(CGPAttention(4, 2), lambda f: dist.Normal(f, NOISE).to_event(2), num_data=2)
-    batch = (torch.randn(2, 3, 4), torch.randn(2, 3, 4))
-    train(model, guides.for_model(model), [batch], epochs=1)
+    train(model, guides.for_model(model), [(torch.randn(2, 3, 4), torch.randn(2, 3, 4))], epochs=1)
