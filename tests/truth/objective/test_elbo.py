@@ -173,7 +173,13 @@ class TwoPass(nn.Module):
 
 @pytest.mark.parametrize(
     ("form", "handlers"),
-    [("marginal", ()), ("marginal", ("example",)), ("joint", (3,)), ("standard", ("example", 3)), ("standard joint", ())],
+    [
+        ("marginal", ()),
+        ("marginal", ("example",)),
+        ("joint", (3,)),
+        ("standard", ("example", 3)),
+        ("standard joint", ()),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Failed to verify mean field")  # of Pyro's own: its guide draws u first
 def test_one_pass_is_pyros_elbo_of_a_guide_that_runs_the_network_itself(form, handlers):

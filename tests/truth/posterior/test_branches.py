@@ -22,20 +22,16 @@ def two_modes():
 
 
 def test_the_points_reach_both_modes():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
     guide = Branches(two_modes, branches=6)
     svi = SVI(two_modes, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
-    for _ in range(6 * 200):
+    for _ in range(6 * 120):
         svi.step()
     ends = [guide()["w"].item() for _ in range(6)]
     assert min(ends) < 0 < max(ends)
-    torch.testing.assert_close(torch.tensor(ends).abs(), torch.full((6,), 2.0), rtol=0, atol=0.01)
+    torch.testing.assert_close(torch.tensor(ends).abs(), torch.full((6,), 2.0), rtol=0, atol=0.03)
 
 
 def test_the_objective_is_the_mean_of_those_of_its_points():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
     guide = Branches(two_modes, branches=4)
     losses = [Trace_ELBO().loss(two_modes, guide) for _ in range(4)]
     expected = []
@@ -48,7 +44,6 @@ def test_the_objective_is_the_mean_of_those_of_its_points():
 
 
 def test_a_head_that_branches_is_an_ensemble_of_heads():
-    torch.manual_seed(0)
     sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
     model = Classifier(ViT(**sizes, classes=3, attention="kep-svgp"), num_data=20)
     head = PyroModule[torch.nn.Linear](8, 3)
@@ -56,7 +51,7 @@ def test_a_head_that_branches_is_an_ensemble_of_heads():
     model.network.head = head
     guide = guides.for_model(model, "delta", rest=Branches)
     x, y = torch.randn(20, 1, 4, 4), torch.randint(3, (20,))
-    fit(model, guide, [(x, y)], options=TrainOptions(epochs=4), progress=False)
+    fit(model, guide, [(x, y)], options=TrainOptions(epochs=5), progress=False)
     prediction = predict(model, guide, x, num_samples=5)
     members = []
     for point in guide.rest.points:

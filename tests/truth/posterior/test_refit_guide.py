@@ -114,9 +114,10 @@ class NormalGuide(PyroModule):
             pyro.sample("z", dist.Normal(torch.zeros(len(x), dtype=F64), 1.0), infer={"local": True})
 
 
-def test_kls_of_local_sites_have_a_weight_of_their_own(kl_weight=0.5, local_kl_weight=0.1):
+def test_kls_of_local_sites_have_a_weight_of_their_own():
     """The objective is w KL(q ‖ N(0, 1)) + v N E[u²] / 2 − Σ E log N(y; u, 1), by hand."""
     y, guide = torch.randn(DATA, dtype=F64) + 1, NormalGuide()
+    kl_weight, local_kl_weight = 0.5, 0.1
     weights = {"kl_weight": kl_weight, "local_kl_weight": local_kl_weight}
     refit_guide(LocalAndGlobal(), guide, [(torch.zeros(DATA), y)], lr=0.5, num_samples=64, tolerance=1e-6, **weights)
     precision = kl_weight + local_kl_weight * DATA + DATA
