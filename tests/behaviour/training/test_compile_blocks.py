@@ -8,30 +8,13 @@ import torch
 from elbos import TraceMeanField_ELBO
 from torch import nn
 
-from probattn import (
-    AnchoredAttention,
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
-)
-from probattn import guides as guide_for
+from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
 from probattn.draws import at_mean
 from probattn.inference import TrainOptions, fit
 from probattn.inference.training.device import compile_blocks
 from probattn.models import Classifier, ViT
 
-LAYERS = {
-    "softmax": SoftmaxAttention,
-    "kernel": KernelAttention,
-    "kep-svgp": KEPSVGPAttention.partial(rank=2),
-    "sgpa": SGPAttention.partial(inducing=3),
-    "cgp": CGPAttention,
-    "sparse-cgp": SparseCGPAttention.partial(inducing=3),
-    "anchored": AnchoredAttention.partial(anchors=3),
-}
+KEP, SGPA = KEPSVGPAttention.partial(rank=2), SGPAttention.partial(inducing=3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +41,7 @@ def build(layer, dtype=torch.float64, *, depth=2, dropout=0.0):
     model = Classifier(network, num_data=10).to(dtype)
     x, y = torch.randn(5, 1, 4, 4, dtype=dtype), torch.arange(5) % 3
     network.initialise_inducing(x)
-    return model, guide_for.for_model(model).to(dtype), x, y
+    return model, guides.for_model(model).to(dtype), x, y
 
 
 def value_and_gradients(model, guide, x, y):
@@ -88,10 +71,10 @@ def graphs(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("layer", ["kep-svgp", pytest.param("sgpa", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layer", [KEP, pytest.param(SGPA, marks=pytest.mark.slow)], ids=["kep-svgp", "sgpa"])
 def test_compiled_blocks_compute_what_the_program_computes(layer, graphs):
-    expected = value_and_gradients(*build(LAYERS[layer], depth=1))
-    model, guide, x, y = build(LAYERS[layer], depth=1)
+    expected = value_and_gradients(*build(layer, depth=1))
+    model, guide, x, y = build(layer, depth=1)
     compile_blocks(model)
     loss, gradients = value_and_gradients(model, guide, x, y)
     assert graphs["run"] > 0
@@ -101,13 +84,13 @@ def test_compiled_blocks_compute_what_the_program_computes(layer, graphs):
 
 @pytest.mark.usefixtures("graphs")
 def test_a_compiled_run_leaves_a_model_as_any_other(tmp_path):
-    model, guide, x, y = build(LAYERS["kep-svgp"], torch.float32, depth=1)
+    model, guide, x, y = build(KEP, torch.float32, depth=1)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     options = TrainOptions(epochs=2, compile=True, accelerator="cpu")
     fit(model, guide, [(x, y)], [(x, y)], options=options, progress=False, out=tmp_path)
     assert list(model.state_dict()) == list(before)
     assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
-    other, *_ = build(LAYERS["kep-svgp"], torch.float32, depth=1)
+    other, *_ = build(KEP, torch.float32, depth=1)
     other.load_state_dict(torch.load(tmp_path / "best.pt")["model"])
 
 
@@ -127,13 +110,13 @@ def counted(graphs, layers, *, dropout=0.0):
 
 def test_all_blocks_of_a_kind_share_their_code_and_a_block_without_sites_is_one_graph(graphs):
     """The name of a block, which its sites begin with, is no reason to compile it anew; also with dropout."""
-    few, many = (counted(graphs, [SoftmaxAttention] * n + [LAYERS["kep-svgp"]], dropout=0.1) for n in (1, 3))
+    few, many = (counted(graphs, [SoftmaxAttention] * n + [KEP], dropout=0.1) for n in (1, 3))
     assert few["traced"] == many["traced"]
     assert many["run"] - few["run"] == 2
 
 
 def test_a_forward_method_of_the_users_is_kept():
-    model, *_ = build(LAYERS["softmax"])
+    model, *_ = build(SoftmaxAttention)
     block = next(iter(model.network.blocks.children()))
     block.forward = lambda x: x
     compile_blocks(model)

@@ -97,7 +97,9 @@ def test_what_is_learned_and_predicted_is_close_to_the_truth(case):
         assert scores["accuracy"] == pytest.approx(metrics.accuracy(truth.probs, y), abs=0.03)
     else:
         has_mean = case != "cauchy"
-        assert {name for name, value in scores.items() if math.isnan(value)} == (set() if has_mean else {"rmse", "crps"})
+        assert {name for name, value in scores.items() if math.isnan(value)} == (
+            set() if has_mean else {"rmse", "crps"}
+        )
         assert prediction.mean.isfinite().all() == prediction.variance.isfinite().all() == has_mean
         assert scores["pit_error"] < 0.04
         if case != "negative":  # whose intervals of whole numbers cover more

@@ -8,9 +8,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
-    IterableDataset,
     RandomSampler,
-    Subset,
     SubsetRandomSampler,
     TensorDataset,
 )
@@ -22,14 +20,6 @@ DATA = TensorDataset(torch.randn(1000, 4, 3), torch.arange(1000) % 3)
 SUBSET = SubsetRandomSampler(range(0, 1000, 10))
 
 
-class Stream(IterableDataset):
-    def __len__(self):
-        return 30
-
-    def __iter__(self):
-        yield from (DATA[index] for index in range(30))
-
-
 def sampled(sampler, **options):
     return DataLoader(DATA, batch_size=30, sampler=sampler, **options)
 
@@ -38,13 +28,10 @@ def sampled(sampler, **options):
     ("loader", "sizes"),
     [
         (DataLoader(DATA, batch_size=30, shuffle=True, drop_last=True), [1000]),
-        (DataLoader(Subset(DATA, range(70)), batch_size=30), [70]),
         (sampled(SUBSET, drop_last=True), [100, 1000]),
         (sampled(RandomSampler(DATA, replacement=True, num_samples=5000)), [1000, 5000]),
         (sampled(DistributedSampler(DATA, 4, 0)), [250, 1000]),
         (DataLoader(DATA, batch_sampler=BatchSampler(SUBSET, 30, drop_last=False)), [100, 1000]),
-        (DataLoader(DATA, sampler=BatchSampler(SUBSET, 30, drop_last=False), batch_size=None), []),
-        (DataLoader(Stream(), batch_size=10), [30]),
         ([(torch.zeros(5, 1), torch.zeros(5)), (torch.zeros(3, 1), torch.zeros(3))], []),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
-from small_fit import Regularised, assert_same, build, data, kill, lines, short, snapshot, untimed, weights
+from small_fit import Regularised, assert_same, build, data, flat, kill, lines, short, snapshot, untimed, weights
 from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
@@ -37,15 +37,6 @@ VARIANTS = {
     },
 }
 BUILDING = ("guide", "dropout", "generator", "valid", "attention")
-
-
-def flat(value):
-    """Return tensors, dicts and lists in a form whose equality is that of every bit."""
-    if isinstance(value, torch.Tensor):
-        return [str(value.dtype), value.tolist()]
-    if isinstance(value, dict):
-        return {key: flat(each) for key, each in value.items()}
-    return [flat(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def sgd(groups):
