@@ -12,7 +12,7 @@ from sphinx.ext import autosummary
 import probattn
 
 project = "probattn"
-author = "the probattn authors"
+author = "The probattn developers"
 version = release = probattn.__version__
 
 extensions = [
