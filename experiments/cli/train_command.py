@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from probattn.experiments.config.settings import Settings
 
 DATA = "Your file or folder; for presets of named data sets the folder of those, default $PROBATTN_DATA, else ./data."
-LAYER = "Layer: softmax, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.module:Class."
+LAYER = "Layer: softmax, anchored, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.module:Class."
 EPOCHS = "Epochs in all, including a warm start; with --resume also more than before."
 CONFIG = "YAML file of settings; `probattn presets NAME --yaml` prints one."
 RESUME = "Resume the run in --out; only epochs and train.patience may be raised."
