@@ -4,6 +4,7 @@
 """
 
 import ast
+import contextlib
 import importlib
 import json
 import re
@@ -35,6 +36,8 @@ def missing_names(code):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "probattn":
             module = importlib.import_module(node.module)
             for alias in node.names:
+                with contextlib.suppress(ModuleNotFoundError):  # a module in a package
+                    importlib.import_module(f"{node.module}.{alias.name}")
                 if not hasattr(module, alias.name):
                     missing.append(f"{node.module}.{alias.name}")
                 elif isinstance(value := getattr(module, alias.name), type(importlib)):
