@@ -31,7 +31,7 @@ from probattn.messages import is_amortised, is_global_latent
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
 
-SIZE, BATCH, STEPS = 21, 5, 6  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
+SIZE, BATCH = 21, 5  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
 
 
 KEP = KEPSVGPAttention.partial(rank=2, eta=0.1)
@@ -112,17 +112,14 @@ def shuffled(seed=0):
 
 
 def train(*, attention, elbo="mean_field", per_example=True, num_particles=1, weighted=True):
-    """Train ten steps on this rank's rows; return the first gradients, the last weights and the terms of each loss."""
+    """Train an epoch on this rank's rows; return the first gradients, the last weights and the terms of each loss."""
     model, guide = build(attention=attention)
     fabric, objective = make_fabric("cpu", 1), ELBOS[elbo]()
     module = fabric.setup_module(objective(model, guide))
     parameters = {name: value for part in (model, guide) for name, value in part.named_parameters()}
     optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
     loader, gradients, terms = shuffled(), {}, []
-    epochs = -(-STEPS // len(loader))
-    for step, ((x, y, examples), loss_weight, _) in enumerate(
-        batch for _ in range(epochs) for batch in rank_batches(loader)
-    ):
+    for step, ((x, y, examples), loss_weight, _) in enumerate(rank_batches(loader)):
         with ExitStack() as handlers:
             handlers.enter_context(fixed(step, examples, per_example=per_example))
             if per_example:

@@ -152,7 +152,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path):
     [
         (lambda: build(rank=1), r"0.log_scale \(2, 2\), here \(2, 1\)"),
         (lambda: build(prior="laplace"), "'prior': 'normal'.*, here .*'prior': 'laplace"),
-        (lambda: build(family="diagonal"), "guide: 0.u.raw_scale missing"),
+        (lambda: build(family="diagonal"), "guide: u.raw_scale missing"),
         (lambda: (SoftmaxAttention(4, 2),), "here missing"),
     ],
 )
