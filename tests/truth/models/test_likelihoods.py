@@ -67,12 +67,14 @@ def test_log_densities_are_sums_of_scipys_over_targets_and_every_parameter_is_le
     assert all((parameter.grad != 0).all() for parameter in likelihood.parameters())
 
 
-def test_densities_stay_finite_where_scales_rates_and_degrees_of_freedom_reach_their_bounds():
+def test_scales_rates_degrees_of_freedom_and_the_variance_of_counts_have_their_bounds_and_formula():
     assert HeteroscedasticGaussian(0.01)(torch.full((1, 2), -1e4)).base_dist.scale.item() == pytest.approx(0.01)
     assert Poisson()(torch.full((1, 1), -1e4)).log_prob(torch.ones(1, 1)).isfinite().all()
     likelihood = StudentT(2.5, learn_df=True)
     likelihood.raw_df.data.fill_(-30)
     assert 1 <= likelihood.df < 1.001
+    outputs, mean = torch.zeros(1, 1), torch.ones(1, 1)
+    assert_close(NegativeBinomial(1.7)(outputs).variance, mean + mean**2 / 1.7)
 
 
 def test_categorical_is_the_cross_entropy_with_class_weights_and_without():
@@ -129,13 +131,6 @@ def test_ordinal_log_probabilities_are_exact_where_differences_vanish():
             a, b = (1 / (1 + (Decimal(f) - cutpoint).exp()) for cutpoint in (high, low))
             expected = [float(probability.ln()) for probability in (b, a - b, 1 - a)]
         assert log_probs == pytest.approx(expected, rel=1e-8, abs=1e-15)
-
-
-def test_moments_of_counts_are_those_of_their_definition():
-    outputs = torch.randn(6, 2, dtype=F64)
-    distribution, mean = NegativeBinomial(1.7).double()(outputs), outputs.exp()
-    assert_close(distribution.mean, mean)
-    assert_close(distribution.variance, mean + mean**2 / 1.7, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("padding", [-100, 4, 255])

@@ -92,7 +92,9 @@ def test_inducing_inputs_pass_through_the_block_below_without_dropout(norm):
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)
 
 
-@pytest.mark.parametrize(("kind", "pooling", "last"), [("Bert", "mean", 1), ("Bert", "cls", 0), ("Roberta", "mean", None)])
+@pytest.mark.parametrize(
+    ("kind", "pooling", "last"), [("Bert", "mean", 1), ("Bert", "cls", 0), ("Roberta", "mean", None)]
+)
 @torch.no_grad()
 def test_pooled_features_are_those_of_the_encoder_on_each_text_alone(kind, pooling, last):
     transformers = pytest.importorskip("transformers")

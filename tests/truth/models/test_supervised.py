@@ -128,19 +128,6 @@ def test_two_layers_use_the_same_draw_of_each_example_throughout(elbo):
     assert both == pytest.approx(penalty, rel=1e-9)
 
 
-def test_a_batch_is_an_unbiased_estimate_of_the_data_set():
-    """Mean over all batches of the loss at one draw = the loss of the whole set, with an equal split."""
-    model, guide = build()
-    x, y = data(N)
-
-    def loss(*batch):
-        torch.manual_seed(3)
-        return TraceMeanField_ELBO()(model, guide)(*batch)
-
-    parts = [loss(x[start : start + 3], y[start : start + 3]) for start in range(0, N, 3)]
-    torch.testing.assert_close(torch.stack(parts).mean(), loss(x, y))
-
-
 def test_draws_per_example_leave_the_expected_loss_and_gradient_with_less_noise():
     model, guide = build()
     x, y = data()
