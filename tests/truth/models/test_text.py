@@ -49,11 +49,11 @@ def batch(lengths, *, width=None, fill=0):
 
 
 def mean_prediction(network, x, mask):
-    """Global sites at the prior's means, local ones at those of their posteriors; of taggers for each real token."""
+    """Global sites at the guide's means, local ones at those of their posteriors; of taggers for each real token."""
     is_tagger = isinstance(network, TextTagger)
     model = Supervised(network, TokenCategorical() if is_tagger else Categorical(), num_data=10)
+    torch.manual_seed(3)  # of the guide's initial means
     guide, labels = guides.for_model(model), torch.zeros(x.shape[:2] if is_tagger else len(x)).long()
-    torch.manual_seed(3)
     with at_mean():
         probs = predict(model, guide, [(x, labels, mask)], num_samples=1).probs
     return probs[mask] if is_tagger else probs
