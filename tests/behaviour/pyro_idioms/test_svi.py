@@ -27,21 +27,19 @@ ELBOS = {
     "TraceMeanField": TraceMeanField_ELBO,
     "TraceGraph": TraceGraph_ELBO,
     "JitTrace": lambda: JitTrace_ELBO(ignore_jit_warnings=True),
-    "Renyi": lambda: RenyiELBO(alpha=0.0, num_particles=8, vectorize_particles=True, max_plate_nesting=1),
 }
 FAST = {
     ("Trace", "for_model"),
     ("TraceMeanField", "function"),
     ("TraceGraph", "AutoNormal"),
     ("JitTrace", "for_model"),
-    ("Renyi", "module"),
+    ("TraceMeanField", "module"),
 }
 """Every ELBO and every guide at least once; `make test-all` runs all pairs."""
 PAIRS = [
     pytest.param(elbo, guide, marks=() if (elbo, guide) in FAST else pytest.mark.slow)
     for elbo in ELBOS
     for guide in ("for_model", "AutoNormal", "function", "module")
-    if elbo != "Renyi" or guide == "module"  # whose optimum is the posterior itself
 ]
 
 
@@ -67,6 +65,19 @@ def test_svi_reaches_the_best_bound_of_the_guides_family(idioms, problem, elbo, 
     found = drawn["attention.u"].reshape(300, 4)
     spread = torch.linalg.inv(precision).diagonal().sqrt()
     assert ((found.mean(0) - location).abs() < 0.5 * spread).all()
+
+
+@pytest.mark.slow
+def test_renyi_bounds_are_tighter_than_the_elbo(idioms, problem):
+    model, x, y = problem
+    evidence = idioms.conjugate(model, x, y)[0]
+    svi = SVI(model, idioms.function_guide, pyro.optim.Adam({"lr": 0.1}), RenyiELBO(alpha=0.0, num_particles=10))
+    for _ in range(75):
+        svi.step(x, y)
+    with torch.no_grad():
+        tight = -RenyiELBO(alpha=0.0, num_particles=500).loss(model, idioms.function_guide, x, y)
+    assert abs(tight - evidence) < 0.3
+    assert -idioms.bound(model, idioms.function_guide, x, y) < tight + 0.05
 
 
 def test_nine_estimates_of_one_elbo_agree(idioms, problem):
