@@ -155,7 +155,11 @@ def test_threads_inside_one_network_get_what_one_gets(no_pyro, name, num_samples
     inputs = [texts(n) if name == "texts" else (images(n),) for n in range(1, 5)]
     expected, barrier = [network(*each)["probs"] for each in inputs], threading.Barrier(4)
     no_pyro()
-    network.model.network.register_forward_pre_hook(lambda *_: barrier.wait(120) and None)
+
+    def wait(*_):
+        barrier.wait(120)
+
+    network.model.network.register_forward_pre_hook(wait)
     results = in_threads([lambda each=each: network(*each)["probs"] for each in inputs])
     assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
 
