@@ -58,7 +58,7 @@ def test_a_program_gives_what_its_network_gives_at_any_batch_size(name, num_samp
 
 
 @pytest.mark.parametrize(
-    "name", ["cgp", *(pytest.param(name, marks=pytest.mark.slow) for name in LAYERS if "concat" not in name)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "sgpa")) for name in LAYERS if "concat" not in name]
 )
 def test_a_program_of_texts_takes_any_length(name, tmp_path):
     network = predictor_network(*text(LAYERS[name]), num_samples=3)
