@@ -44,5 +44,6 @@ class SoftmaxMean(nn.Module):
             A tensor of f's shape.
         """
         value = self.value(x).unflatten(-1, (query_key.shape[-3], -1)).transpose(-3, -2)
-        attended = attend(*query_key, value, mask, dropout=dropout)
+        query, key = query_key
+        attended = attend(query, key, value, mask, dropout=dropout)
         return self.out(attended.transpose(-3, -2).flatten(-2)) + self.amplitude * f
