@@ -32,15 +32,12 @@ class Categorical(nn.Module):
         ValueError: weights that are not positive and finite; in the forward pass, another number of classes.
     """
 
-    class_weights: Tensor | None
-
     def __init__(self, class_weights: Weights = None) -> None:
         super().__init__()
-        if class_weights is not None:
-            class_weights = torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
-            if class_weights.dim() != 1 or not (class_weights.isfinite() & (class_weights > 0)).all():
-                raise ValueError(f"class_weights must be positive numbers, one per class, got {class_weights.tolist()}")
-        self.register_buffer("class_weights", class_weights)
+        weights = None if class_weights is None else torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
+        if weights is not None and (weights.dim() != 1 or not (weights.isfinite() & (weights > 0)).all()):
+            raise ValueError(f"class_weights must be positive numbers, one per class, got {weights.tolist()}")
+        self.class_weights = None if weights is None else nn.Buffer(weights)
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import pyro.distributions as dist
@@ -13,7 +13,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.families import Family, on_support, resolve
-from probattn.messages import infer_of, is_latent, law_of
+from probattn.messages import infer_of, is_latent, law_of, value_of
 from probattn.param_store import StoredModule
 from probattn.sites import SiteModule
 
@@ -165,7 +165,7 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
 
     with poutine.trace() as run:  # PyroModules name their samples inside a call alone
         (pyro_method(sample) if isinstance(module, PyroModule) else sample)(module)
-    return {name: cast(Tensor, node["value"]) for name, node in run.trace.nodes.items() if node["type"] == "sample"}
+    return {name: value_of(node) for name, node in run.trace.nodes.items() if node["type"] == "sample"}
 
 
 def unwrapped(program: Program) -> Program:

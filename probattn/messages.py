@@ -20,6 +20,11 @@ def law_of(msg: Message) -> dist.TorchDistribution:
     return cast(dist.TorchDistribution, msg["fn"])
 
 
+def value_of(msg: Message) -> Tensor:
+    """Return the value of a site that has been sampled."""
+    return cast(Tensor, msg["value"])
+
+
 def infer_of(msg: Message) -> dict[str, Any]:
     """Return the options of a site (see :func:`infer_dict`)."""
     return cast(dict[str, Any], msg["infer"])

@@ -116,12 +116,10 @@ def token_mask(mask: Tensor, x: Tensor) -> Tensor:
     Raises:
         ValueError: a mask that differs between queries or heads, or adds other numbers.
     """
+    visible = mask == 0 if mask.is_floating_point() else mask != 0
     if mask.is_floating_point():
-        visible = mask == 0
         feature = "adds numbers other than 0 and −∞ to the scores (a relative position bias, …)"
         errors.refuse(~(visible | (mask <= -1e4)), lambda rows: _unsupported(f"this attention mask {feature}"))
-    else:
-        visible = mask != 0
     if mask.dim() == 4:
         feature = "differs between queries or heads (causal, windowed, …)"
         errors.refuse(visible != visible[:, :1, :1], lambda rows: _unsupported(f"this attention mask {feature}"))
