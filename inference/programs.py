@@ -25,8 +25,8 @@ def required(value: T | None) -> T:
     """Return a value that is not None.
 
     Raises:
-        ValueError: it is None: labels, a field of another kind of prediction, or a predictor.
+        ValueError: it is None.
     """
     if value is None:
-        raise ValueError("a value that is needed here is None: labels, a field of this prediction, or a predictor")
+        raise ValueError("a value that is needed here is None: was a part left out, such as a predictor or a folder?")
     return value

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,7 +47,7 @@ def study(
     from probattn.experiments.studies.study import check, plan, run_study
 
     by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
-    variants = split_words(layers and [layers])
+    variants = split_words([layers] if layers else None)
     jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data)
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
     run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
@@ -65,7 +65,7 @@ def demo(
     from probattn.experiments.reporting import report
     from probattn.experiments.studies import study
 
-    options = {"num_samples": 5, "shift": True, "severities": (3,)}
+    options: dict[str, Any] = {"num_samples": 5, "shift": True, "severities": (3,)}
     names = [f"digits/{layer}" for layer in split_words([DIGITS if layers == "all" else layers])]
     planned = study.plan(names, seeds=1, epochs=epochs, out=out)
     jobs = [replace(job, options=options) for job in planned]

@@ -2,7 +2,7 @@
 
 import inspect
 from functools import cache, partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, PositiveFloat
 
@@ -42,7 +42,7 @@ class Layer:
     def family(self) -> families.Family:
         """Family of the guide with its initial values."""
         scale = {} if self.guide == "delta" else {"init_scale": self.guide_scale}  # a point mass has none
-        return partial(families.FAMILIES[self.guide], init_loc=self.init_loc, **scale)
+        return partial(cast(Any, families.FAMILIES[self.guide]), init_loc=self.init_loc, **scale)
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""

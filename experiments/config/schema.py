@@ -97,9 +97,9 @@ def plain(annotation: Any) -> Any:
     if annotation in PLAIN or origin in (Literal, Annotated):
         return annotation
     if origin in (Union, UnionType):
-        usable = [part for part in map(plain, parts) if part is not None]
-        return Union[tuple(usable)] if any(part is not NoneType for part in usable) else None  # noqa: UP007
-    is_plain = origin in (tuple, list, dict) and all(part is Ellipsis or plain(part) is not None for part in parts)
+        usable = [member for member in map(plain, parts) if member is not None]
+        return Union[tuple(usable)] if any(member is not NoneType for member in usable) else None  # noqa: UP007
+    is_plain = origin in (tuple, list, dict) and all(entry is Ellipsis or plain(entry) is not None for entry in parts)
     return annotation if is_plain else None
 
 
@@ -109,13 +109,13 @@ def choices(annotation: Any) -> list[str]:
         return list(map(str, get_args(annotation)))
     if annotation is bool:
         return ["true", "false"]
-    return list(dict.fromkeys(value for part in get_args(annotation) for value in choices(part)))
+    return list(dict.fromkeys(value for member in get_args(annotation) for value in choices(member)))
 
 
 def meanings(described: Callable[..., Any]) -> dict[str, str]:
     """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases, by parameter."""
-    kinds = reversed(described.__mro__) if inspect.isclass(described) else (described,)
-    sections = (inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0] for kind in kinds)
+    sources = reversed(described.__mro__) if inspect.isclass(described) else (described,)
+    sections = (inspect.cleandoc(cls.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0] for cls in sources)
     entries = (entry for section in sections for entry in ARGUMENT.findall(section))
     return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 

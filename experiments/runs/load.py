@@ -81,8 +81,8 @@ def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, 
     """Build a run on its device, without its trained weights; ``weights`` is their digest."""
     device = find_device(record.settings.train.accelerator)
     model, guide = (module.to(device) for module in build(record.settings, dataset))
-    parts = {"dataset": dataset, "model": model, "guide": guide, "device": device}
-    return TrainedRun(**vars(record), **parts, folder=folder, best_epoch=epoch, weights=weights)
+    parts = vars(record) | {"dataset": dataset, "model": model, "guide": guide, "device": device}
+    return TrainedRun(**parts, folder=folder, best_epoch=epoch, weights=weights)
 
 
 def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:

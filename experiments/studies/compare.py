@@ -70,12 +70,12 @@ def compare_results(
         if not method.startswith(ENSEMBLE):
             pairs[row_label(run, method)] = run, method, baselines.get(run, "")
     ensembles = tuple(row for row in scores if row not in pairs)
-    pairs = {row: _baseline(*pair, scores) for row, pair in pairs.items()}
+    opponents = {row: _baseline(*pair, scores) for row, pair in pairs.items()}
     detectors = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title) for key, title in DETECTORS.items()}
     known = frame.dropna(axis=1, how="all").columns
     return compare(
         scores,
-        baselines={row: other for row, other in pairs.items() if other in scores and other != row},
+        baselines={row: opponent for row, opponent in opponents.items() if opponent in scores and opponent != row},
         groups={"single models": tuple(pairs), "ensembles": ensembles} if ensembles else None,
         metrics={key: detectors[key] for key in detectors if key in known} if subject.startswith("ood/") else None,
         resampled=resampled,
@@ -97,8 +97,8 @@ def comparisons(results: pd.DataFrame, *, resampled: Mapping[str, Resampled] | N
     for pattern, title, metric in SUBJECTS:
         for match in filter(None, (re.fullmatch(pattern, subject) for subject in subjects)):
             if not title.endswith(metric.upper()) or any(column.endswith(f"_{metric}") for column in results):
-                options = {"metric": metric, "resampled": values.get(match[0])}
-                compared[title.format(*match.groups())] = compare_results(results, match[0], **options)
+                comparison = compare_results(results, match[0], metric=metric, resampled=values.get(match[0]))
+                compared[title.format(*match.groups())] = comparison
     return compared
 
 
@@ -116,7 +116,7 @@ def twins(runs: Iterable[str]) -> dict[str, str]:
     softmax = [run for run in settings if run.partition(" (")[0].endswith("softmax")]
     pairs = {}
     for run in settings:
-        alike = [run] if run in softmax else [other for other in softmax if settings[other] == settings[run]]
+        alike = [run] if run in softmax else [twin for twin in softmax if settings[twin] == settings[run]]
         pairs[run] = max(alike, key=lambda other: (len(os.path.commonprefix([run, other])), -len(other)), default="")
     return pairs
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from probattn.guides import Guide
 from probattn.inference import ELBOLoss, TrainOptions, fit, predict
 from probattn.models import Supervised
 
-BF16 = {"precision": "bf16-mixed"}
-MODES = {"float32": {}, "bf16": BF16, "compiled": {"compile": True}, "bf16, compiled": BF16 | {"compile": True}}
+BF16, COMPILED = {"precision": "bf16-mixed"}, {"compile": True}
+MODES: dict[str, dict] = {"float32": {}, "bf16": BF16, "compiled": COMPILED, "bf16, compiled": BF16 | COMPILED}
 """Options of the short training runs."""
 TOLERANCE = 1e-2
 """Largest relative difference of loss, gradient and probabilities in float32."""
@@ -58,10 +59,10 @@ def _values(settings: Settings, device: str, dtype: torch.dtype) -> list[Tensor]
     module = ELBOLoss(model, guide).to(device, dtype).eval()
     with at_mean():
         loss = module(x.to(device, dtype), y.to(device))
-        probs = predict(model, guide, x.to(device, dtype), num_samples=1).probs
+        prediction = predict(model, guide, x.to(device, dtype), num_samples=1)
     loss.backward()
     gradients = [parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None]
-    return [value.detach().cpu().double() for value in (loss, torch.cat(gradients), probs)]
+    return [value.detach().cpu().double() for value in (loss, torch.cat(gradients), prediction.require("probs"))]
 
 
 def _train(options: dict, device: str) -> tuple[str, bool]:
@@ -79,5 +80,5 @@ def _build(settings: Settings) -> tuple[Supervised, Guide, tuple[Tensor, ...]]:
     dataset = load_data(settings, None)
     model, guide = build(settings, dataset)
     batch = dataset.sample(32, generator=generator(settings))
-    model.network.initialise_inducing(batch[0])
+    cast(Any, model.network).initialise_inducing(batch[0])
     return model, guide, batch

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from probattn.experiments.config.data import OwnDataSettings
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
@@ -98,7 +98,7 @@ def check(
     shift: bool | None = None,
     ood: Sequence[str] | None = None,
     severities: Sequence[int] = (1, 3, 5),
-    **tests: Sequence[str],
+    **tests: Any,
 ) -> list[Job]:
     """Check everything that training and evaluation need: folders, data, layers, models, methods, test sets.
 
@@ -117,7 +117,8 @@ def check(
         DatasetError, FileExistsError: data that cannot be read; a folder of something else.
         Exception: that of a layer that fails.
     """
-    datasets, names = {}, methods.check(methods.METHODS if by is None else by)[1:]
+    datasets: dict[str, Dataset] = {}
+    names: Sequence[str] = methods.check(methods.METHODS if by is None else by)[1:]
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
     for job in {job.folder.parent: job for job in jobs}.values():
@@ -130,9 +131,9 @@ def check(
         raise SettingsError(f"the presets have other test data, {different}: study those of one data set only")
     has_images = isinstance(dataset, ImageDataset)
     ood = (default_names(dataset.name) if has_images else ()) if ood is None else ood
-    options = {"shift": has_images if shift is None else shift, "ood": tuple(ood), "severities": severities, **tests}
-    eval_sets(dataset, root=jobs[0].root, **options)
-    return [replace(job, options=options | {"by": tuple(names)}) for job in jobs]
+    tests |= {"shift": has_images if shift is None else shift, "ood": tuple(ood), "severities": severities}
+    eval_sets(dataset, root=jobs[0].root, **tests)
+    return [replace(job, options=tests | {"by": tuple(names)}) for job in jobs]
 
 
 def run_study(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None) -> None:
@@ -171,7 +172,7 @@ def _with_layer(name: str, layer: str) -> tuple[str, Settings]:
 
 def _suits(change: str, settings: Settings) -> bool:
     """Return True if a change is not of the layer, or if the layer has the option."""
-    names = {f"layer.{option.name}" for option in fields(settings.layer)}
+    names = {f"layer.{option.name}" for option in fields(cast(Any, settings.layer))}
     return not change.startswith("layer.") or change.partition("=")[0] in names
 
 

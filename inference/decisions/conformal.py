@@ -22,7 +22,6 @@ from probattn.inference.metrics import regression, valid_probs, validate
 from probattn.inference.prediction import predictor as predictors
 from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import required
 
 SHORTFALL = 0.05
 """Largest distance of coverage below the promise, in one case of twenty, without a warning."""
@@ -180,9 +179,9 @@ class ConformalIntervals(ConformalPredictor):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Predict one batch, with ``low`` and ``high``."""
-        prediction = self.predict_batch(x, mask)
-        low, high = self.intervals(prediction)
-        return {"mean": required(prediction.mean), "variance": required(prediction.variance), "low": low, "high": high}
+        result = self.predict_batch(x, mask)
+        low, high = self.intervals(result)
+        return {"mean": result.require("mean"), "variance": result.require("variance"), "low": low, "high": high}
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.
@@ -217,8 +216,8 @@ class Normalised(ConformalIntervals):
 
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean twice, and the standard deviation."""
-        mean = required(prediction.mean).double()
-        return mean, mean, required(prediction.variance).double().sqrt()
+        mean = prediction.require("mean").double()
+        return mean, mean, prediction.require("variance").double().sqrt()
 
 
 class CQR(ConformalIntervals):

@@ -10,9 +10,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.predictor import labelled
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import required
 from probattn.messages import infer_of, is_global_latent, is_of_draws, value_of
 
 
@@ -104,9 +102,9 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
     """
     with record(num_samples) as recorder:
         prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
-    labels, likelihoods = labelled(prediction), prediction.components
+    labels, likelihoods = prediction.require("labels"), prediction.components
     if not likelihoods:
-        probs = required(prediction.draws)
+        probs = prediction.require("draws")
         likelihoods = (dist.Categorical(logits=probs.clamp(min=torch.finfo(probs.dtype).tiny).log()),)
     replicated, log_likelihood, start = [], [], 0
     for likelihood in likelihoods:

@@ -18,7 +18,6 @@ from torch import Tensor
 from probattn.inference.metrics import ranking, regression
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import required
 
 
 def valid_probs(probs: Tensor) -> Tensor:
@@ -227,12 +226,12 @@ def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> d
         raise ValueError("metrics need labels: evaluate(prediction, labels), or predict batches (x, y)")
     if prediction.mask is not None:
         prediction = replace(prediction, labels=labels).tokens()
-        labels = required(prediction.labels)
+        labels = prediction.require("labels")
     if prediction.probs is not None:
         scores = [*OF_CLASSES, rps] if prediction.ordered else OF_CLASSES
         return {score.__name__: score(prediction.probs, labels) for score in scores}
     if prediction.is_binary:
-        return label_metrics(required(prediction.mean).reshape(len(labels), -1), labels.reshape(len(labels), -1))
+        return label_metrics(prediction.require("mean").reshape(len(labels), -1), labels.reshape(len(labels), -1))
     return regression.evaluate(prediction, labels)
 
 

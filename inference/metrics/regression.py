@@ -15,7 +15,6 @@ from torch import Tensor
 
 from probattn.inference.prediction.mixture import SEED
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import required
 
 QUANTILE_LEVELS = torch.arange(1, 100, dtype=torch.float64) / 100
 
@@ -35,7 +34,7 @@ def validate(prediction: Prediction, labels: Tensor) -> Tensor:
 
 def rmse(prediction: Prediction, labels: Tensor) -> float:
     """Root mean squared error of the predictive mean, in units of the targets; NaN if there is no mean."""
-    return float((validate(prediction, labels) - required(prediction.mean)).square().mean().sqrt())
+    return float((validate(prediction, labels) - prediction.require("mean")).square().mean().sqrt())
 
 
 def mae(prediction: Prediction, labels: Tensor) -> float:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
@@ -13,7 +13,6 @@ from torch.distributions import Bernoulli, Normal
 
 from probattn.inference.prediction.class_labels import check_shape, class_labels
 from probattn.inference.prediction.mixture import NUM_SAMPLES, SEED, Selected, device_of, innermost, tokens_of, values
-from probattn.inference.programs import required
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
 """Fields of a prediction whose first dimension is that of the examples."""
@@ -57,7 +56,7 @@ class Prediction:
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        return len(required(self.mean) if self.probs is None else self.probs)
+        return len(self.require("mean") if self.probs is None else self.probs)
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> "Prediction":
         """Return the prediction of some examples: a number, a slice, a mask ``(n,)``, or numbers in any order."""
@@ -75,6 +74,17 @@ class Prediction:
             draws=None if self.draws is None else self.draws[:, rows.to(self.draws.device)],
             components=tuple(selected),
         )
+
+    def require(self, name: Literal["probs", "draws", "mask", "mean", "variance", "labels"]) -> Tensor:
+        """Return a field.
+
+        Raises:
+            ValueError: it is None, since the likelihood is another one, or the data have no labels.
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"this prediction has no {name}: its likelihood is another one, or there are no labels")
+        return value
 
     def _fields(self, names: Sequence[str], index: Tensor) -> dict[str, Any]:
         """Return fields of some examples or tokens by name; None for those that are None."""
@@ -104,7 +114,7 @@ class Prediction:
         """
         if self.probs is not None:
             return self.probs.argmax(-1)
-        mean = required(self.mean)
+        mean = self.require("mean")
         return (mean > 0.5).long() if self.is_binary else mean
 
     @property
@@ -117,19 +127,19 @@ class Prediction:
         if self.probs is not None:
             return self.probs.amax(-1)
         if self.is_binary:
-            mean = required(self.mean)
+            mean = self.require("mean")
             return mean.maximum(1 - mean)
         raise ValueError("a prediction of numbers has no confidence: use variance or quantiles")
 
     @property
     def entropy(self) -> Tensor:
         """Entropy of the mean probabilities, of the shape of ``expected_entropy``: total uncertainty."""
-        return entropy(required(self.probs))
+        return entropy(self.require("probs"))
 
     @property
     def log_probs(self) -> Tensor:
         """Log of the mean probabilities, finite: zeros count as the smallest normal number."""
-        probs = required(self.probs)
+        probs = self.require("probs")
         return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
     @property
@@ -149,7 +159,7 @@ class Prediction:
             ValueError: labels of the wrong shape, or that are no class indices.
         """
         if not self.components:
-            examples, classes = required(self.probs).shape
+            examples, classes = self.require("probs").shape
             labels = class_labels(y, examples=examples, classes=classes)
             return self.log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         event_shape = self.components[0].event_shape
@@ -171,7 +181,7 @@ class Prediction:
             raise ValueError("this prediction has padding between its tokens: use prediction.tokens()")
         if not isinstance(innermost(self.components[0]), Normal):
             return None
-        names, device = ("mean", "stddev"), required(self.mean).device
+        names, device = ("mean", "stddev"), self.require("mean").device
         loc, scale = (torch.cat([values(law, name) for law in self.components], 1) for name in names)
         return loc.double().to(device), scale.double().to(device)
 
@@ -183,7 +193,7 @@ class Prediction:
         Raises:
             ValueError: a prediction of padded tokens (use :meth:`tokens`); values of the wrong shape.
         """
-        check_shape(y, required(self.mean).shape)
+        check_shape(y, self.require("mean").shape)
         if self.normal:
             return _normal_cdf(*self.normal, y.to(self.normal[0]))
         samples = self._sample()
@@ -198,7 +208,7 @@ class Prediction:
         Raises:
             ValueError: as for :meth:`cdf`.
         """
-        check_shape(y, required(self.mean).shape)
+        check_shape(y, self.require("mean").shape)
         if self.normal:
             loc, scale = self.normal
             pairs = zip(loc, scale, strict=True)
@@ -208,7 +218,7 @@ class Prediction:
         levels = torch.arange(0.5, len(samples)).to(samples).reshape(-1, *[1] * y.dim()) / len(samples)
         error = y.to(samples) - samples
         score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)  # of the quantiles at these levels
-        return score.where(required(self.mean).isfinite(), torch.nan)
+        return score.where(self.require("mean").isfinite(), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
         """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level; exact for normal likelihoods.
@@ -224,7 +234,7 @@ class Prediction:
         Raises:
             ValueError: a prediction of padded tokens (use :meth:`tokens`); a level outside (0, 1).
         """
-        mean = required(self.mean)
+        mean = self.require("mean")
         shares = torch.as_tensor(levels, dtype=torch.float64, device=mean.device)
         if not ((shares > 0) & (shares < 1)).all():
             raise ValueError(f"levels must be numbers between 0 and 1, got {shares.tolist()}")
@@ -256,7 +266,7 @@ class Prediction:
             torch.manual_seed(SEED)
             for law in self.components:
                 samples = law.sample((math.ceil(NUM_SAMPLES / law.batch_shape[0]),))
-                numbers.append(samples.flatten(0, 1).double().to(required(self.mean).device))
+                numbers.append(samples.flatten(0, 1).double().to(self.require("mean").device))
         return torch.cat(numbers, 1)
 
     def tokens(self) -> "Prediction":
@@ -267,7 +277,7 @@ class Prediction:
             classes)``, None if unknown; for numbers ``mean (m, targets)``, ``variance``, ``labels`` and
             ``components``. ``log_prob`` is per token.
         """
-        mask, names = required(self.mask), [name for name in PER_EXAMPLE if name != "mask"]
+        mask, names = self.require("mask"), [name for name in PER_EXAMPLE if name != "mask"]
         return Prediction(
             **self._fields(names, mask),
             draws=None if self.draws is None else self.draws[:, mask],

@@ -149,9 +149,8 @@ class Trainer:
             "callbacks": checkpoint.part_states(self._callbacks),
             "random": distributed.gather_results(lambda: checkpoint.random_states(self._train, self._valid)),
         }
-        distributed.broadcast_result(
-            lambda: checkpoint.save(required(self._folder) / "last.pt", self.model, self.guide, **state)
-        )
+        path = required(self._folder) / "last.pt"
+        distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **state))
 
     def _save_best(self) -> None:
         """Keep the weights of this epoch, in ``best.pt`` or in memory."""

@@ -37,7 +37,7 @@ class TextDataset(Dataset):
         """The tokenizer or encoder."""
         return self.make()
 
-    def batches(self, texts: Texts, **options: Any) -> TextLoader:
+    def batches(self, texts: Texts, /, **options: Any) -> TextLoader:
         """Return a loader of texts in their order, by their length, or of similar length (see :class:`TextLoader`)."""
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
 
@@ -71,9 +71,9 @@ def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: in
     Raises:
         DatasetError: the data are missing, incomplete or damaged.
     """
-    whole, *tests = corpora.read(name, data_root(root))
-    sizes = [len(whole) // 10] if tests else IMDB_SIZES
-    parts = divide_known(whole, *tests[:1], sizes=sizes, num_classes=2, seed=seed, limit=limit)
+    train, *tests = corpora.read(name, data_root(root))
+    sizes = [len(train) // 10] if tests else IMDB_SIZES
+    parts = divide_known(train, *tests[:1], sizes=sizes, num_classes=2, seed=seed, limit=limit)
     domains = {"out-of-domain": tests[1]} if tests else {}
     return from_parts(name, corpora.CLASSES[name], *parts, network=network, domains=domains)
 
@@ -85,12 +85,13 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any,
         name, classes, parts, options: of :class:`TextDataset`.
         network: as for :func:`load`.
     """
+    train, valid, test = parts
     if network.kind == "encoder":
-        kind, make = PretrainedEncoder, partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
-    else:
-        chosen = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
-        kind, make = WordTokenizer, partial(WordTokenizer.fit, parts[0].texts, **chosen)
-    return TextDataset(name, classes, *parts, kind, make, **options)
+        load_encoder = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
+        return TextDataset(name, classes, train, valid, test, PretrainedEncoder, load_encoder, **options)
+    limits = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
+    fit_words = partial(WordTokenizer.fit, train.texts, **limits)
+    return TextDataset(name, classes, train, valid, test, WordTokenizer, fit_words, **options)
 
 
 @lru_cache(maxsize=8)
