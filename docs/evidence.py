@@ -18,62 +18,57 @@ FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 METRICS = ("accuracy", "nll", "ece", "aurc")
 SEEDS = 5
+METHOD = "temperature"
 GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
-SHIFT = "shift/mean/1-3-5"
+STANDARDISED = "(network.standardise=true)"
 SOFTMAX = {
-    "imdb": "kep-svgp/imdb-softmax",
+    "digits-standardised": f"digits/softmax {STANDARDISED}",
     "cifar10": "kep-svgp/cifar10-softmax",
+    "imdb": "kep-svgp/imdb-softmax",
     "finetune-cola": "finetune/cola-softmax",
-    "digits": "digits/softmax",
 }
 """Study → its run with softmax attention."""
-SCALED = " + temperature scaling"
 ROWS = {
-    "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb", "posterior", "test"),
-    f"IMDB: KEP-SVGP{SCALED}": ("imdb", "kep-svgp/imdb", "temperature", "test"),
-    "CIFAR-10: KEP-SVGP": ("cifar10", "kep-svgp/cifar10", "posterior", "test"),
-    f"CIFAR-10: KEP-SVGP{SCALED}": ("cifar10", "kep-svgp/cifar10", "temperature", "test"),
-    "CIFAR-10: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}", "posterior", "test"),
-    f"CIFAR-10: softmax plus GP{SCALED}": ("cifar10", f"kep-svgp/cifar10 {GP}", "temperature", "test"),
-    f"CoLA, fine-tuned: KEP-SVGP{SCALED}": ("finetune-cola", "finetune/cola", "temperature", "test"),
-    f"CoLA, fine-tuned: softmax plus GP{SCALED}": ("finetune-cola", f"finetune/cola {GP}", "temperature", "test"),
-    f"CoLA, fine-tuned: sparse CGP{SCALED}": ("finetune-cola", "finetune/cola-sparse", "temperature", "test"),
-    "digits: KEP-SVGP": ("digits", "digits/kep-svgp", "posterior", "test"),
-    "digits: sparse CGP": ("digits", "digits/sparse-cgp", "posterior", "test"),
-    "corrupted digits: KEP-SVGP": ("digits", "digits/kep-svgp", "posterior", SHIFT),
-    "corrupted digits: sparse CGP": ("digits", "digits/sparse-cgp", "posterior", SHIFT),
+    "digits: KEP-SVGP": ("digits-standardised", f"digits/kep-svgp {STANDARDISED}"),
+    "digits: anchored": ("digits-standardised", f"digits/anchored {STANDARDISED}"),
+    "CIFAR-10: KEP-SVGP": ("cifar10", "kep-svgp/cifar10"),
+    "CIFAR-10: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}"),
+    "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb"),
+    "CoLA, fine-tuned: KEP-SVGP": ("finetune-cola", "finetune/cola"),
+    "CoLA, fine-tuned: softmax plus GP": ("finetune-cola", f"finetune/cola {GP}"),
+    "CoLA, fine-tuned: sparse CGP": ("finetune-cola", "finetune/cola-sparse"),
 }
-"""Row of the figure → study, run, method and test set of the results."""
+"""Row of the figure → study and run of the results; test data, with temperature scaling of both layers."""
 
 
-def cells(study: str, run: str, method: str, set_: str) -> dict[str, Cell]:
-    """Return metric → cell with the difference from softmax attention by the same method.
+def cells(study: str, run: str) -> dict[str, Cell]:
+    """Return metric → cell with the difference from softmax attention, both with temperature scaling.
 
     Raises:
         ValueError: another number of seeds than :data:`SEEDS`, or a difference from another baseline.
     """
     results, baseline = pd.read_csv(RESULTS / f"{study}.csv"), SOFTMAX[study]
     if "seed" in results:
-        row, twin = row_label(run, method), row_label(baseline, method)
-        compared = compare_results(results, set_, baselines={run: baseline, baseline: baseline})
+        row, twin = row_label(run, METHOD), row_label(baseline, METHOD)
+        compared = compare_results(results, "test", baselines={run: baseline, baseline: baseline})
         counts = {compared.cells[name][metric].n for name in (row, twin) for metric in METRICS}
         result = {metric: compared.cells[row][metric] for metric in METRICS}
     else:
-        wanted = {"run": run, "method": method, "set": set_, "baseline": baseline, "baseline_method": method}
+        wanted = {"run": run, "method": METHOD, "set": "test", "baseline": baseline, "baseline_method": METHOD}
         lines = results[(results[[*wanted]] == pd.Series(wanted)).all(axis=1)].set_index("metric")
         counts = set(lines["n"].reindex(METRICS))
         values = lines.reindex(METRICS)[["mean", "std", "difference", "low", "high"]]
         result = {metric: Cell((), *numbers) for metric, *numbers in values.itertuples()}
     if counts != {SEEDS}:
-        raise ValueError(f"{run}, {method}, {set_} of {study} has other than {SEEDS} seeds beside {baseline}")
+        raise ValueError(f"{run} of {study} has other than {SEEDS} seeds beside {baseline}")
     return result
 
 
 def comparison() -> Comparison:
-    """Return the differences of :data:`ROWS` from softmax attention by the same method."""
+    """Return the differences of :data:`ROWS` from softmax attention."""
     display = {metric: DISPLAY[metric] for metric in METRICS}
     rows = {label: cells(*row) for label, row in ROWS.items()}
-    baselines = {label: SOFTMAX[study] for label, (study, *_) in ROWS.items()}
+    baselines = {label: SOFTMAX[study] for label, (study, _) in ROWS.items()}
     return Comparison(display, {"": tuple(ROWS)}, baselines, rows)
 
 

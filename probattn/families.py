@@ -38,6 +38,7 @@ class _RelativeToPrior(nn.Module):
 
     def prior_scale(self, prior: dist.TorchDistribution) -> Tensor:
         """Return Λ, ``(..., *event)``."""
+        # The present Λ: only the KSVD term moves it, and a hierarchical prior's random scale leaves q(Λ⁻¹ u) as it is.
         return at_least_float32(prior.stddev if self.scale is None else self.scale)
 
     def _draw(self, prior: dist.TorchDistribution) -> Tensor:

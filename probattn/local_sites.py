@@ -79,6 +79,7 @@ class _FromPosterior(Reparam):
         if value is None:
             prior = _in_plates(prior)
             value = draw(posterior, prior.batch_shape)
+            # is_prior: the posterior is the prior by design (CGP's output), so that neither density is computed.
             if not self.infer.get("is_prior") and poutine.get_mask() is not False:
                 unit = dist.Unit(-_kl(posterior, prior, value))
                 # Handlers that scale the site, by a weight or num_data / batch, scale its factor as well.

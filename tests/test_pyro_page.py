@@ -1,7 +1,6 @@
 """docs/pyro.md: results of its code, and its table of sites against the diagrams."""
 
 import importlib.util
-import logging
 import re
 from pathlib import Path
 
@@ -36,19 +35,15 @@ def test_the_three_loops_agree(namespace):
     assert len({step["step"] for step in history}) == len(history) > 1
 
 
-def test_svi_of_a_function_guide_and_fit_of_a_module_guide_agree(namespace):
-    assert abs(namespace["function_loss"] - namespace["module_loss"]) < 1.5
-    assert_close(namespace["function_means"], namespace["module_means"], atol=0.25, rtol=0)
-    full = namespace["torch_result"][0]  # independent scalars are a smaller family
-    assert full - 0.3 < namespace["module_loss"] < full + 5
+def test_a_function_guide_trains(namespace):
+    losses = namespace["function_losses"]
+    assert sum(losses[-20:]) / 20 < namespace["torch_result"][0] + 5
 
 
-def test_the_loops_find_the_posterior_of_the_chains(namespace):
-    prediction = namespace["prediction"]
-    for chain in (namespace["by_nuts"], namespace["by_sgld"]):
-        assert_close(chain.mean, prediction.mean, atol=0.15, rtol=0)
-        assert abs((chain.variance / prediction.variance).mean() - 1) < 0.15
-    assert 0.02 < namespace["check"].p_values["mean"].item() < 0.98
+def test_the_loops_find_the_posterior_of_the_chain(namespace):
+    prediction, chain = namespace["prediction"], namespace["by_nuts"]
+    assert_close(chain.mean, prediction.mean, atol=0.15, rtol=0)
+    assert abs((chain.variance / prediction.variance).mean() - 1) < 0.15
 
 
 def test_predictive_and_predict_agree(namespace):
@@ -65,38 +60,14 @@ def test_a_layer_in_a_function_uses_its_plate(namespace):
     assert sum(losses[-20:]) < 0.7 * sum(losses[:20])
 
 
-def test_priors_of_priors(namespace):
-    assert namespace["sparse_guide"].sites == ("attention.prior.tau", "attention.prior.zeta", "attention.u")
-    assert namespace["scale_guide"].sites == ("attention.log_scale", "attention.u")
-    assert sum(namespace["sparse_losses"][-20:]) / 20 < 60
-    assert abs(namespace["scale_loss"] - namespace["torch_result"][0]) < 10
-
-
 def test_the_bayesian_head_has_the_exact_posterior(namespace):
-    found, mean, variance = (namespace[name] for name in ("bayesian_prediction", "exact_mean", "exact_variance"))
-    assert_close(found.mean, mean, atol=0.08, rtol=0)
-    assert_close(found.variance, variance, atol=0, rtol=0.15)
-
-
-def test_interventions_are_linear_in_z_o(namespace):
-    forced = namespace["forced"]
-    assert_close(forced[2] - forced[0], 2 * (forced[1] - forced[0]), atol=1e-4, rtol=1e-4)
-    assert_close(namespace["conditioned"], forced[1])
-    assert (forced[1] - namespace["freely"]).abs().max() > 0.5
-    assert (forced[1] - forced[0]).abs().max() > 0.5
-
-
-def test_errors_name_the_site(namespace):
-    assert set(namespace["messages"]) == set(namespace["cases"])
-    sites = {"missing site": "attention.u", "point mass": "attention.u"}
-    for name, message in namespace["messages"].items():
-        assert sites.get(name, "attention.z_o") in message
-
-
-def test_draws_of_a_bayesian_head_run_one_after_another_and_the_log_says_so(namespace, caplog):
-    with caplog.at_level(logging.WARNING, "probattn"):
-        namespace["predict"](namespace["BayesianHead"](), None, namespace["x"][:2], num_samples=2)
-    assert "one after another (vectorize=False)" in caplog.text
+    x, y, predicted = namespace["x"], namespace["y"], namespace["bayesian_prediction"]
+    features = namespace["bayesian"].attention(x).mean(-2)  # Bayesian linear regression
+    precision = torch.eye(4) / 3.0**2 + features.T @ features / 0.5**2
+    mean = features @ torch.linalg.solve(precision, features.T @ y / 0.5**2)
+    variance = (features @ torch.linalg.inv(precision) * features).sum(-1) + 0.5**2
+    assert_close(predicted.mean, mean, atol=0.08, rtol=0)
+    assert_close(predicted.variance, variance, atol=0, rtol=0.15)
 
 
 def table():

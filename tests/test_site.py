@@ -64,9 +64,9 @@ def test_every_page_is_in_a_table_of_contents():
 
 def test_links_between_files_become_links_between_pages(pages):
     rewrite = pages["with_site_links"]
-    text = "[r](../experiments/results/README.md#cola) [s](../README.md#the-first-program) [t](../tests/) `[u](t)`"
-    expected = "[r](project/results.md#cola) [s](first-program.md) t `[u](t)`"
-    assert rewrite(text, file=DOCS / "faq.md", page="faq") == expected
+    text = "[r](../experiments/results/README.md#cola) [s](../README.md#two-commands) [t](../tests/) `[u](t)`"
+    expected = "[r](project/results.md#cola) s t `[u](t)`"
+    assert rewrite(text, file=DOCS / "pyro.md", page="pyro") == expected
     text = "[g](../../docs/glossary.md) ![p](digits/a.svg) [w](https://pyro.ai) [h](#here)"
     expected = "[g](../glossary.md) ![p](../../experiments/results/digits/a.svg) [w](https://pyro.ai) [h](#here)"
     assert rewrite(text, file=ROOT / "experiments" / "results" / "README.md", page="project/results") == expected

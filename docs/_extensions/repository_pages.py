@@ -24,8 +24,6 @@ PAGES = {
     "project/results": "experiments/results/README.md",
 }
 """Page → file of the repository."""
-SECTIONS = {"README.md#the-first-program": "first-program"}
-"""Section of a file of the repository → page that has it."""
 LINK = re.compile(r"(?P<code>```.*?```|`[^`\n]+`)|(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)", re.DOTALL)
 
 
@@ -47,8 +45,6 @@ def with_site_links(text: str, *, file: Path, page: str) -> str:
         name = found.relative_to(ROOT).as_posix()
         pages = {other: each for each, other in PAGES.items()}
         here = (DOCS / page).parent
-        if section := SECTIONS.get(f"{name}#{anchor}"):
-            return f"[{match['text']}]({os.path.relpath(DOCS / section, here)}.md)"
         if name in pages:
             found = DOCS / f"{pages[name]}.md"
         elif not match["image"] and not (found.is_relative_to(DOCS) and found.is_file()):

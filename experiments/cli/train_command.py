@@ -40,14 +40,14 @@ def train(
     from probattn.experiments.runs import train as runs
 
     name, settings, is_started = _base(preset, config, out=out, resume=resume)
-    settings, changes, root = settings if layer is None else with_layer(settings, layer), [*(set_ or ())], None
+    settings = settings if layer is None else with_layer(settings, layer)
+    settings, root = settings.with_changes(set_ or ()), None
     if data is not None and isinstance(settings.data, OwnDataSettings):
-        changes.append(f"data.path={data}")
+        settings = settings.with_changes([f"data.path={data}"])
     elif data is not None:
         root = Path(data)
         if not root.is_dir():
             fail(f"{data} is no folder, and this preset takes the folder of the data sets; correct --data")
-    settings = settings.with_changes(changes)
     if epochs is not None and is_started:  # the warm start keeps its own
         settings = settings.with_changes([f"train.epochs={epochs - settings.epochs + settings.train.epochs}"])
     elif epochs is not None:

@@ -75,11 +75,11 @@ def plan(
         if not any(_suits(change, settings) for _, settings in variants):
             raise SettingsError(f"none of the layers has {change}; `probattn presets NAME` lists all settings")
     for name, settings in variants:
+        settings = settings.with_changes([change for change in changes if _suits(change, settings)])
         own_data = isinstance(settings.data, OwnDataSettings)
         if data is not None and not own_data and not Path(data).is_dir():
             raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
-        path = [f"data.path={data}"] if data is not None and own_data else []
-        settings = settings.with_changes(path + [change for change in changes if _suits(change, settings)])
+        settings = settings.with_changes([f"data.path={data}"] if data is not None and own_data else [])
         settings = settings if epochs is None else settings.with_total_epochs(epochs)
         layer = settings.layer.name
         folder = out / name if layer == preset(name).layer.name else out / name / layer.replace(":", ".")

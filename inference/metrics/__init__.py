@@ -210,7 +210,8 @@ def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> d
     """Compute the metrics that suit a prediction's likelihood, unscaled.
 
     Classes: the functions of this module, ``rps`` if they are ordered. Binary labels: :func:`label_metrics`.
-    Numbers: :func:`probattn.inference.regression.evaluate`. With a label per token, metrics are over all real tokens.
+    Numbers: :func:`~probattn.inference.metrics.regression.evaluate`. With a label per token, metrics are over all real
+    tokens.
 
     Args:
         prediction: of :func:`~probattn.inference.predict`, or mean probabilities of classes ``(n, classes)``.

@@ -77,6 +77,7 @@ class SGPAttention(ProbabilisticAttention):
         """Return the prior of ``u``, in the decoupled form."""
         if self.inducing is None:
             return {}
+        # u is whitened, u_β = L u, so prior and guide need no kernel.
         scale = self.out.weight.new_ones(self.heads, self.head_dim, self.inducing)
         return {"u": priors.at(self.prior, scale, event_dim=3)}
 

@@ -48,18 +48,17 @@ class Anchored:
     @cached_property
     def key_features(self) -> Tensor:
         """ψ of the keys ``(..., H, N, M)``, 0 at padding."""
-        features = rbf(self.key, self.anchors) @ self.whitening
-        return features if self.real is None else features.where(self.real.unsqueeze(-1), 0.0)
+        return self._key_features.movedim(0, -3)
 
     @cached_property
     def query_features(self) -> Tensor:
         """ψ of the queries ``(..., H, N, M)``."""
-        return rbf(self.query, self.anchors) @ self.whitening
+        return self._features(self.query).movedim(0, -3)
 
     @cached_property
     def precision(self) -> Tensor:
         """A = I + σ⁻² Σ ψ(k_n) ψ(k_n)ᵀ, ``(..., H, M, M)``."""
-        gram = self.key_features.mT @ self.key_features / self.noise[:, None, None]
+        gram = (self._key_features.mT @ self._key_features).movedim(0, -3) / self.noise[:, None, None]
         return gram + torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
     @cached_property
@@ -82,7 +81,8 @@ class Anchored:
     @property
     def mean(self) -> Tensor:
         """Posterior mean of f at the queries, ``(..., H, N, d)``."""
-        return errors.check_finite(rbf(self.query, self.anchors) @ (self.whitening @ self.loc), "the mean of f")
+        weights = (self.whitening @ self.loc).movedim(-3, 0)
+        return errors.check_finite((self._kernel(self.query) @ weights).movedim(0, -3), "the mean of f")
 
     @property
     def residual(self) -> Tensor:
@@ -106,7 +106,25 @@ class Anchored:
     @cached_property
     def _projected(self) -> Tensor:
         """ψ_kᵀ V, ``(..., H, M, d)``."""
-        return self.key_features.mT @ self.value
+        return (self._key_features.mT @ self.value.movedim(-3, 0)).movedim(0, -3)
+
+    # The heads come first here, (H, ..., N, M), so that a product with a head's matrix is one product for all examples.
+
+    def _kernel(self, points: Tensor) -> Tensor:
+        """κ(x, Z) of points ``(..., H, N, head_dim)``."""
+        points = points.movedim(-3, 0)
+        return rbf(points.flatten(1, -2), self.anchors).unflatten(1, points.shape[1:-1])
+
+    def _features(self, points: Tensor) -> Tensor:
+        """ψ of points ``(..., H, N, head_dim)``."""
+        kernel = self._kernel(points)
+        return (kernel.flatten(1, -2) @ self.whitening).view_as(kernel)
+
+    @cached_property
+    def _key_features(self) -> Tensor:
+        """ψ of the keys, 0 at padding."""
+        features = self._features(self.key)
+        return features if self.real is None else features.where(self.real.movedim(-2, 0).unsqueeze(-1), 0.0)
 
 
 def _inverse(triangle: Tensor, *, upper: bool) -> Tensor:

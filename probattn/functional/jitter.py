@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probattn.functional import errors
 
+# Not linear_operator's psd_safe_cholesky, whose jitter is absolute: these are relative to the scale of the matrix.
 JITTERS = {
     torch.float32: (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
     torch.float64: (1e-8, 1e-7, 1e-6, 1e-5, 1e-4),

@@ -28,6 +28,7 @@ def natural_step(tril: Tensor, grad_loc: Tensor, grad_tril: Tensor, length: floa
     Returns:
         d ``(..., s)`` and the Cholesky factor of S'.
     """
+    # In m and L of the ordinary families, and without state, so that a guide may change between Adam and these steps.
     eye = torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device)
     length = torch.as_tensor(length, dtype=tril.dtype, device=tril.device)
     product = (tril.mT @ grad_tril).tril()
