@@ -67,8 +67,7 @@ def demo(
 
     options: dict[str, Any] = {"num_samples": 5, "shift": True, "severities": (3,)}
     names = [f"digits/{layer}" for layer in split_words([DIGITS if layers == "all" else layers])]
-    planned = study.plan(names, seeds=1, epochs=epochs, out=out)
-    jobs = [replace(job, options=options) for job in planned]
+    jobs = [replace(job, options=options) for job in study.plan(names, seeds=1, epochs=epochs, out=out)]
     say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
     study.run_study(jobs, workers=workers, say=say)
     results = [evaluate(job.folder, **options).result for job in jobs]

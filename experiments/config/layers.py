@@ -96,10 +96,9 @@ class EncoderNetwork(Network):
     max_length: Count = 128
 
 
-# Parameters that are no settings, because the data set or the layer decides.
+# Parameters that are no settings, because the data set decides; those of attention are the layer's.
 FROM_DATA = ("classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "texts")
-FROM_LAYER = ("attention", "last")
-_settings = partial(settings_class, leave_out=(*FROM_DATA, *FROM_LAYER))
+_settings = partial(settings_class, leave_out=(*FROM_DATA, "attention", "last"))
 # Settings of each network by its kind.
 NETWORKS = {
     "vit": _settings("ViTSettings", Network, ViT, kind="vit"),

@@ -64,9 +64,7 @@ def settings_class(
     """
     annotations: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    texts: dict[str, str] = {}
     for constructor in constructors:
-        texts |= meanings(constructor)
         for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
             if parameter.name in leave_out or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
@@ -80,7 +78,8 @@ def settings_class(
     values |= defaults
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
-    about = {"constructor": constructors[0], "meanings": texts | meanings(base), "__doc__": base.__doc__}
+    texts = {name: text for group in (*map(meanings, constructors), meanings(base)) for name, text in group.items()}
+    about = {"constructor": constructors[0], "meanings": texts, "__doc__": base.__doc__}
     content = {"__annotations__": annotations, **values, **about}
     return setting()(type(title, (base,), content))
 

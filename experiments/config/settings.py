@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from pydantic import Field, ValidationError
 
 from probattn import KernelAttention
-from probattn.experiments.config.data import DataSettings, data_class
+from probattn.experiments.config.data import DataSettings, OwnDataSettings, data_class
 from probattn.experiments.config.layers import Layer, Network, layer_class, network_class
 from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
 from probattn.experiments.config.validation import Count, SettingsError, setting, unknown, validation_error
@@ -143,6 +144,21 @@ class Settings:
             SettingsError: an unknown key (similar ones are suggested), or an invalid value.
         """
         return _merged(vars(self), nested)
+
+    def with_data(self, data: Path | str | None) -> tuple["Settings", Path | None]:
+        """Return these settings with a user's own data, and the folder of the data sets; None changes nothing.
+
+        Args:
+            data: the user's data, or for presets of named data sets the folder of those.
+
+        Raises:
+            NotADirectoryError: there is no folder of data sets of that name.
+        """
+        if data is not None and isinstance(self.data, OwnDataSettings):
+            return self.with_changes([f"data.path={data}"]), None
+        if data is not None and not Path(data).is_dir():
+            raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
+        return self, None if data is None else Path(data)
 
     def changes_from(self, base: "Settings") -> list[str]:
         """Return the changes as ``key=value`` by which :meth:`with_changes` makes these settings of others."""

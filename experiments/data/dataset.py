@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Generator, Tensor
@@ -51,8 +51,25 @@ class Part:
         order = stratified_order(self.labels, generator=generator)[: sum(sizes)]
         return tuple(self.select(indices.sort().values) for indices in order.split(sizes))
 
+    def divide(self, *test: Self, sizes: Sequence[int], classes: int, seed: int, limit: int | None) -> tuple[Self, ...]:
+        """Return the training, validation and test part of a known data set, stratified by class.
 
-Examples = TypeVar("Examples", bound=Part)
+        Args:
+            test: the test part, if it has one of its own.
+            sizes: numbers of examples of the parts other than the training part, which are taken from these examples.
+            classes: number of classes.
+            seed: seed of the division only.
+            limit: keep at most this many training examples and the same fraction of the validation part, but at least
+                ``classes`` if there are as many; the test part keeps its size. A smaller limit keeps a subset of
+                what a larger limit keeps.
+        """
+        generator = Generator().manual_seed(seed)
+        train, valid, *others = self.split(len(self) - sum(sizes), *sizes, generator=generator)
+        if limit is not None:
+            limits = limit, max(classes, round(min(1.0, limit / len(train)) * len(valid)))
+            pairs = zip((train, valid), limits, strict=True)
+            train, valid = (few.split(min(size, len(few)), generator=generator)[0] for few, size in pairs)
+        return train, valid, *others, *test
 
 
 def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
@@ -70,30 +87,6 @@ def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     classes, sizes = labels[order], labels.bincount()
     rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[classes]
     return order[(rank.double() / sizes[classes]).argsort(stable=True)]
-
-
-def divide_known(
-    whole: Examples, *test: Examples, sizes: Sequence[int], num_classes: int, seed: int, limit: int | None
-) -> tuple[Examples, ...]:
-    """Return the training, validation and test part of a known data set, stratified by class.
-
-    Args:
-        whole: the examples that are divided.
-        test: the test part, if it has one of its own.
-        sizes: numbers of examples of the parts other than the training part, taken from ``whole``.
-        num_classes: number of classes.
-        seed: seed of the division only.
-        limit: keep at most this many training examples and the same fraction of the validation part, but at least
-            ``num_classes`` if there are as many; the test part keeps its size. A smaller limit keeps a subset of what a
-            larger limit keeps.
-    """
-    generator = Generator().manual_seed(seed)
-    train, valid, *others = whole.split(len(whole) - sum(sizes), *sizes, generator=generator)
-    if limit is not None:
-        limits = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
-        pairs = zip((train, valid), limits, strict=True)
-        train, valid = (few.split(min(size, len(few)), generator=generator)[0] for few, size in pairs)
-    return train, valid, *others, *test
 
 
 def data_root(root: Root) -> Path:

@@ -128,9 +128,8 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
         scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
         rows: dict[str, dict[str, float]] = {}
         for number in labels.unique().tolist():
-            chosen = labels == number
-            means = _means(**{key: values[chosen] for key, values in scores.items()})
-            rows[classes[number]] = {"n": int(chosen.sum()), **means}
+            of_class = {key: values[labels == number] for key, values in scores.items()}
+            rows[classes[number]] = {"n": len(of_class["accuracy"]), **_means(**of_class)}
         return rows
 
     def save(self, folder: Path) -> None:

@@ -88,9 +88,8 @@ def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, 
 def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
     path = folder / WEIGHTS
     if not path.exists():
-        raise checkpoint.CheckpointError(
-            f"{folder} has no {WEIGHTS}: it has done no epoch; continue it with train --resume"
-        )
+        advice = "it has done no epoch; continue it with train --resume"
+        raise checkpoint.CheckpointError(f"{folder} has no {WEIGHTS}: {advice}")
     content, digest = checkpoint.read(path), hashlib.sha256(path.read_bytes()).hexdigest()
     run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=digest)
     checkpoint.restore(content, run.model, run.guide, path=path)

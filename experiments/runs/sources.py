@@ -10,8 +10,7 @@ from probattn.experiments.config.data import DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Dataset, read_preprocessing
-from probattn.experiments.data.images.image_datasets import ImageDataset, Images
-from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
@@ -48,7 +47,7 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         return content
     classes, *parts = content
     if network.kind == "vit":
-        return images_from_parts(data.name, classes, *parts, augment=getattr(data, "augment", False))
+        return from_parts(data.name, classes, *parts, augment=getattr(data, "augment", False))
     return text_dataset.from_parts(data.name, classes, *parts, network=network)
 
 

@@ -142,14 +142,8 @@ def read(paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, Comparison]]:
 
 def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[str, Table]:
     """Return the tables of comparisons by title; without a comparison, that of the results as they are."""
-    rows = results.itertuples(index=False, name=None)
     shown = {title: comparison_table(comparison) for title, comparison in compared.items()}
-    return shown or {"Results": plain_table(results.columns, rows)}
-
-
-def to_latex(comparison: Comparison) -> str:
-    r"""Return the LaTeX ``tabular`` of a comparison, which needs ``\usepackage{booktabs}``."""
-    return latex(comparison_table(comparison))
+    return shown or {"Results": plain_table(results.columns, results.itertuples(index=False, name=None))}
 
 
 def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison]) -> None:
@@ -160,8 +154,7 @@ def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison
         parts = (f"{mark} {title}\n\n{formatted(table)}" for title, table in tables(results, compared).items())
         (folder / name).write_text("\n".join(parts), encoding="utf-8", errors="backslashreplace")
     (folder / "differences.svg").unlink(missing_ok=True)
-    figures = (differences(comparison) for comparison in compared.values())
-    if figure := next(figures, None):
+    if figure := next(map(differences, compared.values()), None):
         save_figure(folder / "differences.svg", figure)
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from probattn.draws import at_mean
 from probattn.experiments.config.presets import PRESETS, preset
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.runs.build import build, generator
-from probattn.experiments.runs.sources import load_data
+from probattn.experiments.runs import build, sources
 from probattn.guides import Guide
 from probattn.inference import ELBOLoss, TrainOptions, fit, predict
 from probattn.models import Supervised
@@ -77,8 +76,8 @@ def _train(options: dict, device: str) -> tuple[str, bool]:
 
 def _build(settings: Settings) -> tuple[Supervised, Guide, tuple[Tensor, ...]]:
     """Return a model of digits, its guide and a batch, on the CPU."""
-    dataset = load_data(settings, None)
-    model, guide = build(settings, dataset)
-    batch = dataset.sample(32, generator=generator(settings))
+    dataset = sources.load_data(settings, None)
+    model, guide = build.build(settings, dataset)
+    batch = dataset.sample(32, generator=build.generator(settings))
     cast(Any, model.network).initialise_inducing(batch[0])
     return model, guide, batch

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from probattn.experiments.config.data import OwnDataSettings
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
@@ -16,8 +15,7 @@ from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
-from probattn.experiments.runs import train
-from probattn.experiments.runs.build import build, generator
+from probattn.experiments.runs import build, train
 from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import predict, warm_start
@@ -75,15 +73,12 @@ def plan(
         if not any(_suits(change, settings) for _, settings in variants):
             raise SettingsError(f"none of the layers has {change}; `probattn presets NAME` lists all settings")
     for name, settings in variants:
-        settings = settings.with_changes([change for change in changes if _suits(change, settings)])
-        own_data = isinstance(settings.data, OwnDataSettings)
-        if data is not None and not own_data and not Path(data).is_dir():
-            raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
-        settings = settings.with_changes([f"data.path={data}"] if data is not None and own_data else [])
+        suited = [change for change in changes if _suits(change, settings)]
+        settings, root = settings.with_changes(suited).with_data(data)
         settings = settings if epochs is None else settings.with_total_epochs(epochs)
         layer = settings.layer.name
         folder = out / name if layer == preset(name).layer.name else out / name / layer.replace(":", ".")
-        kinds[folder] = name, settings, None if own_data or not data else Path(data)
+        kinds[folder] = name, settings, root
     return [
         Job(name=name, settings=settings.with_changes([f"train.seed={n}"]), folder=folder / f"seed-{n}", root=root)
         for n in range(seeds)
@@ -184,10 +179,10 @@ def _suited_methods(job: Job, dataset: Dataset, names: Sequence[str], *, all_mus
         Exception: that of a layer that fails.
     """
     settings, suited = job.settings, []
-    model, guide = build(settings, dataset)
+    model, guide = build.build(settings, dataset)
     if settings.warm_start:
-        warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
-    predict(model, guide, [dataset.sample(4, generator=generator(settings))], num_samples=1)
+        warm_start(model, build.build(settings.first_phase(), dataset)[0].state_dict())
+    predict(model, guide, [dataset.sample(4, generator=build.generator(settings))], num_samples=1)
     for name in names:
         with contextlib.nullcontext() if all_must_suit else contextlib.suppress(SettingsError):
             methods.check_model(name, model, guide, has_classes=bool(dataset.classes))

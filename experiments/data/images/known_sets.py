@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from probattn.experiments.data.dataset import Root, data_root, divide_known
+from probattn.experiments.data.dataset import Root, data_root
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import check_number
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
@@ -33,7 +33,7 @@ def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = Non
     Args:
         name: one of :data:`NAMES`.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
-        seed, limit: as for :func:`~probattn.experiments.data.dataset.divide_known`.
+        seed, limit: as for :func:`~probattn.experiments.data.dataset.Part.divide`.
 
     Raises:
         DatasetError: the data are missing, incomplete or damaged.
@@ -41,7 +41,7 @@ def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = Non
     folder = data_root(root)
     classes, train, *test = _read_digits() if name == "digits" else read_cifar(name, folder)
     sizes = [len(train) // 10] if test else [round(len(train) / 5)] * 2
-    parts = divide_known(train, *test, sizes=sizes, num_classes=len(classes), seed=seed, limit=limit)
+    parts = train.divide(*test, sizes=sizes, classes=len(classes), seed=seed, limit=limit)
     return from_parts(name, classes, *parts, augment=name in CIFAR)
 
 

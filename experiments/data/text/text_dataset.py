@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
-from probattn.experiments.data.dataset import Dataset, Root, data_root, divide_known, read_preprocessing
+from probattn.experiments.data.dataset import Dataset, Root, data_root, read_preprocessing
 from probattn.experiments.data.text import corpora
 from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.labelled_texts import Texts, well_formed
@@ -66,14 +66,14 @@ def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: in
         name: one of :data:`NAMES`.
         network: settings of the network, which has those of the tokens.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
-        seed, limit: as for :func:`~probattn.experiments.data.dataset.divide_known`.
+        seed, limit: as for :func:`~probattn.experiments.data.dataset.Part.divide`.
 
     Raises:
         DatasetError: the data are missing, incomplete or damaged.
     """
     train, *tests = corpora.read(name, data_root(root))
     sizes = [len(train) // 10] if tests else IMDB_SIZES
-    parts = divide_known(train, *tests[:1], sizes=sizes, num_classes=2, seed=seed, limit=limit)
+    parts = train.divide(*tests[:1], sizes=sizes, classes=2, seed=seed, limit=limit)
     domains = {"out-of-domain": tests[1]} if tests else {}
     return from_parts(name, corpora.CLASSES[name], *parts, network=network, domains=domains)
 

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from evaluated_runs import random_prediction, run, store
 
+from probattn.experiments.reporting.tables import comparison_table, latex
 from probattn.experiments.studies import collect, compare
-from probattn.experiments.studies.compare import compare_results, comparisons, to_latex
+from probattn.experiments.studies.compare import compare_results, comparisons
 from probattn.inference import metrics
 
 
@@ -98,7 +99,7 @@ def test_ensembles_are_a_group_of_their_own_without_a_baseline():
 
 def test_latex_has_rows_and_paired_intervals():
     results = frame({"softmax": {"posterior": (0.5, 0.7)}, "kep_x": {"posterior": (0.6, 0.9)}})
-    text = to_latex(compare_results(results))
+    text = latex(comparison_table(compare_results(results)))
     assert r"kep\_x" in text
     assert "75.00" in text
     assert r"\begin{tabular}" in text
