@@ -90,8 +90,7 @@ class AnchoredAttention(ProbabilisticAttention):
 
     def law(self, x: Tensor, mask: Tensor | None) -> Anchored:
         """Return the law of the output at checked tokens; pure."""
-        projected = map(dtypes.at_least_float32, self.split_heads(self.query_key_value(x), 3))
-        query, key, value = projected
+        query, key, value = map(dtypes.at_least_float32, self.split_heads(self.query_key_value(x), 3))
         return Anchored(
             query,
             key,

@@ -80,13 +80,12 @@ class KernelAttention(ProbabilisticAttention):
         with self.precise():
             return errors.check_finite(self._matrix(query, key, mask), "kernel matrix 𝒦_qk")
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return queries, keys (the same tensor if W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""
         if self.symmetric:
             query, value = self.split_heads(dtypes.at_least_float32(self.query_value(x)), 2)
             return query, query, value
-        query, key, value = self.split_heads(dtypes.at_least_float32(self.query_key_value(x)), 3)
-        return query, key, value
+        return self.split_heads(dtypes.at_least_float32(self.query_key_value(x)), 3)
 
     def _matrix(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         matrix = self.kernel(query, key)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.functional import jitter, triangular
+from probattn.functional import jitter, padding, triangular
 from probattn.functional.correlated import Canonical, Correlated
 from probattn.functional.gaussian import LowRank
 from probattn.functional.kernels import rbf
@@ -68,7 +68,7 @@ class SparseCGP(Correlated):
         """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
         t_o, bridge = self._t.canonical, self._bridge
         inner = t_o.mT @ t_o / self._sigma2 + bridge @ bridge.mT / self._sigma2.square()
-        root = jitter.cholesky(_plus_identity(inner), "the predictive covariance of z_q given z_k")
+        root = jitter.cholesky(padding.plus_diagonal(inner, 1.0, None), "the predictive covariance of z_q given z_k")
         return self._low_rank(self._t.process @ root)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +109,7 @@ class SparseCGP(Correlated):
         """T_q and T_o."""
         phi = self._whitened(self.inducing_query, self.query, "K_mm, of the inducing inputs")
         phi_o = phi.chunk(2, dim=-1)[1]
-        root = jitter.cholesky(_plus_identity(phi_o @ phi_o.mT / self._sigma2), "B_m, whitened")
+        root = jitter.cholesky(padding.plus_diagonal(phi_o @ phi_o.mT / self._sigma2, 1.0, None), "B_m, whitened")
         t_q, t_o = triangular.solve_lower(root, phi).mT.chunk(2, dim=-2)
         return Factors(t_q * self.scales[0, :, None, None], t_o)
 
@@ -158,7 +158,3 @@ class SparseCGP(Correlated):
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
-
-
-def _plus_identity(matrix: Tensor) -> Tensor:
-    return matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

@@ -120,7 +120,7 @@ def test_the_program_has_the_exact_posterior_and_its_kl():
     trace = pyro.poutine.trace(local_posteriors(layer)).get_trace(x)
     trace.compute_log_prob()
     law = layer.law(x, None)
-    features = law.key_features
+    features = law.key_features.movedim(0, -3)
     precision = torch.eye(3, dtype=x.dtype) + features.mT @ features / law.noise[:, None, None]
     loc = torch.linalg.solve(precision, features.mT @ law.value) / law.noise[:, None, None]
     posterior = MultivariateNormal(loc.mT, precision_matrix=precision.unsqueeze(-3))
@@ -156,7 +156,7 @@ def test_the_elbo_plus_the_evidence_of_exact_observations_is_unbiased():
         given = layer.law(x, None)
         prior, posterior = layer.weight_laws(given)
         w = layer.sample_local("w", prior, posterior)
-        loc = given.key_features @ w
+        loc = given.key_features.movedim(0, -3) @ w
         layer.observe("value", pyro.distributions.Normal(loc, noise).to_event(3), given.value)
 
     loss = Trace_ELBO().loss(local_posteriors(program), lambda: None)
