@@ -11,7 +11,8 @@ from probattn.experiments.cli.terminal import COUNT, say, split_words
 
 Epochs = Annotated[int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")]
 Layers = Annotated[str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")]
-DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp"  # without variants of KEP-SVGP's objective
+# Without variants of KEP-SVGP's objective.
+DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp,anchored"
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 
 
@@ -37,9 +38,9 @@ def study(
     seeds: Annotated[int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")] = 5,
     epochs: Annotated[int | None, typer.Option(**COUNT, help="Epochs of each run; default the preset's.")] = None,
     set_: terminal.SettingChanges = None,
-    method: Annotated[list[str] | None, typer.Option(help="Methods, or none; default all that suit.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Methods, or none; default all for the task.")] = None,
     shift: Annotated[bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")] = None,
-    ood: Annotated[list[str] | None, typer.Option(help="OOD images, folders or none; default those that suit.")] = None,
+    ood: Annotated[list[str] | None, typer.Option(help="OOD sets, folders or none; default those of the task.")] = None,
     workers: terminal.Workers = terminal.CORES,
     out: terminal.OutFolder = Path("runs/study"),
 ) -> None:
@@ -57,7 +58,7 @@ def study(
 def demo(
     out: terminal.OutFolder = Path("runs/demo"),
     epochs: Epochs = 20,
-    layers: Layers = "softmax,kep-svgp,sparse-cgp",
+    layers: Layers = "softmax,kep-svgp,anchored",
     workers: terminal.Workers = terminal.CORES,
 ) -> None:
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
@@ -67,14 +68,15 @@ def demo(
 
     options: dict[str, Any] = {"num_samples": 5, "shift": True, "severities": (3,)}
     names = [f"digits/{layer}" for layer in split_words([DIGITS if layers == "all" else layers])]
-    jobs = [replace(job, options=options) for job in study.plan(names, seeds=1, epochs=epochs, out=out)]
+    planned = study.plan(names, seeds=1, epochs=epochs, out=out, changes=["network.standardise=true"])
+    jobs = [replace(job, options=options) for job in planned]
     say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
     study.run_study(jobs, workers=workers, say=say)
     results = [evaluate(job.folder, **options).result for job in jobs]
     sections = list(map(report.section, results))
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
-    terminal.show_metrics(report.summary_table(results))
-    terminal.show_metrics(report.shift_table(results))
+    compare([job.folder for job in jobs], out)
+    say(f"One test image is {100 / len(results[0].test):.2f} points of accuracy.")
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")

@@ -13,14 +13,14 @@ from probattn.experiments.cli.terminal import COUNT, fail, say, show_table
 if TYPE_CHECKING:
     from probattn.experiments.config.settings import Settings
 
-DATA = "Your file or folder; for presets of named data sets the folder of those, default $PROBATTN_DATA, else ./data."
-LAYER = "Layer: softmax, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.module:Class."
-EPOCHS = "Epochs in all, including a warm start; with --resume also more than before."
+DATA = "Your file or folder, or the folder of the data sets (default $PROBATTN_DATA, else ./data)."
+LAYER = "Layer: softmax, anchored, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.module:Class."
+EPOCHS = "Total number of epochs, including a warm start; --resume takes a larger one."
 CONFIG = "YAML file of settings; `probattn presets NAME --yaml` prints one."
 RESUME = "Resume the run in --out; only epochs and train.patience may be raised."
 NOTE = """\
-Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then B.
-`probattn presets NAME` lists the settings of one; the first six are for your own data, see docs/your-own-data.md."""
+Epochs A + B: a warm start with kernel attention (--set warm_start.epochs=A, or warm_start=none), then the layer.
+`probattn presets NAME` lists the settings of one. The first six are for your own data: see docs/your-own-data.md."""
 YAML = "Print the settings as a file for `probattn train --config`."
 
 
@@ -69,7 +69,7 @@ def _base(preset: str | None, config: Path | None, *, out: Path | None, resume: 
     if name is None:
         fail(f"{folder} holds no run to resume: name a preset (`probattn presets` lists all), or a file with --config")
     if preset not in (None, name):
-        fail(f"{config} is for the preset {name}, not {preset}: leave one of the two out")
+        fail(f"{config} is for the preset {name}, not {preset}: give one of the two")
     return name, presets.preset(name).merged(content), False
 
 

@@ -136,7 +136,7 @@ class Dataset:
     def __post_init__(self) -> None:
         labels = self.train.labels
         if not all(map(len, (labels, self.valid, self.test))) or (len(labels) > 1 and (labels == labels[0]).all()):
-            raise DatasetError(f"{self.name}: a part has no examples, or the training part one label only: add others")
+            raise DatasetError(f"{self.name}: each part needs examples, and the training part two different labels")
 
     def batches(self, examples: Any, /, **options: Any) -> BatchLoader:
         """Return a loader of any examples in their order; options of the loader."""

@@ -50,10 +50,9 @@ def check_finite(x: Tensor, name: str) -> Tensor:
     Raises:
         NumericalError: a NaN or Inf in x.
     """
-    if is_any(~x.detach().sum().isfinite()):  # one pass over x; an entry that is NaN or Inf makes its sum NaN or Inf
-        failed = int((~x.isfinite()).sum())
-        if failed:
-            raise NumericalError(f"{subject(name)}: NaN or Inf in {failed} of {x.numel()} entries")
+    # A NaN or an Inf makes the sum NaN or Inf, which takes one pass over x.
+    if is_any(~x.detach().sum().isfinite()) and (failed := int((~x.isfinite()).sum())):
+        raise NumericalError(f"{subject(name)}: NaN or Inf in {failed} of {x.numel()} entries")
     return x
 
 
