@@ -72,11 +72,10 @@ def demo(
     jobs = [replace(job, options=options) for job in planned]
     say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
     study.run_study(jobs, workers=workers, say=say)
-    results = [evaluate(job.folder, **options).result for job in jobs]
-    sections = list(map(report.section, results))
+    sections = [report.section(evaluate(job.folder, **options).result) for job in jobs]
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
     compare([job.folder for job in jobs], out)
-    say(f"One test image is {100 / len(results[0].test):.2f} points of accuracy.")
+    say(f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy.")
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")
