@@ -42,11 +42,15 @@ class ELBOLoss(nn.Module):
         pairs: traces of model and guide in the last call, for each particle.
     """
 
+    model: nn.Module
+    guide: nn.Module
+
     def __init__(self, model: nn.Module, guide: nn.Module, elbo: ELBO | None = None) -> None:
         super().__init__()
         self.pairs: list[tuple[Trace, Trace]] = []
         self.elbo = elbo or TraceMeanField_ELBO()
-        self.model, self.guide = model, guide
+        self.add_module("model", model)  # an error for functions
+        self.add_module("guide", guide)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return −ELBO.
