@@ -1,4 +1,4 @@
-"""The documentation's table of supported networks against tiny networks with random weights."""
+"""Converted networks compute what they did: the documentation's table, weights row by row, padding."""
 
 import re
 import warnings
@@ -7,17 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from third_party_networks import NAMES, third_party
 from torch import nn
 from torch.testing import assert_close
 from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import TrainOptions, fit, predict
-from probattn.models import Classifier, replace_attention
+from probattn import (
+    AnchoredAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
+from probattn.models import replace_attention
 from probattn.models.third_party.converted_network import call_network
 
 PAGE = Path(__file__).parents[3] / "docs" / "third-party-networks.md"
-KEP = KEPSVGPAttention.partial(rank=2)
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 WORDS = SIZES | {"vocab_size": 20, "max_position_embeddings": 12, "pad_token_id": 0}
 PIXELS = SIZES | {"image_size": 16, "patch_size": 4}
@@ -131,19 +137,12 @@ def table():
 
 
 TABLE = table()
-EVERY = pytest.mark.parametrize("network", NETWORKS, ids=" ".join)
-SOME = pytest.mark.parametrize(
-    "network",
-    [("Hugging Face", "DistilBERT"), ("Hugging Face", "SigLIP vision"), ("timm", "EVA"), ("timm", "CaiT")],
-    ids=" ".join,
-)
 
 
-def build(network):
+def build(make):
     """The network in evaluation mode, with weights so large that attention matters, and an input."""
-    torch.manual_seed(0)
     with warnings.catch_warnings(action="ignore"):  # of the libraries, about sizes this small
-        built, x = NETWORKS[network]()
+        built, x = make()
     for parameter in built.parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, std=0.3)
@@ -155,8 +154,7 @@ def check_same_outputs(network, x, layers):
     converted = replace_attention(network, attention=SoftmaxAttention, layers=layers)
     expected = call_network(network, x, None)
     assert_close(converted(x), expected, atol=1e-5 * expected.abs().max().item(), rtol=0)
-    (layer, *_) = converted.layers()
-    for name, parameter in layer.named_parameters():
+    for name, parameter in converted.layers()[0].named_parameters():
         if name.startswith("query_key_value"):
             parameter *= -2
     assert not torch.allclose(converted(x), expected, atol=1e-4 * expected.abs().max().item()), "the layer is not used"
@@ -172,54 +170,74 @@ def test_the_table_lists_these_networks():
     assert TABLE.keys() == NETWORKS.keys()
 
 
-@EVERY
-def test_a_network_does_what_the_table_says(network):
+@pytest.mark.parametrize("network", NETWORKS, ids=" ".join)
+def test_a_network_computes_the_same_with_softmax_attention_of_ours_or_is_refused(network):
     if network[1].startswith("BEiT without"):
         pytest.importorskip("transformers", "5.10")  # older ones pass the missing bias by position
     layers, _ = TABLE[network]
-    built, x = build(network)
-    if layers == "none":
-        check_refused(built, x, "last")
-        check_refused(built, x, "all")
-    elif layers == "class attention":
-        check_same_outputs(built, x, [-1])
-        check_same_outputs(built, x, [-2, -1])
-        check_refused(built, x, "all")
-    else:
-        assert layers == "all"
-        check_same_outputs(built, x, "last")
-        check_same_outputs(built, x, "all")
+    built, x = build(NETWORKS[network])
+    same = {"none": [], "class attention": [[-1], [-2, -1]], "all": ["last", "all"]}[layers]
+    for choice in same:
+        check_same_outputs(built, x, choice)
+    for choice in {"none": ["last", "all"], "class attention": ["all"]}.get(layers, []):
+        check_refused(built, x, choice)
 
 
-class Logits(nn.Module):
-    """The means over tokens, as logits."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, x, mask=None):
-        output = call_network(self.network, x, mask)
-        return output.mean(1)[:, :3] if output.dim() == 3 else output
-
-
-@SOME
-def test_a_converted_network_trains_and_predicts(network):
-    built, x = build(network)
-    model = Classifier(replace_attention(Logits(built), attention=KEP, layers=[-1]), num_data=4).train()
-    guide, batch = guides.for_model(model), (x, torch.tensor([0, 1, 2, 0]))
-    fit(model, guide, [batch], options=TrainOptions(epochs=2), progress=False)
-    draws = predict(model, guide, [batch], num_samples=3, keep_draws=True).draws
-    assert draws.shape == (3, 4, 3)
-    assert (draws[0] - draws[1]).abs().max() > 1e-8
-    (layer,) = model.network.layers()
-    assert layer.out.weight.grad.abs().sum() > 0
+@pytest.mark.parametrize("layers", ["last", "all", [0]])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@torch.no_grad()
+def test_softmax_attention_reproduces_the_original_in_float64_with_and_without_padding(name, layers):
+    given = third_party(name)
+    for training in (True, False):
+        given.network.train(training)
+        converted = replace_attention(given.network, attention=SoftmaxAttention, layers=layers)
+        assert len(converted.layers()) == (3 if layers == "all" else 1)
+        for mask in (None, given.mask):
+            expected, actual = given.original(given.network, given.x, mask), converted(given.x, mask)
+            if mask is not None and actual.dim() == 3:
+                expected, actual = expected[mask], actual[mask]
+            assert_close(actual, expected, atol=1e-10, rtol=0)
 
 
-def test_distilbert_attends_over_real_tokens_only():
-    built, x = build(("Hugging Face", "DistilBERT"))
-    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0]]).bool()
-    converted = replace_attention(built, attention=SoftmaxAttention, layers="all")
-    with torch.no_grad():
-        assert_close(converted(x, mask)[mask], call_network(built, x, mask)[mask], atol=1e-5, rtol=0)
-        assert not torch.allclose(converted(x, mask)[1, :3], converted(x)[1, :3], atol=1e-3)
+KEY_GAIN = (1.5 / 4) ** 0.5  # of RBF kernels on heads of four dimensions
+
+
+@pytest.mark.parametrize(
+    ("factory", "joint", "rows", "gain"),
+    [
+        (SoftmaxAttention, "query_key_value", "qkv", 1.0),
+        (KernelAttention.partial(symmetric=True), "query_value", "qv", KEY_GAIN),
+        (KernelAttention.partial(kernel="ard"), "query_key_value", "qkv", 1.0),
+        (KEPSVGPAttention.partial(rank=4), "query_key", "qk", 1.0),
+        (KEPSVGPAttention.partial(rank=4, mean="softmax"), "query_key", "qk", 1.0),
+        (SGPAttention, "query_value", "qv", 1.0),
+        (SGPAttention.partial(kernel="rbf"), "query_value", "qv", KEY_GAIN),
+        (SparseCGPAttention, "query_key_value", "qkv", KEY_GAIN),
+        (AnchoredAttention, "query_key_value", "qkv", KEY_GAIN),
+    ],
+)
+def test_new_layers_take_over_the_rows_of_weights_and_biases_with_their_gain(factory, joint, rows, gain):
+    old = nn.MultiheadAttention(8, 2, dropout=0.25, dtype=torch.float64)
+    for parameter in old.parameters():
+        nn.init.normal_(parameter)
+    (layer,) = replace_attention(nn.ModuleList([old]), attention=factory).layers()
+    factors = {"q": gain, "k": gain, "v": 1.0}
+    for name in ("weight", "bias"):
+        blocks = dict(zip("qkv", getattr(old, f"in_proj_{name}").chunk(3), strict=True))
+        expected = torch.cat([factors[part] * blocks[part] for part in rows])
+        assert_close(getattr(getattr(layer, joint), name), expected)
+    if mean := getattr(layer, "mean", None):
+        assert torch.equal(mean.value.bias, blocks["v"])
+        assert layer.dropout == 0.25
+    if mean or "v" in rows:
+        assert torch.equal((mean or layer).out.weight, old.out_proj.weight)
+        assert torch.equal((mean or layer).out.bias, old.out_proj.bias)
+    assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}
+
+
+def test_a_missing_bias_is_none_in_the_joint_map_and_zero_in_the_output_map():
+    old = nn.MultiheadAttention(8, 2, bias=False)
+    (layer,) = replace_attention(nn.ModuleList([old]), attention=SoftmaxAttention).layers()
+    assert layer.query_key_value.bias is None
+    assert not layer.out.bias.any()
