@@ -1,0 +1,169 @@
+"""`probattn evaluate`: its tables, files and numbers."""
+
+import json
+import shutil
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pyro.poutine as poutine
+import pytest
+import torch
+from sklearn.metrics import matthews_corrcoef, roc_auc_score
+
+from probattn import draws
+from probattn.experiments.config import presets
+from probattn.experiments.data.images.known_sets import load
+from probattn.experiments.evaluation import evaluate
+from probattn.experiments.runs.build import build
+from probattn.experiments.runs.folder import read_record
+
+KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+
+
+def row(folder, method="posterior", name="test"):
+    """Return the scores of a method on a test set."""
+    frame = pd.read_csv(folder / "scores.csv")
+    return frame[(frame["method"] == method) & (frame["set"] == name)].iloc[0]
+
+
+def content(folder):
+    return json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("layer", "changes", "sites", "variants"),
+    [
+        ("kernel", [], 0, 0),
+        ("sgpa", ["warm_start=none"], 2, 3),
+        ("cgp", ["warm_start=none", "layer.last=1", "layer.collapsed=false", "layer.canonical_guide=learned"], 0, 3),
+        ("sparse-cgp", ["warm_start.epochs=1"], 0, 3),
+    ],
+)
+def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes, sites, variants, assignments, tiny):
+    """With and without latent sites: without global ones no posterior, without any that predictions see no variants."""
+    out, name = tmp_path / "run", f"digits/{layer}"
+    changes = assignments([*tiny, "train.epochs=1", "data.limit=60", "train.num_samples=3", *changes])
+    assert command("train", name, "--out", out, *changes)[0] == 0
+    code, text, err = command("evaluate", out)
+    assert (code, err) == (0, "")
+    values, scores = content(out), row(out).dropna()
+    assert f"{100 * scores['accuracy']:.2f}" in text
+    assert len(scores) >= 5 + 8
+    assert len(values["posterior"]) == sites
+    assert len(values["variants"]) == variants
+    if variants:
+        assert values["variants"]["at its mean"] != values["variants"]["drawn from q"]
+        assert values["variants"]["drawn from q"]["nll"] == scores["nll"]
+    result = evaluate.evaluate(out).result
+    assert list(result.similarity) == [f"network.blocks.{n}.attention" for n in range(2)]
+    assert result.metrics["nll"] == scores["nll"]
+
+
+def test_evaluate_writes_tables_scores_figures_and_report(command, kep):
+    (kep / "log.jsonl").unlink()  # which it does not need
+    options = ("--corruptions", "gaussian_noise,fog", "--severities", "1", "--severities", "5", "--ood", "letters")
+    code, text, err = command("evaluate", kep.parent, "--shift", *options, "--method", "temperature")
+    assert (code, err) == (0, "")
+    values = row(kep)
+    for shown in (f"{100 * values['accuracy']:.2f}", f"{10 * values['nll']:.2f}", KEP, "FPR95", "by-class sets"):
+        assert shown in text
+    shifted = [row(kep, name=f"shift/{name}/{level}") for name in ("gaussian_noise", "fog") for level in (1, 5)]
+    assert f"{100 * np.mean([scores['accuracy'] for scores in shifted]):.2f}" in text
+    assert f"{100 * row(kep, 'temperature', 'ood/letters')['entropy_auroc']:.2f}" in text
+    for path in (kep / "figures").iterdir():
+        ElementTree.parse(path)
+    assert f"probattn train {KEP} --set " in (kep / "report.html").read_text(encoding="utf-8")
+    stored = content(kep)
+    assert (stored["stamp"]["num_samples"], stored["stamp"]["seed"]) == (10, 0)
+    assert json.loads((kep / "calibration.json").read_text())["weights"] == stored["stamp"]["best.pt"]
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("name", [KEP, SOFTMAX])
+def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path, name, tiny):
+    """Weights read from the file, images normalised here, u at its posterior mean."""
+    folder = shutil.copytree(trained[name], tmp_path / "run")
+    assert command("evaluate", folder)[0] == 0
+    found = content(folder)["variants"]["at its mean"] if name == KEP else row(folder)
+
+    data = load("digits", limit=200)
+    pixels = data.train.images.double() / 255
+    x = ((data.test.images.double() / 255 - pixels.mean()) / pixels.std(correction=0)).float()
+    model, _ = build(presets.preset(name).with_changes(tiny), data)
+    weights = torch.load(folder / "best.pt")
+    model.load_state_dict(weights["model"])
+    means, path = {}, "network.blocks.1.attention"
+    if name == KEP:
+        scale = weights["model"][f"{path}.log_scale"].exp().unsqueeze(-2)
+        means[f"{path}.u"] = scale * weights["guide"][f"{path}.u.loc"]
+    with torch.no_grad(), poutine.condition(data=means):
+        probs = model.network.eval()(x).softmax(-1)
+    expected = by_hand(probs.double().numpy(), data.test.labels.numpy())
+    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-4)
+
+
+def by_hand(probs, labels):
+    """Metrics in plain numpy; AURC and ECE as loops."""
+    confidence, wrong = probs.max(1), probs.argmax(1) != labels
+    risks, errors = [], 0
+    for count, index in enumerate(np.argsort(-confidence, kind="stable"), 1):
+        errors += wrong[index]
+        risks.append(errors / count)
+    ece = 0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            ece += inside.mean() * abs(confidence[inside].mean() - (~wrong)[inside].mean())
+    return {
+        "accuracy": (~wrong).mean(),
+        "mcc": matthews_corrcoef(labels, probs.argmax(1)),
+        "nll": -np.log(probs[np.arange(len(labels)), labels]).mean(),
+        "brier": ((probs - np.eye(probs.shape[1])[labels]) ** 2).sum(1).mean(),
+        "aurc": np.mean(risks),
+        "auroc": roc_auc_score(~wrong, confidence),
+        "ece": ece,
+    }
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_evaluate_is_repeatable_and_the_seed_and_the_level_matter(command, kep):
+    def scores(*options):
+        assert command("evaluate", kep, *options)[0] == 0
+        return row(kep)["nll"], content(kep)
+
+    nll, first = scores()
+    torch.rand(7)  # whatever else has drawn
+    assert scores() == (nll, first)
+    other, second = scores("--seed", 1)
+    assert other != nll
+    assert second["variants"]["at its mean"] == first["variants"]["at its mean"]
+    few, third = scores("--num-samples", 3, "--level", 0.5)
+    assert third["stamp"]["num_samples"] == 3
+    assert few != nll
+    assert third["decisions"]["plain sets"]["coverage"] < first["decisions"]["plain sets"]["coverage"]
+
+
+def test_ten_draws_are_averaged_as_probabilities(kep):
+    """The mean of the draws' probabilities, each draw one function on all images."""
+    result = evaluate.evaluate(kep, num_samples=2, seed=5).result
+    settings = read_record(kep).settings
+    data = load("digits", limit=200)
+    model, guide = build(settings, data)
+    weights = torch.load(kep / "best.pt")
+    model.load_state_dict(weights["model"])
+    guide.load_state_dict(weights["guide"])
+    torch.manual_seed(5)
+    with torch.no_grad(), draws(2):
+        sites = poutine.trace(guide).get_trace().nodes
+    u = sites["network.blocks.1.attention.u"]["value"]
+    assert u.shape[:2] == (2, 1)
+    (x, _), *_ = data.batches(data.test, batch_size=settings.data.batch_size)
+    model.eval()
+    each = []
+    for draw in u[:, 0]:
+        with torch.no_grad(), poutine.condition(data={"network.blocks.1.attention.u": draw}):
+            each.append(model.network(x).softmax(-1))
+    assert not torch.equal(each[0], each[1])
+    torch.testing.assert_close(result.test.probs[: len(x)], (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)

@@ -1,0 +1,172 @@
+"""Hostile arguments: each is answered by one short message that names what is wrong, and nothing is left behind."""
+
+import contextlib
+import io
+import os
+import random
+import sys
+from multiprocessing.process import BaseProcess
+from unittest.mock import patch
+
+import pytest
+import typer
+from torch import nn
+
+from probattn.experiments.cli import main
+from probattn.experiments.config.presets import PRESETS
+
+KEP = "digits/kep-svgp"
+MAX_LINES = 4
+"""Maximum number of lines of a message."""
+BIG, ESC, BYTE = "9" * 30, "\x1b[31mred", "\udcff"
+TRAIN = ["train", KEP, "--out", "{tmp}/new"]
+EVALUATE = ["evaluate", "{run}"]
+TEXTS = (
+    *("", " ", "-", "--", ",", ",,", "=", "*", "nan", "-inf", "none", "true", "[]", "{}", "-1", "0", "1.5", "1e400"),
+    *("0x10", "²", "١", str(2**63), BIG, "1" * 5000, "x" * 5000, "é", ESC, "\x07", "a\nb", "\r", "\u202edcba", BYTE),
+)
+
+
+class AcceptedError(BaseException):
+    """Raised in place of the work of a command that has passed all checks."""
+
+
+@contextlib.contextmanager
+def without_work():
+    """Stop commands where a network would run, or a process would start."""
+
+    def accept(*arguments, **options):
+        raise AcceptedError
+
+    with patch.object(nn.Module, "__call__", accept), patch.object(BaseProcess, "start", accept):
+        yield
+
+
+def run(arguments):
+    """Run the command in this process; check that it is accepted or fails with a short message, which is returned."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+    argv = patch.object(sys, "argv", ["probattn", *arguments])
+    with without_work(), argv, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main.main()
+        except SystemExit as stopped:
+            status = stopped.code
+        except AcceptedError:
+            status = "accepted"
+    for stream in (out, err):
+        stream.flush()
+    out, err = (stream.buffer.getvalue().decode() for stream in (out, err))
+    described = f"{arguments!a}: {status}\n{err!a}"
+    assert all(character.isprintable() or character == "\n" for character in out + err), described
+    assert "Traceback" not in err, described
+    if status in (1, 2) and err:  # without a message: the help
+        assert err.startswith("error: ") or "\nerror: " in err, described
+        assert len(err.splitlines()) <= MAX_LINES, described
+    else:
+        assert status in (0, 2, "accepted"), described
+    return status, err
+
+
+def each(command, *values):
+    """The command with each of the values as its last argument."""
+    return [[*command, value] for value in values]
+
+
+def changes(key, *values):
+    return each([*TRAIN, "--set"], *(f"{key}={value}" for value in values))
+
+
+ROWS = {
+    r"\x1b[31mred": [["train", ESC], ["reproduce", ESC], ["demo", "--layers", ESC], ["train", f"--{ESC}"]],
+    "unknown preset": each(["train"], "", "..", "x" * 5000),
+    "red": [[*EVALUATE, "--method", f"laplace+{ESC}"], [*EVALUATE, "--ood", ESC], ["train", KEP, "--layer", ESC]],
+    "--config": [["train"], ["train", "--config", "{tmp}/nowhere.yaml"]],
+    "--seeds": [["study", "--seeds"], *each(["study", "--seeds"], "", "nan", "0", "1.5", BIG)],
+    "--epochs": each(["demo", "--epochs"], "-1", BIG, "1e3"),
+    "--num-samples": each([*EVALUATE, "--num-samples"], "0", BIG, "nan"),
+    "--seed": each([*EVALUATE, "--seed"], "-1", str(2**63), "x"),
+    "severit": each([*EVALUATE, "--shift", "--severities"], "", "1,2", "0", "6", BIG),
+    "--set takes key=value": each([*TRAIN, "--set"], "", ESC, "train.epochs"),
+    "unknown": each([*TRAIN, "--set"], "=", "=1", f"{ESC}=1", "train.epochs.x=1"),
+    "epochs": changes("train.epochs", "", "nan", "none", "1.5", ESC, "0", BIG),
+    "lr": changes("train.lr", "nan", "inf", "1e400"),
+    "devices": changes("train.devices", "", "0", "cuda", "1,", "7,8", "[0]", BIG, ESC),
+    "dropout": changes("network.dropout", "nan", "-0.1", "1"),
+    "dim": [*changes("network.dim", "0", "nan", BIG, "none"), *changes("network.mlp_dim", BIG)],
+    "heads": changes("network.heads", "3", "10000000", BIG),
+    "patch_size": changes("network.patch_size", "0", "3", "10000000"),
+    "data.": [*changes("data.batch_size", "0", BIG), *changes("data.limit", "0", BIG)],
+    "rank": changes("layer.rank", "0", "100", "10000000", BIG),
+    "last": changes("layer.last", "9", "10000000"),
+    "data": changes("data.name", "", "mnist", ESC, BYTE),
+    "--out": [
+        *each(["train", KEP, "--out"], "{tmp}/file", "{tmp}/fifo", "/dev/null"),
+        *([command, "{run}", "--out", "{tmp}/file"] for command in ("compare", "study", "demo")),
+    ],
+    ": ": each(["train", KEP, "--out"], "{tmp}/file/x", "{tmp}/loop", "/proc/x"),
+    "--data": each([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
+    "holds no run": [
+        *each(["evaluate"], "{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE),
+        *each(["compare"], "{tmp}/fifo", "{tmp}/new"),
+        ["export", "{tmp}/fifo", "--out", "{tmp}/x.pt2"],
+    ],
+    "a.png": each([*EVALUATE, "--ood"], "{tmp}/pipes"),
+    "folder of images": each([*EVALUATE, "--ood"], "./nowhere", "{tmp}/fifo", f"./{ESC}"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder of what no command expects: pipes, links in a circle, files in place of folders."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "file").write_text("text", encoding="utf-8")
+    (folder / "empty").mkdir()
+    os.mkfifo(folder / "fifo")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "pipes").mkdir()
+    os.mkfifo(folder / "pipes" / "a.png")
+    return folder
+
+
+@pytest.mark.parametrize("words", ROWS, ids=lambda words: words[:14])
+def test_a_hostile_argument_is_answered_by_a_short_message(place, evaluated, monkeypatch, words):
+    monkeypatch.chdir(place)
+    for arguments in ROWS[words]:
+        filled = [part.replace("{tmp}", str(place)).replace("{run}", str(evaluated[KEP])) for part in arguments]
+        status, err = run(filled)
+        assert status in (1, 2), (filled, status)
+        assert words in err, (filled, err)
+        assert not (place / "new").exists(), "a command that fails leaves nothing behind"
+
+
+def test_good_arguments_are_accepted(place, evaluated):
+    assert run(["train", KEP, "--out", f"{place}/{ESC}"])[0] == "accepted"
+    assert run(["evaluate", str(evaluated[KEP]), "--seed", str(2**63 - 1), "--num-samples", "3"])[0] == "accepted"
+
+
+def value_of(name, chosen, folder):
+    """Return a value of an argument or option, hostile more often than not."""
+    if name in ("preset", "presets", "name") and chosen.random() < 0.6:
+        return chosen.choice((KEP, chosen.choice(list(PRESETS))))
+    if name == "--set" and chosen.random() < 0.9:
+        return f"{chosen.choice(sorted(PRESETS['tabular/csv'].flat()))}={chosen.choice(TEXTS)}"
+    if name in ("run", "runs", "--config", "--data", "--out", "--ood") and chosen.random() < 0.8:
+        places = ["file", "file/x", "loop", "loop/x", "empty", "new", "new/x", "pipes", BYTE, ""]
+        places += [] if name in ("--config", "--data") else ["fifo"]  # they wait for whoever writes into a pipe
+        return str(folder / chosen.choice(places)) + chosen.choice(("", "", ".pt2", ".csv", "/./", "x" * 300))
+    return chosen.choice(TEXTS)
+
+
+@pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_command_lines_are_accepted_or_answered_by_a_short_message(place, monkeypatch, number):
+    monkeypatch.chdir(place)
+    commands = typer.main.get_command(main.app).commands
+    for seed in range(number):
+        chosen = random.Random(seed)
+        name = chosen.choice(sorted(set(commands) - {"check-gp", "check-gpu"}))  # nothing of them can be wrong
+        parts = {kind: [part for part in commands[name].params if part.param_type_name == kind]
+                 for kind in ("argument", "option")}  # fmt: skip
+        words = [name, *(value_of(part.name, chosen, place) for part in parts["argument"])]
+        for option in chosen.choices(parts["option"], k=chosen.randint(0, 3)):
+            words += option.opts[-1:] if option.is_flag else [option.opts[-1], value_of(option.opts[-1], chosen, place)]
+        run(words)

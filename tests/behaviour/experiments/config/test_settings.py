@@ -1,0 +1,196 @@
+"""Settings: they have the constructors' options, changes are parsed by their types, and what is wrong is named."""
+
+import inspect
+import json
+from dataclasses import asdict, fields
+from importlib.metadata import EntryPoint
+
+import pytest
+
+import probattn
+from probattn.experiments.config import schema
+from probattn.experiments.config.layers import KNOWN, Layer, layer_class
+from probattn.experiments.config.presets import PRESETS
+from probattn.experiments.config.settings import Settings, describe
+from probattn.experiments.config.validation import SettingsError
+
+KEP, CGP, SGPA = (PRESETS[f"digits/{name}"] for name in ("kep-svgp", "cgp", "sgpa"))
+OWN = '''
+from typing import Literal
+import torch
+from probattn import SoftmaxAttention
+from probattn.experiments.data.images.image_datasets import Images
+
+class Scaled(SoftmaxAttention):
+    """Softmax attention with a factor.
+
+    Args:
+        factor: factor of
+            the output.
+        kind: how it is applied.
+    """
+
+    def __init__(self, dim, heads, *, factor: float = 2.0, kind: Literal["a", "b"] = "a", module=torch.nn.Identity()):
+        super().__init__(dim, heads)
+        self.factor = factor
+
+    def forward(self, x, mask=None):
+        return self.factor * super().forward(x, mask)
+
+def blobs(number: int = 60):
+    """Two classes.
+
+    Args:
+        number: images of each part.
+    """
+    labels = torch.arange(number) % 2
+    images = (100 * labels[:, None, None, None]).expand(-1, 1, 8, 8).to(torch.uint8).contiguous()
+    return ("dark", "light"), *[Images(images, labels)] * 3
+'''
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """Name of a module of the user's, in the working directory."""
+    (tmp_path / "own_parts.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return "own_parts"
+
+
+@pytest.mark.parametrize(
+    ("settings", "assignment", "value"),
+    [
+        (KEP, "train.epochs=7", 7),
+        (KEP, "train.lr=3e-4", 3e-4),
+        (KEP, "layer.learn_scale=false", False),
+        (KEP, "data.limit=none", None),
+        (KEP, "train.precision=32", "32"),
+        (KEP, "train.devices=1", 1),
+        (KEP, "train.devices=1,", "1,"),
+        (KEP, "train.kl_weight=num_data", "num_data"),
+        (SGPA, "layer.inducing=none", None),
+        (CGP, "warm_start.symmetric=true", True),
+        (PRESETS["text/csv"], "data.label_column=no", "no"),
+    ],
+)
+def test_a_change_is_parsed_by_the_type_of_its_setting(settings, assignment, value):
+    key, changed = assignment.partition("=")[0], settings.with_changes([assignment])
+    assert changed.flat()[key] == value
+    assert type(changed.flat()[key]) is type(value)
+    assert {name for name, each in changed.flat().items() if settings.flat()[name] != each} <= {key}
+    assert Settings.from_dict(json.loads(json.dumps(asdict(changed)))) == changed
+
+
+@pytest.mark.parametrize(
+    ("settings", "assignment", "word"),
+    [
+        (KEP, "train.epoch=3", "train.epochs"),
+        (KEP, "train.epochs=1.5", "1.5"),
+        (KEP, "train.epochs=0", "epochs=0"),
+        (KEP, "train.lr=nan", "finite"),
+        (KEP, "layer.merge=sum", "concat_lowrank"),
+        (KEP, "layer.name=soft", "softmax"),
+        (KEP, "data.batch_size=0", "data.batch_size"),
+        (KEP, "warm_start.kernel=ard", "warm_start.epochs"),
+        (PRESETS["digits/softmax"], "layer.rank=3", "layer.rank"),
+    ],
+)
+def test_a_wrong_change_is_named(settings, assignment, word):
+    with pytest.raises(SettingsError) as caught:
+        settings.with_changes([assignment])
+    assert word in str(caught.value)
+
+
+def test_a_warm_start_can_be_added_changed_and_taken_away():
+    added = KEP.with_changes(["warm_start.epochs=3", "warm_start.symmetric=true"])
+    assert (added.warm_start.epochs, added.warm_start.symmetric, added.warm_start.kernel) == (3, True, "rbf")
+    none = added.with_changes(["warm_start=none"])
+    assert none.warm_start is None
+    assert none == KEP
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_settings_survive_json_and_their_own_changes(name):
+    settings = PRESETS[name]
+    assert Settings.from_dict(json.loads(json.dumps(asdict(settings)))) == settings
+    assert settings.with_changes(f"{key}={value}" for key, value in settings.flat().items()) == settings
+    other = PRESETS["digits/sgpa"]
+    assert other.with_changes(settings.changes_from(other)) == settings
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_total_epochs_keep_the_shares_of_the_phases(name):
+    settings = PRESETS[name]
+    assert settings.with_total_epochs(settings.epochs) == settings
+    twice = settings.with_total_epochs(2 * settings.epochs)
+    assert (twice.epochs, twice.train.epochs) == (2 * settings.epochs, 2 * settings.train.epochs)
+    assert twice.train.warmup_epochs == 2 * settings.train.warmup_epochs
+    assert settings.with_total_epochs(1).warm_start is None
+    for few in (2, 3, 4):
+        short = settings.with_total_epochs(few)
+        assert short.epochs == few
+        assert short.train.epochs >= 1
+        assert (short.warm_start is None) == (settings.warm_start is None)
+
+
+def test_the_first_phase_is_kernel_attention_in_the_same_blocks():
+    settings = CGP.with_changes(["layer.last=2", "warm_start.epochs=1", "warm_start.kernel=ard", "train.patience=3"])
+    first = settings.first_phase()
+    assert first.layer == layer_class("kernel")(last=2, kernel="ard")
+    assert (first.data, first.network, first.warm_start) == (settings.data, settings.network, None)
+    assert (first.train.epochs, first.train.patience) == (1, None)
+    assert first.train.warmup_epochs == pytest.approx(CGP.train.warmup_epochs / CGP.train.epochs)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
+    constructor = layer_class(name).constructor
+    parameters = inspect.signature(constructor).parameters.values()
+    options = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} - {"tokens"}
+    assert {each.name for each in fields(layer_class(name))} == options | {each.name for each in fields(Layer)}
+    layer = layer_class(name)()
+    given = layer.factory(None).keywords
+    assert {key: given[key] for key in options} == {key: getattr(layer, key) for key in options}
+    assert isinstance(layer.factory(16)(20, 2), probattn.SoftmaxAttention | constructor)
+
+
+def test_an_own_layer_has_its_constructors_options_and_meanings(own_module):
+    settings = KEP.with_changes([f"layer.name={own_module}:Scaled", "layer.factor=3", "layer.last=2"])
+    assert settings.layer.factory(16)(8, 2).factor == 3.0
+    assert "module" not in {each.name for each in fields(settings.layer)}
+    described = describe(settings)
+    assert described["layer.factor"] == ("factor of the output.", [])
+    assert described["layer.kind"] == ("how it is applied.", ["a", "b"])
+    assert Settings.from_dict(json.loads(json.dumps(asdict(settings)))) == settings
+    with pytest.raises(SettingsError, match=r"layer\.factor"):
+        settings.with_changes(["layer.facto=3"])
+
+
+def test_own_data_are_a_function_whose_options_are_settings(own_module):
+    from probattn.experiments.runs.sources import load_data
+
+    settings = KEP.with_changes([f"data.name={own_module}:blobs", "data.number=10"])
+    dataset = load_data(settings, None)
+    assert (len(dataset.train), dataset.classes) == (10, ("dark", "light"))
+    assert describe(settings)["data.number"][0] == "images of each part."
+
+
+def test_every_setting_of_a_preset_has_a_meaning():
+    for name in ("digits/kep-svgp", "kep-svgp/cola", "tabular/csv", "finetune/cola", "cgp/cifar10-sparse", "image/hf"):
+        described = describe(PRESETS[name])
+        assert [key for key, (meaning, _) in described.items() if not meaning] == []
+
+
+def test_packages_bring_layers_likelihoods_and_data_sets_by_entry_points(own_module, monkeypatch):
+    brought = {"probattn.layers": ("scaled", "Scaled"), "probattn.datasets": ("blobs", "blobs")}
+
+    def entry_points(*, group, name=None):
+        title, attribute = brought.get(group, (None, ""))
+        entry = EntryPoint(title or "", f"{own_module}:{attribute}", group)
+        return [entry] if title and name in (None, title) else []
+
+    monkeypatch.setattr(schema, "entry_points", entry_points)
+    settings = KEP.with_changes(["layer.name=scaled", "layer.factor=3", "data.name=blobs", "data.number=10"])
+    assert (settings.layer.constructor.__name__, settings.layer.factor, settings.data.number) == ("Scaled", 3.0, 10)
+    with pytest.raises(SettingsError, match="did you mean scaled"):
+        KEP.with_changes(["layer.name=scald"])

@@ -1,0 +1,80 @@
+"""Conclusions in words, against numbers computed by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+
+from probattn.experiments.reporting.conclusion import conclusion
+from probattn.inference import Prediction, metrics
+from probattn.inference.diagnostics.convergence import SiteConvergence
+
+
+def answered(result, labels, answers, confidence=0.9, classes=("cat", "frog", "ship"), **changes):
+    count = len(classes)
+    right = torch.eye(count, dtype=torch.float64)[answers]
+    probs = right * confidence + (1 - right) * (1 - confidence) / (count - 1)
+    changes |= {"classes": classes, "metrics": metrics.evaluate(probs, labels)}
+    changes |= {"test": Prediction(probs=probs, labels=labels)}
+    return replace(result(n=len(labels), classes=count), **changes)
+
+
+def imbalanced(result, **changes):
+    """180 ships and 90 frogs that are right but for 9, and 30 cats of which one is recognised."""
+    labels = torch.tensor([2] * 180 + [1] * 90 + [0] * 30)
+    answers = torch.tensor([2] * 180 + [1] * 81 + [2] * 9 + [0] + [2] * 29)
+    return answered(result, labels, answers, **changes)
+
+
+def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
+    rows = {"cat": {"coverage": 5 / 30}, "frog": {"coverage": 1.0}, "ship": {"coverage": 1.0}}
+    run = imbalanced(result, by_class=rows, decisions={"plain sets": {"coverage": 0.9, "size": 1.2}})
+    accuracy, weak, *_ = conclusion(run)
+    low, high = stats.binomtest(262, 300).proportion_ci(method="exact")
+    assert "262 of 300" in accuracy
+    assert f"{100 * low:.1f} % to {100 * high:.1f} %" in accuracy
+    assert "“ship” would be right on 60.0 %" in accuracy
+    assert "cat (1 of 30 right), frog (81 of 90 right)." in weak
+    assert "“ship” for cat: 29 times" in weak
+    assert "hold cat in only 16.7 % of its cases" in weak
+
+
+@pytest.mark.parametrize(
+    ("confidence", "words"),
+    [(262 / 300, "can be trusted"), (0.99, "too confident"), (0.6, "not confident enough")],
+)
+def test_confidence_is_judged_by_its_calibration(result, confidence, words):
+    assert words in conclusion(imbalanced(result, confidence=confidence))[2]
+
+
+def test_confidence_that_is_wrong_at_each_level_but_right_on_average_is_said_so(result):
+    confidence = torch.tensor([0.95] * 500 + [0.65] * 500, dtype=torch.float64)
+    probs = torch.stack([confidence, 1 - confidence], 1)
+    labels = torch.tensor([0] * 350 + [1] * 150 + [0] * 450 + [1] * 50)  # 70 % and 90 % right
+    changes = {"test": Prediction(probs=probs, labels=labels), "metrics": metrics.evaluate(probs, labels)}
+    assert "not at each level" in conclusion(replace(result(n=1000, classes=2), **changes))[2]
+
+
+def test_abstention_is_the_error_rate_of_the_most_confident(result):
+    labels = torch.tensor([0] * 8 + [1] * 2)
+    confidence = torch.linspace(0.99, 0.6, 10)
+    probs = torch.stack([confidence, 1 - confidence], 1)
+    changes = {"test": Prediction(probs=probs, labels=labels), "metrics": metrics.evaluate(probs, labels)}
+    run = replace(result(n=10, classes=2), **changes)
+    assert "lowers the error rate, from 20.0 % to 0.0 %; the most confident half has 0.0 %" in conclusion(run)[3]
+    right = replace(run, test=Prediction(probs=probs, labels=torch.zeros(10, dtype=torch.long)))
+    assert "no errors" in conclusion(right)[3]
+    assert "No test example was answered wrongly. The test data have no example of class 1." in conclusion(right)[1]
+
+
+@pytest.mark.parametrize(
+    ("mean", "drawn", "word"), [(0.5, 0.4, "improves"), (0.5, 0.501, "hardly"), (0.4, 0.5, "worsens")]
+)
+def test_the_posterior_contributes_what_averaging_changes(result, mean, drawn, word):
+    run = result(variants={"at its mean": {"nll": mean}, "drawn from q": {"nll": drawn}})
+    site = SiteConvergence(site="u", size=10, num_data=100, kl=50.0, std_ratio=(0.2, 0.2, 0.2))
+    *_, last = conclusion(replace(run, posterior=[site, replace(site, kl=0.0, std_ratio=(1.0, 1.0, 1.0))]))
+    assert f"{word} " in last
+    assert "collapsed to the prior at 1 of 2 sites" in last
+    assert "no latent variables" in conclusion(result())[-1]

@@ -1,0 +1,52 @@
+"""Inputs of predictions from files: what is read as for training, and what cannot be read stops nothing else."""
+
+import functools
+import os
+
+from probattn.experiments.data.tables.encoding import TableEncoding
+from probattn.experiments.sharing.inputs import checked_row, checked_text, read_images, read_rows
+
+
+def columns(*names):
+    """Return the check of rows of a table with columns of numbers, in whatever way they are fitted."""
+    kind = {"mean": 0.0, "std": 1.0, "notation": [".", "", ""], "values": []}
+    encoding = TableEncoding.from_json([{"name": name, **kind} for name in names])
+    return functools.partial(checked_row, encoding=encoding)
+
+
+def test_cells_are_separated_by_the_character_of_training(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a;b\n1;x, y\n2;z\n")
+    assert [row["a"] for row in read_rows([path], columns("a"), delimiter=";").values.values()] == ["1", "2"]
+    inputs = read_rows([path], functools.partial(checked_text, column="b"), delimiter=";")
+    assert inputs.values == {f"{path}:2": "x, y", f"{path}:3": "z"}
+    assert read_rows([path], functools.partial(checked_text, column="b")).failures
+
+
+def test_rows_without_the_columns_of_the_model_and_missing_files_are_failures(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("b,c\n1,2\n3,4\n")
+    failures = read_rows([path, tmp_path / "none.csv", tmp_path], columns("a")).failures
+    assert len(failures) == 4
+    assert any("no column 'a'" in reason for reason in failures.values())
+    assert {str(tmp_path / "none.csv"), str(tmp_path)} <= set(failures)
+
+
+def test_half_a_surrogate_pair_stops_no_other_text(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "good \\ud83d"}\n{"text": "\\ud83d\\ude00 good"}\nno json\n{"text": 3}\n{"text": "x"}\n')
+    inputs = read_rows([path], functools.partial(checked_text, column="text"), texts=["bad \udcff", "bad"])
+    assert list(inputs.values.values()) == ["bad", "\U0001f600 good", "x"]
+    assert set(inputs.failures) == {"text 1", *(f"{path}:{line}" for line in (1, 3, 4))}
+    assert "surrogate" in inputs.failures["text 1"]
+
+
+def test_images_that_cannot_be_read_stop_no_others(photos):
+    strange = os.fsencode(photos) + b"/\xff.png"
+    os.link(photos / "wide.png", strange)  # a name that is not UTF-8
+    inputs = read_images([photos, photos / "missing.png", photos / ("x" * 300)], shape=(3, 8, 8))
+    assert {value.shape for value in inputs.values.values()} == {(3, 8, 8)}
+    assert sorted(inputs.values) == sorted(
+        [str(photos / "more/fits.png"), str(photos / "wide.png"), str(photos / "\\xff.png")]
+    )
+    assert len(inputs.failures) == 3
