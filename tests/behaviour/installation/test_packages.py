@@ -1,4 +1,4 @@
-"""Packages import only downwards, the wheel holds every module, and little depends on private parts of Pyro; dependencies are locked."""
+"""Packages import only downwards, the wheel holds every module, private parts are few, dependencies are locked."""
 
 import ast
 import itertools

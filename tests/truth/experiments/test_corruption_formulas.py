@@ -67,13 +67,6 @@ def test_glass_is_what_the_original_loop_does(images):
         assert np.allclose(out[number], expected, atol=1e-5)
 
 
-def test_glass_scales_its_delta():
-    images = np.arange(96 * 96, dtype=np.float32).reshape(1, 1, 96, 96)
-    rows, columns = np.divmod(blurs.glass_blur(images, np.random.default_rng(0), 0, 1)[0, 0].astype(int), 96)
-    down, right = rows - np.arange(96)[:, None], columns - np.arange(96)
-    assert set(down.ravel()) == set(right.ravel()) == {-3, -2, -1, 0, 1, 2}
-
-
 def test_motion_blur_is_imagemagicks(rng):
     radius, sigma, n = 9, 2.5, 12
     images = rng.random((n, 1, 32, 32)).astype(np.float32)
@@ -207,7 +200,7 @@ def test_plasma_is_the_diamond_square_algorithm():
 
 
 def test_frost_has_the_photographs_level_contrast_and_colour_at_every_strength(images, rng):
-    black = np.zeros((300, 3, 32, 32), dtype=np.float32)
+    black = np.zeros((100, 3, 32, 32), dtype=np.float32)
     ice = pixelwise.frost(black, rng, 1, 1)
     grey = pixelwise.luma(ice)
     levels = grey.mean(axis=(1, 2, 3))
@@ -232,13 +225,6 @@ def test_pixelate_averages_blocks(images, rng):
     out = 255 * pixelwise.pixelate(images, rng, 0.5)
     blocks = 255 * images.reshape(3, 3, 16, 2, 16, 2).mean(axis=(3, 5))
     assert np.abs(out - np.kron(blocks, np.ones((2, 2)))).max() < 1.01
-
-
-@pytest.mark.parametrize(("share", "side", "left"), [(0.65, 32, 20), (0.95, 32, 30), (0.65, 8, 5)])
-def test_pixelate_leaves_a_share_of_the_rows_and_columns(rng, share, side, left):
-    images = rng.random((1, 1, side, side)).astype(np.float32)
-    out = pixelwise.pixelate(images, rng, share)[0, 0]
-    assert len(np.unique(out, axis=0)) == len(np.unique(out, axis=1).T) == left
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -8,7 +8,6 @@ from scipy import stats
 
 from probattn.experiments.reporting.conclusion import conclusion
 from probattn.inference import Prediction, metrics
-from probattn.inference.diagnostics.convergence import SiteConvergence
 
 
 def answered(result, labels, answers, confidence=0.9, classes=("cat", "frog", "ship"), **changes):
@@ -48,14 +47,6 @@ def test_confidence_is_judged_by_its_calibration(result, confidence, words):
     assert words in conclusion(imbalanced(result, confidence=confidence))[2]
 
 
-def test_confidence_that_is_wrong_at_each_level_but_right_on_average_is_said_so(result):
-    confidence = torch.tensor([0.95] * 500 + [0.65] * 500, dtype=torch.float64)
-    probs = torch.stack([confidence, 1 - confidence], 1)
-    labels = torch.tensor([0] * 350 + [1] * 150 + [0] * 450 + [1] * 50)  # 70 % and 90 % right
-    changes = {"test": Prediction(probs=probs, labels=labels), "metrics": metrics.evaluate(probs, labels)}
-    assert "not at each level" in conclusion(replace(result(n=1000, classes=2), **changes))[2]
-
-
 def test_abstention_is_the_error_rate_of_the_most_confident(result):
     labels = torch.tensor([0] * 8 + [1] * 2)
     confidence = torch.linspace(0.99, 0.6, 10)
@@ -66,15 +57,3 @@ def test_abstention_is_the_error_rate_of_the_most_confident(result):
     right = replace(run, test=Prediction(probs=probs, labels=torch.zeros(10, dtype=torch.long)))
     assert "no errors" in conclusion(right)[3]
     assert "No test example was answered wrongly. The test data have no example of class 1." in conclusion(right)[1]
-
-
-@pytest.mark.parametrize(
-    ("mean", "drawn", "word"), [(0.5, 0.4, "improves"), (0.5, 0.501, "hardly"), (0.4, 0.5, "worsens")]
-)
-def test_the_posterior_contributes_what_averaging_changes(result, mean, drawn, word):
-    run = result(variants={"at its mean": {"nll": mean}, "drawn from q": {"nll": drawn}})
-    site = SiteConvergence(site="u", size=10, num_data=100, kl=50.0, std_ratio=(0.2, 0.2, 0.2))
-    *_, last = conclusion(replace(run, posterior=[site, replace(site, kl=0.0, std_ratio=(1.0, 1.0, 1.0))]))
-    assert f"{word} " in last
-    assert "collapsed to the prior at 1 of 2 sites" in last
-    assert "no latent variables" in conclusion(result())[-1]

@@ -11,8 +11,6 @@ from pyro.distributions import Normal
 from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.displayable import displayable
-from probattn.experiments.plots import model_diagnostics
-from probattn.experiments.reporting import report
 from probattn.inference import Prediction, metrics
 
 HOSTILE = ("\x01\x1b[31m", "\u202edcba\udcff", "a\nb\x00\ufffe", "<script>alert('x')</script>\"&amp; $\\frac$ _^{}%#~")
@@ -35,8 +33,6 @@ def test_page_of_one_run_is_whole_self_contained_and_small(probabilistic, read, 
     ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
     links = [attrs["href"] for tag, attrs in reader.tags if tag == "a"]
     assert links == [f"#{name}" for name in ids]
-    assert ids == ["results", "classes", "confidence", "examples", "posterior", "other-data", "settings"]
-    assert len(reader.images) == 8 + 2 * 6  # figures, and pictures of examples
     assert all(image["alt"] for image in reader.images)
     assert all(text in reader.text for text in (run.command, "optimiser.lr", "one run"))
     for tag, attrs in reader.tags:
@@ -80,27 +76,6 @@ def test_classes_are_listed_the_worst_first_with_counts_and_coverage(result, rea
     ]
 
 
-def test_examples_are_the_most_confident_errors_and_the_most_uncertain(result):
-    confidence = torch.tensor([0.9, 0.6, 0.99, 0.7, 0.55])
-    run = result(
-        n=5, classes=2, probs=torch.stack([confidence, 1 - confidence], 1), labels=torch.tensor([1, 1, 0, 1, 0])
-    )
-    texts = Texts(("one", "two", "x" * 500, "four", "five"), run.test.labels)
-    errors, uncertain = report.section(replace(run, data=texts))["cards"].values()
-    assert [card["number"] for card in errors] == [0, 3, 1]
-    assert [card["number"] for card in uncertain] == [4, 1, 3, 0, 2]
-    assert errors[0] == {
-        "number": 0,
-        "picture": "",
-        "text": "one",
-        "true": "class 1",
-        "answer": "class 0",
-        "certainty": "90.0 %",
-        "is_right": False,
-    }
-    assert len(uncertain[-1]["text"]) <= 160
-
-
 def test_numbers_have_a_page_with_their_intervals_and_largest_errors(result, read):
     reader = read([numbers(result)], draw=True)
     assert "too wide" in reader.text
@@ -109,23 +84,11 @@ def test_numbers_have_a_page_with_their_intervals_and_largest_errors(result, rea
     assert "Classes" not in reader.text
 
 
-def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, read, monkeypatch):
-    shared = []
-    monkeypatch.setattr(model_diagnostics, "similarity", lambda runs: shared.append(runs))
+def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, read):
     one, other = (replace(run, shift={"fog/3": run.metrics | {"accuracy": 0.5}}) for run in (result(), probabilistic()))
     reader = read([one, other, result(n=30)])
-    assert shared[-1] == {"1. softmax": {}, "2. kep-svgp": other.similarity, "3. softmax": {}}
     assert [row[0] for row in reader.tables[0]] == ["run", "1. softmax", "2. kep-svgp", "3. softmax"]
     assert [row[:2] for row in reader.tables[1][1:]] == [["1. softmax", "50.00"], ["2. kep-svgp", "50.00"]]
-    assert [attrs["id"] for tag, attrs in reader.tags if tag == "details" and "id" in attrs] == [
-        "run-1",
-        "run-2",
-        "run-3",
-    ]
     ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
     assert len(set(ids)) == len(ids)
     assert "different numbers of examples" in " ".join(reader.text.split())
-    assert {attrs["alt"].partition(".")[0] for attrs in reader.images} >= {
-        "Risk and coverage",
-        "Accuracy on corrupted images",
-    }

@@ -47,19 +47,6 @@ def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_fresh_pr
     assert Pipeline.from_pretrained(tmp_path / "shared").calibration == pipeline.calibration
 
 
-def test_answers_have_the_sets_and_decisions_of_the_calibration(digits_run, images):
-    pipeline = Pipeline.from_pretrained(digits_run)
-    for by_class in (False, True):
-        answers, probs = pipeline.answers(images, by_class=by_class), pipeline.predict(images).probs
-        members = pipeline.calibration.sets(probs, by_class=by_class)
-        for names, row in zip(answers["set"], members.tolist(), strict=True):
-            assert set(names) == {name for name, member in zip(pipeline.classes, row, strict=True) if member}
-    assert list(answers["accepted"]) == pipeline.calibration.accepts(probs).tolist()
-    plain = pipeline.answers(images, calibrated=False)
-    assert "set" not in plain
-    assert list(plain["mutual_information"]) == list(answers["mutual_information"])
-
-
 def test_a_calibration_of_other_weights_is_refused(digits_run, tmp_path):
     folder = shutil.copytree(digits_run, tmp_path / "run")
     run = Pipeline.from_pretrained(folder)
@@ -103,13 +90,6 @@ def test_the_model_card_has_the_metrics_and_leaves_the_licence_open(digits_run, 
     assert "Not evaluated." in (tmp_path / "trained" / "README.md").read_text()
     for path in (tmp_path / "evaluated").iterdir():
         assert str(digits_run.parent).encode() not in path.read_bytes()
-
-
-def test_preprocessing_of_another_model_is_refused(digits_run, tmp_path):
-    Pipeline.from_pretrained(digits_run).save_pretrained(tmp_path / "shared")
-    (tmp_path / "shared" / "preprocessing.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="preprocessing.json is damaged"):
-        Pipeline.from_pretrained(tmp_path / "shared")
 
 
 def test_inputs_of_another_kind_or_size_are_refused(digits_run):

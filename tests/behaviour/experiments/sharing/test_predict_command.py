@@ -41,15 +41,3 @@ def test_texts_come_from_options_lines_tables_and_json_lines(predict, text_run, 
     expected = {"text 1", *(f"{files[0]}:{line}" for line in (1, 3)), *(f"{files[1]}:{line}" for line in (2, 4))}
     assert set(rows) == expected | {f"{files[2]}:{line}" for line in (1, 2)}
     assert float(rows["text 1"]["p(negative)"]) + float(rows["text 1"]["p(positive)"]) == pytest.approx(1)
-
-
-def test_what_cannot_be_predicted_is_one_message(predict, digits_run, text_run, tmp_path, is_one_message):
-    for arguments, words in (
-        ((digits_run,), "this model takes images"),
-        ((digits_run, "a.png", "--text", "x"), "this model takes images"),
-        ((tmp_path, "x.png"), "holds no run"),
-        ((text_run, "--text", "x", "--sort", "std"), "have no std"),
-    ):
-        code, _, err = predict(*arguments)
-        assert code == 1
-        assert is_one_message(err, words)

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.runs.build import ScaledHeteroscedastic, balanced_weights
+from probattn.experiments.runs.build import balanced_weights
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.answers import number_answers
 from probattn.experiments.sharing.pipeline import Pipeline
@@ -59,18 +59,6 @@ def test_a_likelihood_of_your_own_takes_the_scale_and_its_options(train_table, t
     assert len(Pipeline.from_pretrained(folder).answers(table_rows)) == 60
     with pytest.raises(SettingsError, match="did you mean gaussian"):
         train_table(*changes[:2], "data.likelihood=gausian")
-    with pytest.raises(SettingsError, match="factr"):
-        train_table(*changes, "data.likelihood_options={factr: 0.5}")
-    with pytest.raises(SettingsError, match=r"data\.task=regression"):
-        train_table("data.label_column=colour", "data.likelihood=student-t")
-
-
-def test_the_noise_of_the_heteroscedastic_likelihood_starts_at_the_labels_deviation():
-    likelihood = ScaledHeteroscedastic(mean=3.0, scale=7.0)
-    law = likelihood(torch.tensor([[0.5, 0.0], [0.0, 20.0]]))
-    assert_close(law.mean, torch.tensor([[6.5], [3.0]]))
-    assert law.stddev[0].item() == pytest.approx(7, rel=2e-3)
-    assert law.stddev[1] > 100
 
 
 def test_balanced_weights_are_scikit_learns_and_weight_the_loss_alone(train_table, table_rows):

@@ -85,12 +85,6 @@ def test_settings_outside_of_the_layer_must_agree(tmp_path, change, paired):
     assert bool(twins(*folders)) is paired
 
 
-def test_the_plain_softmax_run_is_preferred_as_twin(tmp_path):
-    dropout = evaluated(tmp_path / "dropout", "digits/softmax", "layer.dropout=0.1")
-    others = [evaluated(tmp_path / name, f"digits/{name}") for name in ("softmax", "kep-svgp")]
-    assert twins(dropout, *others)["digits/kep-svgp"] == "digits/softmax"
-
-
 def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
     folders, members = [], [random_prediction(seed=seed) for seed in range(3)]
     for seed, member in enumerate(members):

@@ -11,8 +11,7 @@ from torch import nn
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation import evaluate, methods
-from probattn.experiments.runs import train
+from probattn.experiments.evaluation import methods
 from probattn.experiments.studies import compare, study
 
 SMALL = ("network.dim=8", "network.depth=1", "network.heads=2", "network.mlp_dim=8", "train.num_samples=2")
@@ -86,28 +85,13 @@ def test_layers_are_presets_of_the_family_or_replace_the_presets_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "words"),
-    [
-        (["digits/softmax"], {"changes": ["train.seed=7"]}, r"use --seeds N in place of train\.seed"),
-        (["digits/softmax"], {"changes": ["train.epoch=7"]}, r"train\.epochs"),
-        (
-            ["digits/softmax"],
-            {"layers": ("softmax",), "changes": ["layer.rank=7"]},
-            r"none of the layers has layer\.rank",
-        ),
-    ],
-)
-def test_what_does_not_exist_is_named(tmp_path, names, options, words):
-    with pytest.raises(SettingsError, match=words):
-        plan(tmp_path, *names, **options)
-
-
-@pytest.mark.parametrize(
     ("options", "check", "error", "words"),
     [
         ({"changes": ["network.dropout=0"]}, {"by": ("mc-dropout",)}, SettingsError, "dropout"),
         ({}, {"ood": ("lettres",)}, ValueError, "letters"),
         ({"layers": ("softmax", OWN), "changes": ["layer.broken=true"]}, {}, RuntimeError, "cannot be multiplied"),
+        ({"changes": ["train.seed=7"]}, {}, SettingsError, "--seeds"),
+        ({"layers": ("softmax",), "changes": ["layer.rank=7"]}, {}, SettingsError, "layer.rank"),
     ],
 )
 def test_everything_is_checked_before_the_first_training(tmp_path, monkeypatch, options, check, error, words):
@@ -115,22 +99,6 @@ def test_everything_is_checked_before_the_first_training(tmp_path, monkeypatch, 
     with pytest.raises(error, match=words):
         study.run_study(study.check(plan(tmp_path, "digits/softmax", **options), **check), workers=1)
     assert not (tmp_path / "out").exists()
-
-
-def test_data_folders_and_test_sets_are_checked_before_the_first_training(data, monkeypatch):
-    monkeypatch.setattr(study, "run_job", lambda *arguments, **options: pytest.fail("trained"))
-    table = {"data": data / "numbers.csv", "changes": ["data.label_column=y", "data.task=regression"]}
-    with pytest.raises(SettingsError, match="temperature is for classes"):
-        study.check(plan(data, "tabular/csv", **table), by=("temperature",))
-    with pytest.raises(SettingsError, match="--shift and --ood need images"):
-        study.check(plan(data, "tabular/csv", **table), shift=True)
-    others = [*plan(data, "digits/softmax"), *plan(data, "text/csv", data=data / "reviews.csv", layers=("softmax",))]
-    with pytest.raises(SettingsError, match="other test data"):
-        study.check(others, shift=False, ood=())
-    (data / "out" / "digits/softmax" / "seed-0").mkdir(parents=True)
-    (data / "out" / "digits/softmax" / "seed-0" / "letter.txt").touch()
-    with pytest.raises(FileExistsError, match="seed-0"):
-        study.check(plan(data, "digits/softmax"))
 
 
 def test_methods_and_test_sets_follow_from_the_task(data):
@@ -172,11 +140,3 @@ def test_layers_are_compared_on_own_data_and_a_second_call_trains_and_predicts_n
     before = [(job.folder / "last.pt").stat().st_mtime_ns for job in jobs]
     study.run_study(study.check(jobs, **tests), workers=1)
     assert [(job.folder / "last.pt").stat().st_mtime_ns for job in jobs] == before
-
-
-def test_an_own_layer_is_evaluated_by_every_method(tmp_path):
-    (job,) = plan(tmp_path, "digits/softmax", layers=(OWN,), changes=[*SMALL, "data.limit=100"])
-    train.train(job.settings, job.folder, name=job.name, progress=False)
-    done = evaluate.evaluate(job.folder, by=tuple(methods.METHODS)[1:], ood=("letters",))
-    assert set(done.scores["method"]) == set(methods.METHODS)
-    assert done.result.settings["layer.name"] == OWN

@@ -1,12 +1,10 @@
-"""A small CIFAR-10, as folders of images or in torchvision's own format, and no network."""
+"""A small CIFAR-10 as folders of images, images of noise, and no network."""
 
-import pickle
 from urllib.error import URLError
 
 import numpy as np
 import pytest
 from PIL import Image
-from torchvision.datasets import CIFAR10
 
 from probattn.experiments.data.images import known_sets
 
@@ -33,44 +31,16 @@ def picture(label, index):
 
 
 @pytest.fixture
-def write_folders():
-    """The function (folder) that writes the small CIFAR-10 as folders of images by class."""
-
-    def write(folder):
-        for part, count in (("train", TRAIN), ("test", TEST)):
-            for label, name in reversed(list(enumerate(CLASSES))):
-                (folder / part / name).mkdir(parents=True)
-                for index in range(count):
-                    image = Image.fromarray(picture(label, index + 100 * (part == "test")))
-                    image.save(folder / part / name / f"{index:04}.png")
-
-    return write
-
-
-@pytest.fixture
-def write_batches():
-    """The function (root) that writes the small CIFAR-10 in torchvision's format."""
-
-    def write(root):
-        folder = root / CIFAR10.base_folder
-        folder.mkdir(parents=True)
-        for file, count, base in (("data_batch_1", TRAIN, 0), ("test_batch", TEST, 100)):
-            pairs = [(label, base + index) for index in range(count) for label in range(10)]
-            data = np.stack([picture(*pair).transpose(2, 0, 1).ravel() for pair in pairs])
-            content = {"data": data, "labels": [label for label, _ in pairs]}
-            (folder / file).write_bytes(pickle.dumps(content, protocol=2))
-        (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list(CLASSES)}, protocol=2))
-
-    return write
-
-
-@pytest.fixture
-def small_cifar(monkeypatch):
-    """CIFAR-10 with few images and unchecked MD5 sums."""
+def cifar_root(tmp_path, monkeypatch):
+    """Folder of the data sets with the small CIFAR-10 as folders of images by class."""
     monkeypatch.setattr(known_sets, "CIFAR_SIZES", {"train": 10 * TRAIN, "test": 10 * TEST})
-    monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", None]])
-    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", None]])
-    monkeypatch.setattr(CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": None})
+    for part, count, first in (("train", TRAIN, 0), ("test", TEST, 100)):
+        for label, name in reversed(list(enumerate(CLASSES))):
+            folder = tmp_path / "cifar10-jpeg" / part / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(picture(label, first + index)).save(folder / f"{index:04}.png")
+    return tmp_path
 
 
 @pytest.fixture
@@ -79,16 +49,9 @@ def write():
 
     def write(folder, count=3, shape=(32, 32, 3), suffix=".png", seed=0):
         folder.mkdir(parents=True, exist_ok=True)
-        rngs = [np.random.default_rng(seed + number) for number in range(count)]
-        pixels = [rng.integers(0, 256, shape, dtype=np.uint8) for rng in rngs]
+        pixels = np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
         for number, image in enumerate(pixels):
             Image.fromarray(image).save(folder / f"{number:03}{suffix}")
-        return np.stack(pixels)
+        return pixels
 
     return write
-
-
-@pytest.fixture
-def pixels_of():
-    """Function of labelled images that returns pixels (n, H, W, C)."""
-    return lambda data: data.images.permute(0, 2, 3, 1).numpy()

@@ -40,13 +40,6 @@ def test_every_example_is_in_one_part_and_every_class_in_each(sizes, seed):
     assert all(list(part.input) == sorted(part.input) for part in parts.values())
 
 
-def test_a_part_of_its_own_stays_as_it_is():
-    own = examples(["a", "b", "b"])
-    parts = split(["a", "b"] * 20, test=own)
-    assert parts["test"] is own
-    assert len(parts["train"]) == 36
-
-
 def test_a_limit_reduces_training_and_validation_part_and_not_the_test_part():
     whole, some = split(["a", "b"] * 100), split(["a", "b"] * 100, limit=14)
     assert {name: len(part) for name, part in some.items()} == {"train": 14, "valid": 2, "test": 40}

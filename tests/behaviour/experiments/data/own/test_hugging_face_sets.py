@@ -48,13 +48,6 @@ def test_texts_have_the_names_of_their_classes(texts, tmp_path):
         assert [int(text.split()[1]) % 2 for text in part.texts] == part.labels.tolist()
 
 
-def test_a_missing_label_and_a_missing_column_are_named(texts):
-    with pytest.raises(DatasetError, match="test part, row 0: 'label' is nan"):
-        read_hub_texts(texts, text_column="text", **COMMON)
-    with pytest.raises(DatasetError, match="no column 'sentence', but 'text', 'label'"):
-        read_hub_texts(texts, text_column="sentence", **COMMON)
-
-
 def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
     for n in range(12):
         pixels = np.random.default_rng(n).integers(0, 256, (6, 6, 3), dtype=np.uint8)

@@ -1,7 +1,5 @@
 """Folders of images: parts, classes, and files that cannot be used."""
 
-import os
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,7 +7,6 @@ from PIL import Image
 from probattn.experiments.config.data import data_class
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.images import read
-from probattn.experiments.sharing.inputs import read_images
 
 
 def fill(folder, number, colour=(1, 2, 3), first=0):
@@ -63,22 +60,6 @@ def test_folders_that_may_be_parts_or_classes_are_shown_and_nothing_is_read(tmp_
         fill(tmp_path / folder, 4, (number, 0, 99))
     with pytest.raises(DatasetError, match=words):
         load(tmp_path)
-
-
-def test_names_that_are_not_utf8_are_read(tmp_path):
-    for number, name in enumerate((b"caf\xe9", b"th\xe9")):
-        fill(tmp_path / os.fsdecode(name), 5, (number, 9 * number, 99 - number))
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
-    (folder / "0.png").rename(folder / os.fsdecode(b"\xff.png"))
-    parts = load(tmp_path)
-    assert sum(len(part) for part in parts[1:]) == 10
-    assert all(name.encode("utf-8") for name in parts[0])
-    (folder / os.fsdecode(b"\xff.png")).write_bytes(b"no image")
-    with pytest.raises(DatasetError, match=r"cannot read .*\\xff\.png"):
-        load(tmp_path)
-    inputs = read_images([folder], shape=(3, 8, 8))
-    assert len(inputs.values) == 4
-    assert [name.rpartition("/")[2] for name in inputs.failures] == ["\\xff.png"]
 
 
 def test_transparent_icons_stand_on_the_background_of_the_setting(tmp_path):

@@ -1,7 +1,5 @@
 """Numbers as people write them, kinds of columns, and what the data's owner must decide."""
 
-import math
-
 import pandas as pd
 import pytest
 
@@ -42,14 +40,6 @@ def test_numbers_of_one_notation(cells, expected):
 )  # fmt: skip
 def test_what_has_no_single_notation(cells):
     assert readings(cells) == {}
-
-
-def test_missing_numbers_and_numbers_of_json():
-    notation, found = numbers(["", "NA", "1,5", "-", "nan"])
-    assert [math.isnan(value) for value in found] == [True, True, False, True, True]
-    assert notation.read([1.234, 2, "1.234"]).tolist() == [1.234, 2.0, 1234.0]
-    assert notation.read(["oops", [1], None]).tolist()[:2] == [math.inf, math.inf]
-    assert math.isnan(notation.read([None])[0])
 
 
 def kinds(columns, **options):

@@ -66,22 +66,20 @@ def labelled(parts):
     return [(part.texts, part.labels.tolist()) for part in parts]
 
 
-def test_quotes_odd_line_separators_and_na_are_no_structure_of_cola(tmp_path):
-    write_cola(tmp_path / "cola_public" / "raw")
-    (tmp_path / "cola_public.zip").write_bytes(b"damaged")
-    assert labelled(read("cola", tmp_path)) == COLA_PARTS
-
-
-def test_the_archive_of_cola_is_read_where_it_lies(tmp_path):
-    name = "cola_public_1.1.zip"
-    write_cola_archive(tmp_path / name)
-    assert labelled(read("cola", tmp_path)) == COLA_PARTS
-    assert [path.name for path in tmp_path.rglob("*")] == [name]
+def test_cola_is_read_from_its_folder_or_from_the_archive_where_it_lies(tmp_path):
+    """Quotes, odd line separators and NA are no structure."""
+    write_cola(tmp_path / "a" / "cola_public" / "raw")
+    (tmp_path / "a" / "cola_public.zip").write_bytes(b"damaged")
+    assert labelled(read("cola", tmp_path / "a")) == COLA_PARTS
+    (tmp_path / "b").mkdir()
+    write_cola_archive(tmp_path / "b" / "cola_public_1.1.zip")
+    assert labelled(read("cola", tmp_path / "b")) == COLA_PARTS
+    assert [path.name for path in (tmp_path / "b").rglob("*")] == ["cola_public_1.1.zip"]
 
 
 @pytest.mark.parametrize(
     "line",
-    [b"bc01\t1\tMary.", b"bc01\t1\t\tMary\tslept.", b"bc01\t2\t\tMary.", b"bc01\t1\t\t ", b"bc01\t1\t\t\xef."],
+    [b"bc01\t1\tMary.", b"bc01\t2\t\tMary.", b"bc01\t1\t\t ", b"bc01\t1\t\t\xef."],
 )
 def test_a_broken_file_of_cola_is_named(tmp_path, line):
     write_cola(tmp_path / "cola_public" / "raw", in_domain_dev=b"bc01\t0\t*\tMary sleeped.\n" + line + b"\n")
@@ -89,15 +87,12 @@ def test_a_broken_file_of_cola_is_named(tmp_path, line):
         read("cola", tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["more", "missing", "html"])
-def test_an_incomplete_cola_says_what_to_do(tmp_path, damage):
-    if damage == "html":
-        (tmp_path / "cola_public.zip").write_bytes(b"<html>not found</html>")
-    else:
-        write_cola(tmp_path / "cola_public" / "raw", in_domain_dev=COLA["in_domain_dev"] + "x\t1\t\tMore.\n")
-    if damage == "missing":
+@pytest.mark.parametrize("more", [True, False])
+def test_an_incomplete_cola_says_what_to_do(tmp_path, more):
+    write_cola(tmp_path / "cola_public" / "raw", in_domain_dev=COLA["in_domain_dev"] + "x\t1\t\tMore.\n")
+    if not more:
         (tmp_path / "cola_public" / "raw" / "in_domain_dev.tsv").unlink()
-    with pytest.raises(DatasetError, match="nyu-mll.*PROBATTN_DATA"):
+    with pytest.raises(DatasetError, match="PROBATTN_DATA"):
         read("cola", tmp_path)
 
 
@@ -109,30 +104,11 @@ def test_all_reviews_come_in_a_fixed_order(tmp_path, name):
     assert data.labels.tolist() == [0, 0, 0, 1, 1, 1] * 2
 
 
-@pytest.mark.parametrize("name", ["aclImdb", "aclImdb_v1.tar.gz"])
-@pytest.mark.parametrize("change", [{"test/pos/10_2.txt": " <br />"}, {"test/pos/9_9.txt": "more"}])
-def test_empty_and_surplus_reviews_are_named(tmp_path, name, change):
-    write_imdb(tmp_path, REVIEWS | change, name)
-    with pytest.raises(DatasetError, match="'test/pos': [24]"):
-        read("imdb", tmp_path)
-
-
-@pytest.mark.parametrize("damage", ["cut", "html", "link"])
-@pytest.mark.parametrize("name", ["aclImdb.tar.xz", "aclImdb_v1.tar.gz"])
-def test_a_damaged_archive_of_imdb_is_named(tmp_path, name, damage):
-    path = tmp_path / name
-    noise = torch.randint(97, 123, (20_000,), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    reviews = REVIEWS | {"train/neg/0_9.txt": noise.numpy().tobytes()}
-    if damage == "link":
-        link = reviews.popitem()[0]
-    write_imdb(tmp_path, reviews, name)
-    content = path.read_bytes()
-    if damage == "link":
-        with tarfile.open(path, f"w:{name.rsplit('.', 1)[1]}") as archive:
-            member = tarfile.TarInfo(f"aclImdb/{link}")
-            member.type, member.linkname = tarfile.SYMTYPE, "/etc/hostname"
-            archive.addfile(member)
-    else:
-        path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"<html>not found</html>")
-    with pytest.raises(DatasetError, match="stanford"):
+@pytest.mark.parametrize("change", [{"test/pos/10_2.txt": " <br />"}, {"test/pos/9_9.txt": "more"}, None])
+def test_an_archive_of_imdb_that_is_damaged_or_not_whole_is_named(tmp_path, change):
+    write_imdb(tmp_path, REVIEWS | (change or {}), "aclImdb_v1.tar.gz")
+    if change is None:
+        path = tmp_path / "aclImdb_v1.tar.gz"
+        path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(DatasetError, match="stanford" if change is None else "'test/pos': [24]"):
         read("imdb", tmp_path)

@@ -57,17 +57,6 @@ def test_resuming_with_other_data_is_refused_and_leaves_the_words_of_the_run(com
     assert (trained / "preprocessing.json").read_bytes() == before
 
 
-def test_predictions_by_length_are_those_in_the_order_of_the_data(command, trained):
-    run = open_run(trained)
-    loader = run.batches(run.dataset.test, by_length=True)
-    torch.manual_seed(0)
-    expected = predict(run.model, run.guide, run.batches(run.dataset.test), num_samples=10)
-    torch.manual_seed(0)
-    found = predict(run.model, run.guide, loader, num_samples=10)
-    assert not torch.equal(loader.order, torch.arange(30))
-    torch.testing.assert_close(found.probs, expected.probs[loader.order], rtol=1e-4, atol=1e-5)
-
-
 def test_a_program_of_texts_comes_with_its_tokenizer(command, trained, tmp_path):
     path = tmp_path / "a.pt2"
     code, out, err = command("export", trained, "--out", path, "--num-samples", 2)

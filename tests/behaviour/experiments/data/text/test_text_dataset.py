@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import corpora, text_dataset
-from probattn.experiments.data.text.labelled_texts import Texts, decode, well_formed
-from probattn.experiments.data.text.text_dataset import from_parts, load
+from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import load
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 OPTIONS = {"max_length": 12, "min_count": 1, "max_words": None, "spelling": 0}
@@ -76,35 +75,6 @@ def test_a_run_reads_texts_with_its_own_tokens(corpus, tmp_path, network, monkey
     assert all(map(torch.equal, run.tokens.encode_batch(dataset.test.texts), expected))
     sent = pickle.loads(pickle.dumps(run))
     assert all(map(torch.equal, sent.tokens.encode_batch(dataset.test.texts), expected))
-
-
-@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", DatasetError)])
-def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, error):
-    if content is not None:
-        (tmp_path / "preprocessing.json").write_text(content)
-    with pytest.raises(error, match=r"preprocessing\.json"):
-        load("cola", PLAIN, root=corpus).for_run(tmp_path)
-
-
-@pytest.mark.parametrize("network", [PLAIN, SPELLED])
-def test_the_embedding_reads_what_the_tokens_are(network):
-    texts = Texts(("one word", "and another one"), torch.arange(2))
-    tokens = from_parts("own", ("a", "b"), texts, texts, texts, network=network).tokens
-    first, second = tokens.encode_batch(texts.texts)
-    embedding = tokens.embedding(4)
-    assert embedding(first[None]).shape == (1, 2, 4)
-    torch.testing.assert_close(embedding(second[None])[0, 2], embedding(first[None])[0, 0])
-
-
-def test_half_of_a_surrogate_pair_becomes_a_replacement_and_others_stay():
-    texts = ("half \ud83d", "both \ud83d\ude00", "plain", "ends \ude00")
-    assert well_formed(texts) == ["half \ufffd", "both \U0001f600", "plain", "ends \ufffd"]
-    whole = Texts(texts, torch.tensor([0, 1, 0, 1]))
-    dataset = from_parts("own", ("a", "b"), whole, whole, whole, network=SPELLED)
-    (x, _, mask), *_ = dataset.batches(whole, batch_size=4)
-    assert mask.sum(1).tolist() == [2, 2, 1, 2]
-    assert (x[:, :, 0][mask] > 1).all()
-    assert decode(b"half \xed\xa0\xbd", where="a") == "half \ud83d"
 
 
 def test_the_digest_changes_with_every_text_label_and_place():

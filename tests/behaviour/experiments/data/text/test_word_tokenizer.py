@@ -1,7 +1,6 @@
 import json
 
 import pytest
-import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,12 +44,9 @@ def written(tokenizer, row):
     [
         ("The CAT sat.", ["the", "cat", "sat", "."]),
         ("Don't! It’s a well-known dogs' trick", ["don't", "!", "it's", "a", "well-known", "dogs", "'", "trick"]),
-        ('\'tis - so--called - "x_y"', ["'", "tis", "-", "so", "-", "-", "called", "-", '"', "x", "_", "y", '"']),
-        ("naïve Straße 3.5%", ["naïve", "straße", "3", ".", "5", "%"]),
         ("?", ["?"]),
         ("你好 🙂", ["你好", "🙂"]),
         ("İzmir [PAD] [unk]", ["izmir", "[", "pad", "]", "[", "unk", "]"]),
-        ("½ x² e\u0301\x1cz", ["½", "x²", "e", "\u0301", "z"]),
     ],
 )
 def test_words_and_marks(text, expected):
@@ -103,29 +99,12 @@ def test_every_text_has_a_token_and_ids_fit_the_tables(data, unseen, max_length,
 
 
 @property_test
-@given(texts, texts)
-def test_unknown_are_those_of_no_training_text(data, others):
-    tokenizer = WordTokenizer.fit(data, max_length=10**6, min_count=1)
-    everything = WordTokenizer.fit(data + others, max_length=10**6, min_count=1)
-    known = {word for text in data for word in words_of(everything, text)}
-    for text in others:
-        assert words_of(tokenizer, text) == [word if word in known else "?" for word in words_of(everything, text)]
-
-
-@property_test
 @given(texts, st.integers(1, 5), spellings)
 def test_a_saved_one_is_the_same(data, max_length, spelling):
     tokenizer = WordTokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
     loaded = WordTokenizer.from_json(json.loads(json.dumps(tokenizer.to_json())))
     assert same(loaded, tokenizer)
     assert all(torch.equal(loaded.encode(text), tokenizer.encode(text)) for text in data)
-
-
-def test_words_are_saved_as_a_hugging_face_tokenizer():
-    saved = WordTokenizer.fit(["a a b"], max_length=4, min_count=1).to_json()
-    words = tokenizers.Tokenizer.from_str(json.dumps(saved["words"]))
-    assert words.encode("B a c, a b").ids == [3, 2, 1, 1]
-    assert words.encode("B a").tokens == ["b", "a"]
 
 
 SCRIPTS = {
