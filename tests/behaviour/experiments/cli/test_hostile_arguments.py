@@ -78,26 +78,18 @@ def changes(key, *values):
 
 ROWS = {
     r"\x1b[31mred": [["train", ESC], ["reproduce", ESC], ["demo", "--layers", ESC], ["train", f"--{ESC}"]],
-    "unknown preset": each(["train"], "", "..", "x" * 5000),
     "red": [[*EVALUATE, "--method", f"laplace+{ESC}"], [*EVALUATE, "--ood", ESC], ["train", KEP, "--layer", ESC]],
     "--config": [["train"], ["train", "--config", "{tmp}/nowhere.yaml"]],
     "--seeds": [["study", "--seeds"], *each(["study", "--seeds"], "", "nan", "0", "1.5", BIG)],
-    "--epochs": each(["demo", "--epochs"], "-1", BIG, "1e3"),
-    "--num-samples": each([*EVALUATE, "--num-samples"], "0", BIG, "nan"),
     "--seed": each([*EVALUATE, "--seed"], "-1", str(2**63), "x"),
-    "severit": each([*EVALUATE, "--shift", "--severities"], "", "1,2", "0", "6", BIG),
     "--set takes key=value": each([*TRAIN, "--set"], "", ESC, "train.epochs"),
     "unknown": each([*TRAIN, "--set"], "=", "=1", f"{ESC}=1", "train.epochs.x=1"),
     "epochs": changes("train.epochs", "", "nan", "none", "1.5", ESC, "0", BIG),
     "lr": changes("train.lr", "nan", "inf", "1e400"),
     "devices": changes("train.devices", "", "0", "cuda", "1,", "7,8", "[0]", BIG, ESC),
-    "dropout": changes("network.dropout", "nan", "-0.1", "1"),
     "dim": [*changes("network.dim", "0", "nan", BIG, "none"), *changes("network.mlp_dim", BIG)],
-    "heads": changes("network.heads", "3", "10000000", BIG),
-    "patch_size": changes("network.patch_size", "0", "3", "10000000"),
     "data.": [*changes("data.batch_size", "0", BIG), *changes("data.limit", "0", BIG)],
     "rank": changes("layer.rank", "0", "100", "10000000", BIG),
-    "last": changes("layer.last", "9", "10000000"),
     "data": changes("data.name", "", "mnist", ESC, BYTE),
     "--out": [
         *each(["train", KEP, "--out"], "{tmp}/file", "{tmp}/fifo", "/dev/null"),
@@ -110,7 +102,6 @@ ROWS = {
         *each(["compare"], "{tmp}/fifo", "{tmp}/new"),
         ["export", "{tmp}/fifo", "--out", "{tmp}/x.pt2"],
     ],
-    "a.png": each([*EVALUATE, "--ood"], "{tmp}/pipes"),
     "folder of images": each([*EVALUATE, "--ood"], "./nowhere", "{tmp}/fifo", f"./{ESC}"),
 }
 

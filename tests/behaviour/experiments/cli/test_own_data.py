@@ -66,7 +66,7 @@ def small(arguments):
 
 
 @pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
-@pytest.mark.parametrize("run", ["reviews", "reviews-sgpa", "diabetes", "iris", "balanced", "compared"])
+@pytest.mark.parametrize("run", ["reviews", "diabetes", "iris", "balanced", "compared"])
 def test_the_commands_of_the_page(command, home, run):
     printed = ""
     for arguments in COMMANDS:
@@ -102,23 +102,6 @@ def test_data_that_have_moved_are_named_and_changed_ones_refused(command, home):
     code, _, err = command("evaluate", "run", "--data", home / "changed.csv")
     assert code == 1
     assert "trained with" in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["vit/folder"], ["--data PATH"]),
-        (["digits/softmax", "--data", "nowhere"], ["nowhere", "--data"]),
-        (["text/csv", "--data", "reviews.csv"], ["'text'", "'review', 'sentiment'", "data.text_column=NAME"]),
-        (["vit/folder", "--layer", "kep-svg"], ["kep-svgp"]),
-        (["--resume", "--out", "nowhere"], ["nowhere"]),
-    ],
-    ids=lambda value: " ".join(value),
-)
-def test_what_is_wrong_with_the_arguments_is_said(command, home, arguments, words, is_one_message):
-    code, out, err = command("train", *arguments)
-    assert (code, out) == (1, "")
-    assert is_one_message(err, *words)
 
 
 def test_a_file_of_settings_is_printed_and_read(command, home):

@@ -101,14 +101,6 @@ def test_a_wrong_change_is_named(settings, assignment, word):
     assert word in str(caught.value)
 
 
-def test_a_warm_start_can_be_added_changed_and_taken_away():
-    added = KEP.with_changes(["warm_start.epochs=3", "warm_start.symmetric=true"])
-    assert (added.warm_start.epochs, added.warm_start.symmetric, added.warm_start.kernel) == (3, True, "rbf")
-    none = added.with_changes(["warm_start=none"])
-    assert none.warm_start is None
-    assert none == KEP
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_settings_survive_json_and_their_own_changes(name):
     settings = PRESETS[name]
@@ -164,15 +156,6 @@ def test_an_own_layer_has_its_constructors_options_and_meanings(own_module):
     assert Settings.from_dict(json.loads(json.dumps(asdict(settings)))) == settings
     with pytest.raises(SettingsError, match=r"layer\.factor"):
         settings.with_changes(["layer.facto=3"])
-
-
-def test_own_data_are_a_function_whose_options_are_settings(own_module):
-    from probattn.experiments.runs.sources import load_data
-
-    settings = KEP.with_changes([f"data.name={own_module}:blobs", "data.number=10"])
-    dataset = load_data(settings, None)
-    assert (len(dataset.train), dataset.classes) == (10, ("dark", "light"))
-    assert describe(settings)["data.number"][0] == "images of each part."
 
 
 def test_every_setting_of_a_preset_has_a_meaning():

@@ -1,6 +1,5 @@
 """Evaluation of a small run by every method on corrupted and OOD images, against the same steps by hand."""
 
-import json
 import shutil
 
 import pandas as pd
@@ -12,7 +11,6 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate, methods
-from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.evaluation.metric_display import DETECTORS
 from probattn.experiments.runs.load import open_run
@@ -103,30 +101,9 @@ def test_scores_csv_is_the_wide_form_and_the_report_gets_the_posterior_predictiv
     frame, stored = pd.read_csv(folder / "scores.csv"), predictions(folder)
     assert list(frame.columns[:6]) == ["run", "seed", "method", "set", "n", "accuracy"]
     assert set(frame["method"]) == {"posterior", *BY}
-    assert frame.groupby("set")["n"].first()["test"] == len(stored["test"])
     pd.testing.assert_frame_equal(frame, done.scores, check_dtype=False)
     assert torch.equal(done.result.test.probs, stored["test"].probs)
-    assert scores(frame, "posterior", "shift/contrast/5")["nll"] == done.result.shift["contrast/5"]["nll"]
-    shifted = frame[frame["set"].str.startswith("shift/") & (frame["method"] == "posterior")]
-    assert sum(row["nll"] for row in done.result.shift.values()) == pytest.approx(shifted["nll"].sum())
     assert torch.equal(done.result.ood["letters"].probs, stored["ood/letters"].probs)
-
-
-def test_each_class_has_count_accuracy_and_coverage(evaluated):
-    folder, done = evaluated
-    weights = json.loads((folder / "evaluation.json").read_text())["stamp"]["best.pt"]
-    calibration, test = Calibration.load(folder, weights=weights), predictions(folder)["test"]
-    assert (calibration.num_samples, calibration.seed, calibration.level) == (4, 3, 0.9)
-    probs = calibration.apply(test).probs
-    for name, row in done.result.by_class.items():
-        chosen = test.labels == int(name)
-        assert row["n"] == chosen.sum()
-        assert row["accuracy"] == pytest.approx((test.predicted[chosen] == int(name)).double().mean().item())
-        inside = 1 - probs[chosen, int(name)].double() <= calibration.quantile
-        assert row["coverage"] == pytest.approx(inside.double().mean().item())
-    frame = done.scores[done.scores["set"].str.startswith("class/")]
-    assert frame["n"].sum() == len(test)
-    assert list(frame["coverage_by_class"]) == [row["coverage_by_class"] for row in done.result.by_class.values()]
 
 
 def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
@@ -137,10 +114,9 @@ def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
     assert {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")} == before
 
 
-@pytest.mark.parametrize("change", [{"num_samples": 3, "seed": 3}, {"num_samples": 4, "seed": 4}])
-def test_other_draws_are_predicted_anew(copy, change):
+def test_other_draws_are_predicted_anew(copy):
     before = predictions(copy)
-    evaluate.evaluate(copy, **change)
+    evaluate.evaluate(copy, num_samples=4, seed=4)
     assert not torch.equal(before["test"].probs, predictions(copy)["test"].probs)
     assert "ood/letters" not in predictions(copy)  # not asked for
 

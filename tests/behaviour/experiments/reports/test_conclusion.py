@@ -45,15 +45,3 @@ def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
 )
 def test_confidence_is_judged_by_its_calibration(result, confidence, words):
     assert words in conclusion(imbalanced(result, confidence=confidence))[2]
-
-
-def test_abstention_is_the_error_rate_of_the_most_confident(result):
-    labels = torch.tensor([0] * 8 + [1] * 2)
-    confidence = torch.linspace(0.99, 0.6, 10)
-    probs = torch.stack([confidence, 1 - confidence], 1)
-    changes = {"test": Prediction(probs=probs, labels=labels), "metrics": metrics.evaluate(probs, labels)}
-    run = replace(result(n=10, classes=2), **changes)
-    assert "lowers the error rate, from 20.0 % to 0.0 %; the most confident half has 0.0 %" in conclusion(run)[3]
-    right = replace(run, test=Prediction(probs=probs, labels=torch.zeros(10, dtype=torch.long)))
-    assert "no errors" in conclusion(right)[3]
-    assert "No test example was answered wrongly. The test data have no example of class 1." in conclusion(right)[1]

@@ -73,16 +73,6 @@ def test_spectrum_is_the_mean_of_the_heads_cumulative_shares_without_heads_of_ze
     assert model_diagnostics.spectrum({"run": {"b": spectrum([[0.0, 0.0]])}}) is None
 
 
-def test_boxes_are_the_quartiles_over_severities_of_each_corruption():
-    fog = {f"fog/{severity}": {"accuracy": severity / 10} for severity in range(1, 6)}
-    runs = {"one": fog, "other": {"snow/1": {"accuracy": 0.9}}}
-    (ax,) = prediction_figures.boxes(runs).axes
-    heights = [patch.get_path().vertices[:, 1] for patch in ax.patches]
-    np.testing.assert_allclose([(values.min(), values.max()) for values in heights], [(20, 40), (90, 90)])
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["fog", "snow"]
-    assert prediction_figures.boxes({"one": {}}) is None
-
-
 def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
     loc, labels = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[1.5], [2.0], [3.0]])
     law = Normal(loc.expand(2, 3, 1), torch.ones(2, 3, 1)).to_event(1)
@@ -128,8 +118,3 @@ def test_difference_and_interval_of_each_row_stand_in_the_metrics_unit(key):
         np.testing.assert_allclose(points[place].get_xdata(), [metric.scale * np.mean(values)], rtol=1e-6)
         np.testing.assert_allclose(bars[place].get_xdata(), ends, rtol=1e-6)
     assert set(points) == {0, 1, 2}  # no seed of the last row is shared
-
-
-def test_without_an_interval_there_is_no_figure():
-    assert differences(comparison({row: SCORES[row] for row in ("base", "other seed")})) is None
-    assert differences(compare({"base": SCORES["base"]})) is None

@@ -1,10 +1,8 @@
 """Untrusted files: none of them runs code, leaves its folder, or unpacks without bounds."""
 
 import ast
-import builtins
 import functools
 import hashlib
-import json
 import os
 import pickle
 import struct
@@ -70,7 +68,7 @@ def test_no_code_of_ours_reads_what_can_hold_code():
     assert sum(len([*calls(tree, "torch.load")]) for tree in trees().values()) >= 2
 
 
-@pytest.mark.parametrize("bad", ["data_batch_1", "test_batch", "batches.meta"])
+@pytest.mark.parametrize("bad", ["data_batch_1", "batches.meta"])
 def test_cifars_own_files_are_not_unpickled_with_a_wrong_sum(tmp_path, monkeypatch, evil, bad):
     """A file is not unpickled if its MD5 sum is wrong, even if those of all others are right."""
 
@@ -124,20 +122,3 @@ def test_images_are_neither_interpreted_nor_unpacked_without_bounds(tmp_path, mo
     (tmp_path / "image.png").write_bytes(content)
     with pytest.raises(DatasetError, match=r"cannot read .*image\.png"):
         read_pixels(tmp_path / "image.png", (3, 32, 32))
-
-
-def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, monkeypatch):
-    encoders = pytest.importorskip("probattn.experiments.data.text.encoders")
-    pytest.importorskip("transformers")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(builtins, "input", lambda *question: pytest.fail("asked whether to run it"))
-    folder, marker = tmp_path / "encoder", tmp_path / "was-run"
-    folder.mkdir()
-    (folder / "evil.py").write_text(f"import os\nos.mkdir({str(marker)!r})\n")
-    names = ("AutoConfig", "AutoModel", "AutoTokenizer")
-    content = {"model_type": "evil", "auto_map": {name: f"evil.{name}" for name in names}}
-    for name in ("config.json", "tokenizer_config.json"):
-        (folder / name).write_text(json.dumps(content))
-    with pytest.raises((OSError, ValueError)):
-        encoders.PretrainedEncoder.load(str(folder), max_length=8)
-    assert not marker.exists()

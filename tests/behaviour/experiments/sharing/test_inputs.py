@@ -14,15 +14,6 @@ def columns(*names):
     return functools.partial(checked_row, encoding=encoding)
 
 
-def test_cells_are_separated_by_the_character_of_training(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("a;b\n1;x, y\n2;z\n")
-    assert [row["a"] for row in read_rows([path], columns("a"), delimiter=";").values.values()] == ["1", "2"]
-    inputs = read_rows([path], functools.partial(checked_text, column="b"), delimiter=";")
-    assert inputs.values == {f"{path}:2": "x, y", f"{path}:3": "z"}
-    assert read_rows([path], functools.partial(checked_text, column="b")).failures
-
-
 def test_rows_without_the_columns_of_the_model_and_missing_files_are_failures(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("b,c\n1,2\n3,4\n")

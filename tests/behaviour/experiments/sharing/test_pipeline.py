@@ -67,34 +67,3 @@ def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path
     assert torch.equal(here.predict(texts).probs, there.predict(texts).probs)
     with pytest.raises(TypeError, match="takes a sequence"):
         there.predict("a text")
-
-
-def test_the_model_card_has_the_metrics_and_leaves_the_licence_open(digits_run, text_run, tmp_path):
-    folder = shutil.copytree(digits_run, tmp_path / "run")
-    (folder / "scores.csv").write_text(
-        "run,seed,method,set,n,nll\nr,0,posterior,test,9,0.25\nr,0,posterior,valid,9,1\n"
-    )
-    Pipeline.from_pretrained(folder).save_pretrained(tmp_path / "evaluated")
-    card = (tmp_path / "evaluated" / "README.md").read_text()
-    for words in (
-        "library_name: probattn",
-        "pipeline_tag: image-classification",
-        "# license: choose one",
-        "--set network.dim=16",
-        "with 10 posterior samples of seed 0",
-        "| NLL | 0.2500 |",
-        "true class with probability 0.9 or more",
-    ):
-        assert words in card
-    Pipeline.from_pretrained(text_run).save_pretrained(tmp_path / "trained")
-    assert "Not evaluated." in (tmp_path / "trained" / "README.md").read_text()
-    for path in (tmp_path / "evaluated").iterdir():
-        assert str(digits_run.parent).encode() not in path.read_bytes()
-
-
-def test_inputs_of_another_kind_or_size_are_refused(digits_run):
-    pipeline = Pipeline.from_pretrained(digits_run)
-    with pytest.raises(ValueError, match=r"1, 8, 8.*3, 8, 8"):
-        pipeline.predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(TypeError, match="str"):
-        pipeline.predict(["a text"])

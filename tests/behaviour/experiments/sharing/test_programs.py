@@ -71,16 +71,6 @@ def test_draws_are_those_of_a_seed_and_outputs_are_calibrated(export, digits_run
         assert torch.equal(outputs["accepted"], pipeline.calibration.accepts(outputs["probs"]))
 
 
-def test_a_program_of_texts_has_their_tokenizer(export, text_run, tmp_path):
-    assert export(text_run, "--out", tmp_path / "a.pt2", "--num-samples", 0)[0] == 0
-    program, about, files = opened(tmp_path / "a.pt2", "preprocessing.json")
-    assert "tokens" in json.loads(files["preprocessing.json"])
-    assert "bool (batch, tokens)" in about["takes"]
-    run = Pipeline.from_pretrained(text_run).run
-    x, _, mask = next(iter(run.batches(run.dataset.test)))
-    assert program(x.repeat(3, *[1] * (x.dim() - 1)), mask.repeat(3, 1))["probs"].shape == (3, 2)
-
-
 def test_a_folder_to_share_is_written_without_a_suffix_and_uploaded_with_the_users_card(
     export, digits_run, tmp_path, monkeypatch
 ):

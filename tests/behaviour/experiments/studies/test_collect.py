@@ -63,14 +63,6 @@ def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
         collect.read_runs([plain, evaluated(tmp_path / "f", "digits/softmax")])
 
 
-def test_a_warm_start_belongs_to_the_layer(tmp_path):
-    names = ("digits/softmax", "digits/cgp", "digits/sgpa-tempered")
-    folders = [evaluated(tmp_path / name, name, settings=presets.preset(name).with_total_epochs(40)) for name in names]
-    assert twins(*folders) == dict.fromkeys(names[1:], "digits/softmax")
-    longer = evaluated(tmp_path / "longer", "digits/softmax", "train.epochs=41")
-    assert twins(longer, *folders[1:]) == {}
-
-
 @pytest.mark.parametrize(
     ("change", "paired"),
     [
@@ -97,10 +89,3 @@ def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
     expected = metrics.evaluate(mix(members))
     assert {key: row[key] for key in expected} == pytest.approx(expected)
     assert set(rows(folders[0])["method"]) == {"posterior"}
-
-
-def test_runs_on_different_data_are_not_compared(tmp_path):
-    one = evaluated(tmp_path / "one", "digits/softmax", data={"test": "a"})
-    two = evaluated(tmp_path / "two", "digits/kep-svgp", data={"test": "b"})
-    with pytest.raises(SettingsError, match="evaluated on other test"):
-        rows(one, two)

@@ -1,8 +1,6 @@
 """Image files: orientation, transparency in every encoding, sizes, and files that cannot be read."""
 
 import os
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -29,16 +27,6 @@ def test_photographs_are_upright_whatever_their_exif_orientation(tmp_path, orien
     assert np.abs(result - upright).mean() < 12  # what JPEG loses
 
 
-def png(depth, colour, row, *chunks, width=8):
-    """A PNG file of equal rows, which Pillow cannot write with every depth and transparent colour."""
-    header = (b"IHDR", struct.pack(">IIBBBBB", width, 8, depth, colour, 0, 0, 0))
-    parts = [header, *chunks, (b"IDAT", zlib.compress(8 * (b"\0" + row))), (b"IEND", b"")]
-    body = b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
-    )
-    return b"\x89PNG\r\n\x1a\n" + body
-
-
 def saved(mode, tmp_path, suffix=".png"):
     """A file whose left half is black and opaque, and whose right half is transparent."""
     alpha = np.zeros((8, 8), np.uint8)
@@ -57,11 +45,6 @@ ENCODINGS = {
     "WebP": lambda folder: saved("RGBA", folder, ".webp"),
     "GIF": lambda folder: saved("RGBA", folder, ".gif"),
     "palette and alpha": lambda folder: saved("PA", folder, ".tif"),
-    "palette": lambda _: png(8, 3, bytes(4) + bytes([1] * 4), (b"PLTE", bytes(6)), (b"tRNS", bytes([255, 0]))),
-    "1 bit": lambda _: png(1, 0, bytes([0b00001111]), (b"tRNS", b"\0\1")),
-    "grey": lambda _: png(8, 0, bytes(4) + bytes([100] * 4), (b"tRNS", b"\0\x64")),
-    "RGB": lambda _: png(8, 2, bytes(12) + bytes([1, 2, 3] * 4), (b"tRNS", b"\0\1\0\2\0\3")),
-    "RGB of 16 bits": lambda _: png(16, 2, bytes(24) + bytes([1, 9, 2, 9, 3, 9] * 4), (b"tRNS", b"\1\x09\2\x09\3\x09")),
 }
 
 
@@ -76,12 +59,6 @@ def test_transparent_images_stand_on_the_background(tmp_path, encoding, channels
     assert (result[:, :, 4:] == np.array(background)[:, None, None]).all()
     with pytest.raises(DatasetError, match=r"image\.png: it is transparent and cannot be seen on black: .*background"):
         read_pixels(path, SHAPE, background="black")
-
-
-def test_half_transparent_pixels_are_mixed_and_white_is_the_default(tmp_path):
-    Image.new("RGBA", (8, 8), (200, 100, 0, 128)).save(tmp_path / "glass.png")
-    result = read_pixels(tmp_path / "glass.png", SHAPE)[:, 0, 0].astype(int)
-    assert np.abs(result - (np.array([200, 100, 0]) * 128 + 255 * 127) / 255).max() <= 1
 
 
 def test_the_shorter_side_is_scaled_and_the_middle_kept():

@@ -93,15 +93,3 @@ def test_generated_sets_need_no_data_and_are_fixed(tmp_path, name):
     assert torch.equal(first, again)
     assert len(first) == 360
     assert len(first.unique(dim=0)) > 350
-
-
-def test_letters_look_like_digits_as_far_as_numbers_tell():
-    digits = known_sets.load("digits").test.images.float()
-    letters = load("letters", **GREY).images.float()
-    # Counts of 0 to 16 dots, as in scikit-learn's digits.
-    assert torch.equal(letters.unique(), torch.tensor([round(dots * 255 / 16) for dots in range(17)]).float())
-    assert letters.mean() == pytest.approx(digits.mean().item(), rel=0.15)
-    for images in (digits, letters):  # ink keeps to the middle columns, and is in every row
-        columns, rows = images.mean((0, 1, 2)), images.mean((0, 1, 3))
-        assert columns[[0, 7]].max() < 10
-        assert min(columns[2:6].min() / 80, rows.min() / 50) > 1

@@ -85,10 +85,3 @@ def test_twins_start_from_the_same_encoder(corpus, encoder):
     assert all(".layer.1.attention." in each for each in other)
     differing = {each for each in kep.keys() & softmax.keys() if not torch.equal(kep[each], softmax[each])}
     assert differing <= {"network.head.weight", "network.head.bias"}
-
-
-def test_a_preset_without_encoder_says_what_to_give(command, corpus, tmp_path):
-    code, _, err = command("train", KEP, "--out", tmp_path / "run")
-    assert code == 1
-    assert "network.encoder=FOLDER" in err
-    assert not (tmp_path / "run").exists()

@@ -42,12 +42,6 @@ def test_imdb_is_cut_as_the_paper_cuts_it(monkeypatch, tmp_path):
     assert dataset.domains == {}
 
 
-def test_a_limit_keeps_a_part_of_all_but_the_test_parts(corpus):
-    dataset = load("cola", PLAIN, root=corpus, limit=27)
-    assert [len(part) for part in (*parts(dataset).values(), *dataset.domains.values())] == [27, 3, 30, 20]
-    assert set(dataset.train.texts) <= set(load("cola", PLAIN, root=corpus).train.texts)
-
-
 def test_tokens_are_fitted_to_the_training_part_and_batches_have_them(corpus):
     dataset = load("cola", PLAIN, root=corpus)
     tokenizer = WordTokenizer.fit(dataset.train.texts, max_length=12, min_count=1)
@@ -75,11 +69,3 @@ def test_a_run_reads_texts_with_its_own_tokens(corpus, tmp_path, network, monkey
     assert all(map(torch.equal, run.tokens.encode_batch(dataset.test.texts), expected))
     sent = pickle.loads(pickle.dumps(run))
     assert all(map(torch.equal, sent.tokens.encode_batch(dataset.test.texts), expected))
-
-
-def test_the_digest_changes_with_every_text_label_and_place():
-    data = Texts(("a", "b", "c"), torch.arange(3))
-    others = [(("ab", "c"), [0, 1]), (("a", "c", "b"), [0, 1, 2]), (("a", "b", "c"), [0, 1, 1])]
-    digests = {Texts(texts, torch.tensor(labels)).digest for texts, labels in others}
-    assert len({data.digest, data.select(torch.arange(2)).digest, *digests}) == 5
-    assert data.select(torch.tensor([2, 0])).texts == ("c", "a")

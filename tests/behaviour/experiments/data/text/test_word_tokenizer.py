@@ -61,15 +61,6 @@ def test_ids_are_ranks_of_frequency_and_ties_are_alphabetical():
     assert tokenizer.characters == {}
 
 
-def test_min_count_and_max_words():
-    assert vocabulary(WordTokenizer.fit([*TEXTS, "the cat"], max_length=99, min_count=3)) == ["the", "cat"]
-    assert vocabulary(WordTokenizer.fit(TEXTS, max_length=99, max_words=4)) == ["the", "cat", ".", "dog"]
-    assert len(vocabulary(WordTokenizer.fit(TEXTS, max_length=99, min_count=1))) == 11
-    few = WordTokenizer.fit(TEXTS, max_length=99, max_words=0, spelling=4)
-    assert vocabulary(few) == []
-    assert few.encode("q").tolist() == [[1, 2, 1, 3, 0]]
-
-
 def test_spelling_as_written_with_marks_as_far_as_there_is_room():
     tokenizer = WordTokenizer.fit(["The cat", "the CAt", "then"], max_length=9, min_count=1, spelling=5)
     ids = tokenizer.encode("The cat thens q")
@@ -105,21 +96,3 @@ def test_a_saved_one_is_the_same(data, max_length, spelling):
     loaded = WordTokenizer.from_json(json.loads(json.dumps(tokenizer.to_json())))
     assert same(loaded, tokenizer)
     assert all(torch.equal(loaded.encode(text), tokenizer.encode(text)) for text in data)
-
-
-SCRIPTS = {
-    "Chinese": ("这部电影非常精彩", "演员的表演很糟糕", "我喜欢这个故事", "这个故事很无聊"),
-    "DNA": ("GATTACAGATTACCA", "CCGTAAGGCTTACGA", "TTAGGCATCGATCGA", "ACGTTGCAACGGTTA"),
-}
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_texts_without_spaces_are_read_by_character(script, caplog):
-    texts = SCRIPTS[script]
-    tokenizer = WordTokenizer.fit(texts, max_length=64)
-    assert "rare" in caplog.text
-    for text in texts:
-        letters = [letter for letter in text.lower() if not letter.isspace()]
-        assert len(tokenizer.encode(text)) == len(letters)
-    known = {letter for letter in "".join(texts).lower() if "".join(texts).lower().count(letter) > 1}
-    assert set(vocabulary(tokenizer)) == known
