@@ -49,20 +49,6 @@ def test_abstention_is_counted_with_its_exact_interval():
     assert nothing.evaluate(test)["abstention"]["accepted"] == 0
 
 
-def test_intervals_of_numbers_are_widened_to_their_level():
-    import pyro.distributions as dist
-
-    torch.manual_seed(0)
-
-    def numbers(n):
-        laws = (dist.Normal(torch.zeros(1, n, 1), 0.5 * torch.ones(1, n, 1)).to_event(1),)
-        return Prediction(mean=torch.zeros(n, 1), variance=torch.ones(n, 1), labels=torch.randn(n, 1), components=laws)
-
-    values = Calibration.fit(numbers(2000), **COMMON, level=0.8).evaluate(numbers(2000))
-    assert values["conformal intervals"]["coverage"] == pytest.approx(0.8, abs=0.03)
-    assert values["conformal intervals"]["width"] == pytest.approx(2 * 1.2816, abs=0.15)
-
-
 @pytest.mark.parametrize("quantile", [0.5, math.inf])
 def test_a_calibration_is_read_back_for_its_own_weights_only(tmp_path, quantile):
     calibration = Calibration(**COMMON, quantile=quantile, class_quantiles=(0.1, math.inf), confidence=0.5)

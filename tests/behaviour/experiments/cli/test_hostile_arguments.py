@@ -3,17 +3,14 @@
 import contextlib
 import io
 import os
-import random
 import sys
 from multiprocessing.process import BaseProcess
 from unittest.mock import patch
 
 import pytest
-import typer
 from torch import nn
 
 from probattn.experiments.cli import main
-from probattn.experiments.config.presets import PRESETS
 
 KEP = "digits/kep-svgp"
 MAX_LINES = 4
@@ -21,10 +18,6 @@ MAX_LINES = 4
 BIG, ESC, BYTE = "9" * 30, "\x1b[31mred", "\udcff"
 TRAIN = ["train", KEP, "--out", "{tmp}/new"]
 EVALUATE = ["evaluate", "{run}"]
-TEXTS = (
-    *("", " ", "-", "--", ",", ",,", "=", "*", "nan", "-inf", "none", "true", "[]", "{}", "-1", "0", "1.5", "1e400"),
-    *("0x10", "²", "١", str(2**63), BIG, "1" * 5000, "x" * 5000, "é", ESC, "\x07", "a\nb", "\r", "\u202edcba", BYTE),
-)
 
 
 class AcceptedError(BaseException):
@@ -133,31 +126,3 @@ def test_a_hostile_argument_is_answered_by_a_short_message(place, evaluated, mon
 def test_good_arguments_are_accepted(place, evaluated):
     assert run(["train", KEP, "--out", f"{place}/{ESC}"])[0] == "accepted"
     assert run(["evaluate", str(evaluated[KEP]), "--seed", str(2**63 - 1), "--num-samples", "3"])[0] == "accepted"
-
-
-def value_of(name, chosen, folder):
-    """Return a value of an argument or option, hostile more often than not."""
-    if name in ("preset", "presets", "name") and chosen.random() < 0.6:
-        return chosen.choice((KEP, chosen.choice(list(PRESETS))))
-    if name == "--set" and chosen.random() < 0.9:
-        return f"{chosen.choice(sorted(PRESETS['tabular/csv'].flat()))}={chosen.choice(TEXTS)}"
-    if name in ("run", "runs", "--config", "--data", "--out", "--ood") and chosen.random() < 0.8:
-        places = ["file", "file/x", "loop", "loop/x", "empty", "new", "new/x", "pipes", BYTE, ""]
-        places += [] if name in ("--config", "--data") else ["fifo"]  # they wait for whoever writes into a pipe
-        return str(folder / chosen.choice(places)) + chosen.choice(("", "", ".pt2", ".csv", "/./", "x" * 300))
-    return chosen.choice(TEXTS)
-
-
-@pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
-def test_random_command_lines_are_accepted_or_answered_by_a_short_message(place, monkeypatch, number):
-    monkeypatch.chdir(place)
-    commands = typer.main.get_command(main.app).commands
-    for seed in range(number):
-        chosen = random.Random(seed)
-        name = chosen.choice(sorted(set(commands) - {"check-gp", "check-gpu"}))  # nothing of them can be wrong
-        parts = {kind: [part for part in commands[name].params if part.param_type_name == kind]
-                 for kind in ("argument", "option")}  # fmt: skip
-        words = [name, *(value_of(part.name, chosen, place) for part in parts["argument"])]
-        for option in chosen.choices(parts["option"], k=chosen.randint(0, 3)):
-            words += option.opts[-1:] if option.is_flag else [option.opts[-1], value_of(option.opts[-1], chosen, place)]
-        run(words)

@@ -3,12 +3,10 @@
 import inspect
 import json
 from dataclasses import asdict, fields
-from importlib.metadata import EntryPoint
 
 import pytest
 
 import probattn
-from probattn.experiments.config import schema
 from probattn.experiments.config.layers import KNOWN, Layer, layer_class
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings, describe
@@ -125,15 +123,6 @@ def test_total_epochs_keep_the_shares_of_the_phases(name):
         assert (short.warm_start is None) == (settings.warm_start is None)
 
 
-def test_the_first_phase_is_kernel_attention_in_the_same_blocks():
-    settings = CGP.with_changes(["layer.last=2", "warm_start.epochs=1", "warm_start.kernel=ard", "train.patience=3"])
-    first = settings.first_phase()
-    assert first.layer == layer_class("kernel")(last=2, kernel="ard")
-    assert (first.data, first.network, first.warm_start) == (settings.data, settings.network, None)
-    assert (first.train.epochs, first.train.patience) == (1, None)
-    assert first.train.warmup_epochs == pytest.approx(CGP.train.warmup_epochs / CGP.train.epochs)
-
-
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
     constructor = layer_class(name).constructor
@@ -162,18 +151,3 @@ def test_every_setting_of_a_preset_has_a_meaning():
     for name in ("digits/kep-svgp", "kep-svgp/cola", "tabular/csv", "finetune/cola", "cgp/cifar10-sparse", "image/hf"):
         described = describe(PRESETS[name])
         assert [key for key, (meaning, _) in described.items() if not meaning] == []
-
-
-def test_packages_bring_layers_likelihoods_and_data_sets_by_entry_points(own_module, monkeypatch):
-    brought = {"probattn.layers": ("scaled", "Scaled"), "probattn.datasets": ("blobs", "blobs")}
-
-    def entry_points(*, group, name=None):
-        title, attribute = brought.get(group, (None, ""))
-        entry = EntryPoint(title or "", f"{own_module}:{attribute}", group)
-        return [entry] if title and name in (None, title) else []
-
-    monkeypatch.setattr(schema, "entry_points", entry_points)
-    settings = KEP.with_changes(["layer.name=scaled", "layer.factor=3", "data.name=blobs", "data.number=10"])
-    assert (settings.layer.constructor.__name__, settings.layer.factor, settings.data.number) == ("Scaled", 3.0, 10)
-    with pytest.raises(SettingsError, match="did you mean scaled"):
-        KEP.with_changes(["layer.name=scald"])

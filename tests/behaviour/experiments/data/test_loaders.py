@@ -48,14 +48,6 @@ def test_batches_are_torchvisions_normalisation_in_the_order_of_the_data():
     assert [len(y) for _, y in loader(data)] == [5, 5, 5, 5, 3]
 
 
-def test_augmented_images_are_crops_and_flips_made_before_normalisation():
-    x, y = epoch(loader(shuffle=True, augment=True, generator=seeded()))
-    for image, label in zip(x, y, strict=True):
-        crops = every_crop(noise().images[label], 4)
-        normalised = epoch(loader(Images(crops, torch.zeros(len(crops), dtype=torch.long))))[0]
-        assert torch.isclose(normalised, image).flatten(1).all(1).any()
-
-
 def test_crops_and_flips_are_torchvisions_and_uniform():
     image, padding, count = noise(1).images, 1, 2000
     out = crop_flip(image.expand(count, -1, -1, -1), padding=padding, generator=seeded())

@@ -60,20 +60,6 @@ def test_a_comma_may_separate_thousands_and_other_columns_decide():
     assert kinds({"a": ["1.234", "2.345", "9.876"]}) == {"a": Notation(".")}  # the unit alone differs
 
 
-def test_columns_that_number_the_rows_are_no_features():
-    columns = {
-        "Unnamed: 0": ["17", "3", "99"],
-        "row": ["2", "3", "1"],
-        "value": ["2", "4", "1"],
-        "twice": ["1", "2", "2"],
-        "half": ["1", "1.5", "2"],
-        "empty": ["", "NA", ""],
-    }
-    found = kinds(columns)
-    assert [name for name, kind in found.items() if kind == "numbers the rows"] == ["Unnamed: 0", "row"]
-    assert found["empty"] == "empty"
-
-
 DIVISION = {"shares": {"valid": 0.1, "test": 0.2}, "seed": 0, "limit": None}
 
 

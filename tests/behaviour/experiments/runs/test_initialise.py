@@ -7,7 +7,7 @@ import torch
 from probattn.experiments.config import presets
 from probattn.experiments.data.images.known_sets import load
 from probattn.experiments.evaluation import evaluate
-from probattn.experiments.runs import build, train
+from probattn.experiments.runs import train
 from probattn.inference.io.checkpoint import read
 from probattn.models import ViT
 
@@ -38,17 +38,6 @@ def test_a_fresh_run_sets_inducing_inputs_from_plain_training_images(monkeypatch
     train.train(settings, tmp_path / "2", name=name, progress=False, resume=True)
     evaluate.evaluate(tmp_path / "2")
     assert len(seen) == 3
-
-
-def test_setting_inducing_inputs_leaves_the_random_state_of_the_guide_alone(monkeypatch, tmp_path, tiny):
-    """The guide's initial values are those that building alone gives, though the network was run before."""
-    guides_, name = [], "digits/sgpa"
-    settings = presets.preset(name).with_changes([*tiny, "warm_start=none", "layer.init_loc=1"])
-    monkeypatch.setattr(train, "fit", lambda model, guide, *arguments, **options: guides_.append(guide))
-    train.train(settings, tmp_path / "run", name=name)
-    _, plain = build.build(settings, load("digits", limit=200))
-    for name, value in guides_[0].state_dict().items():
-        assert torch.equal(value, plain.state_dict()[name])
 
 
 def test_a_run_starts_from_the_best_weights_of_its_warm_start(monkeypatch, tmp_path, tiny):

@@ -11,7 +11,6 @@ from probattn.experiments.runs.build import balanced_weights
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.answers import number_answers
 from probattn.experiments.sharing.pipeline import Pipeline
-from probattn.experiments.sharing.programs import export_program
 from probattn.inference import predict
 
 OWN = """
@@ -93,12 +92,3 @@ def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(number
     code, text, _ = command("predict", number_run, tmp_path / "new.jsonl")
     assert "90 % interval" in text
     assert command("predict", number_run, "--text", "five")[0] == 1
-
-
-def test_a_program_takes_any_number_of_encoded_rows(number_run, table_rows, tmp_path):
-    pipeline = Pipeline.from_pretrained(number_run)
-    assert "float32 (batch, 2)" in export_program(pipeline, tmp_path / "model.pt2")["takes"]
-    features = pipeline.run.dataset.encoding.features(pd.DataFrame(table_rows))
-    outputs = torch.export.load(tmp_path / "model.pt2").module()(features)
-    mean = pipeline.predict(table_rows, num_samples=200).mean
-    assert torch.allclose(outputs["mean"], mean, atol=0.2 * float(mean.std()))

@@ -77,16 +77,6 @@ def test_cola_is_read_from_its_folder_or_from_the_archive_where_it_lies(tmp_path
     assert [path.name for path in (tmp_path / "b").rglob("*")] == ["cola_public_1.1.zip"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [b"bc01\t1\tMary.", b"bc01\t2\t\tMary.", b"bc01\t1\t\t ", b"bc01\t1\t\t\xef."],
-)
-def test_a_broken_file_of_cola_is_named(tmp_path, line):
-    write_cola(tmp_path / "cola_public" / "raw", in_domain_dev=b"bc01\t0\t*\tMary sleeped.\n" + line + b"\n")
-    with pytest.raises(DatasetError, match=r"in_domain_dev\.tsv"):
-        read("cola", tmp_path)
-
-
 @pytest.mark.parametrize("more", [True, False])
 def test_an_incomplete_cola_says_what_to_do(tmp_path, more):
     write_cola(tmp_path / "cola_public" / "raw", in_domain_dev=COLA["in_domain_dev"] + "x\t1\t\tMore.\n")

@@ -73,15 +73,3 @@ def test_a_run_that_was_stopped_resumes_exactly_without_the_encoders_folder(tmp_
     for part in ("model", "guide"):
         assert whole[part].keys() == stopped[part].keys()
         assert all(torch.equal(value, stopped[part][key]) for key, value in whole[part].items())
-
-
-def test_twins_start_from_the_same_encoder(corpus, encoder):
-    models = []
-    for name in (KEP, SOFTMAX):
-        settings = tiny(name, encoder)
-        models.append(build(settings, load_data(settings, corpus))[0].state_dict())
-    kep, softmax = models
-    other = kep.keys() ^ softmax.keys()
-    assert all(".layer.1.attention." in each for each in other)
-    differing = {each for each in kep.keys() & softmax.keys() if not torch.equal(kep[each], softmax[each])}
-    assert differing <= {"network.head.weight", "network.head.bias"}
