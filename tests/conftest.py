@@ -56,7 +56,8 @@ def threads():
 
 
 @pytest.fixture(autouse=True)
-def own_param_store():
-    """Each test has Pyro's global parameter store to itself: Pyro's own ELBOs share parameters by name."""
-    with pyro.get_param_store().scope():
+def own_state():
+    """Each test starts from the same random state, and has Pyro's global parameter store to itself."""
+    torch.manual_seed(0)
+    with pyro.get_param_store().scope():  # Pyro's own ELBOs share parameters by name
         yield

@@ -59,5 +59,5 @@ def test_any_name_of_a_run_stays_one_cell():
     scores = {r"50% of a_b & c|d": {0: {"nll": 1.0}}, "\x1b[31mred\n": {0: {"nll": 2.0}}}
     table = comparison_table(compare(scores))
     assert r"50\% of a\_b \& c\textbar{}d & " in latex(table)
-    assert r"50% of a\_b & c\|d" in markdown(table)
+    assert r"50% of a\_b \& c\|d" in markdown(table)
     assert "\x1b" not in latex(table) + markdown(table)
