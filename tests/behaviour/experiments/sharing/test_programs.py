@@ -81,19 +81,3 @@ def test_a_folder_to_share_is_written_without_a_suffix_and_uploaded_with_the_use
     assert uploaded == [(tmp_path / "shared", "user/name")]
     assert out.endswith("https://hub/commit\n")
     assert (tmp_path / "shared" / "model.safetensors").exists()
-<<<<<<< HEAD:tests/behaviour/experiments/sharing/test_programs.py
-=======
-
-
-def test_what_cannot_be_written_is_one_message(export, digits_run, tmp_path):
-    for arguments, words in (
-        ((digits_run, "--out", tmp_path / "a.pt2", "--push-to-hub", "a/b"), "--push-to-hub"),
-        ((tmp_path, "--out", tmp_path / "a.pt2"), "holds no run"),
-    ):
-        code, _, err = export(*arguments)
-        assert code == 1
-        assert err.startswith("error: ")
-        assert err.count("\n") == 1
-        assert words in err
-    assert list(tmp_path.iterdir()) == []
->>>>>>> main:tests/experiments/sharing/test_programs.py

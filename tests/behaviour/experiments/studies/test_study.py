@@ -94,29 +94,6 @@ def test_everything_is_checked_before_the_first_training(tmp_path, monkeypatch, 
     assert not (tmp_path / "out").exists()
 
 
-<<<<<<< HEAD:tests/behaviour/experiments/studies/test_study.py
-=======
-def test_data_folders_and_test_sets_are_checked_before_the_first_training(data, monkeypatch):
-    monkeypatch.setattr(study, "run_job", lambda *arguments, **options: pytest.fail("trained"))
-    table = {"data": data / "numbers.csv", "changes": ["data.label_column=y", "data.task=regression"]}
-    with pytest.raises(SettingsError, match="temperature is for classes"):
-        study.check(plan(data, "tabular/csv", **table), by=("temperature",))
-    with pytest.raises(SettingsError, match="--shift and --ood need images"):
-        study.check(plan(data, "tabular/csv", **table), shift=True)
-    with pytest.raises(Exception, match=r"nothing\.csv"):
-        study.check(plan(data, "text/csv", data=data / "nothing.csv"))
-    with pytest.raises(NotADirectoryError, match="no folder of data sets"):
-        plan(data, "digits/softmax", data=data / "reviews.csv")
-    others = [*plan(data, "digits/softmax"), *plan(data, "text/csv", data=data / "reviews.csv", layers=("softmax",))]
-    with pytest.raises(SettingsError, match="different test data"):
-        study.check(others, shift=False, ood=())
-    (data / "out" / "digits/softmax" / "seed-0").mkdir(parents=True)
-    (data / "out" / "digits/softmax" / "seed-0" / "letter.txt").touch()
-    with pytest.raises(FileExistsError, match="seed-0"):
-        study.check(plan(data, "digits/softmax"))
-
-
->>>>>>> main:tests/experiments/studies/test_study.py
 def test_methods_and_test_sets_follow_from_the_task(data):
     def options(*names, **changes):
         (job,) = study.check(plan(data, *names, **changes))
