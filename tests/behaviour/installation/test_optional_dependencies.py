@@ -19,17 +19,10 @@ NEED_AN_EXTRA = {"probattn.inference.lightning"}
 """Modules whose import needs an extra."""
 CALLS = {
     "arviz": "from probattn.inference import psis_khat; psis_khat(None, None, [])",
-    "laplace": "from probattn.inference import Laplace, PosteriorPredictive as P\n"
-    "Laplace(P(model, guide)).fit([(x, y)])",
     "lightning": "import probattn.inference.lightning",
     "cli": "import probattn.experiments",
-    "text": "from probattn.experiments.data.text.word_tokenizer import WordTokenizer as T; T.fit('a', max_length=1)",
-    "huggingface": "from probattn.experiments.data.text.encoders import PretrainedEncoder\n"
-    "PretrainedEncoder.load('any', max_length=8)",
-    "ood": "from probattn.experiments.data.images.ood_sets import load\n"
-    "load('textures', root='nowhere', size=8, channels=3)",
 }
-"""One call that needs each extra; those after ``cli`` are made with its libraries, which they need too."""
+"""One call that needs each extra."""
 CODE = """
 import contextlib, importlib, io, json, sys
 
@@ -67,8 +60,6 @@ for extra, call in {calls!r}.items():
         exec(call, dict(globals()))
     except Exception as error:
         messages[extra] = [type(error).__name__, str(error)]
-    if extra == "cli":
-        hidden -= set({cli!r})
 print(json.dumps([loaded, shape, progress.getvalue(), messages]))
 """
 
@@ -95,7 +86,6 @@ def without_extras(tmp_path_factory):
     """Findings of a fresh Python that cannot import the libraries of the extras."""
     code = CODE.format(
         hidden=sorted(libraries(*EXTRAS)),
-        cli=sorted(libraries("cli")),
         modules=list(public_modules()),
         calls=CALLS,
     )

@@ -67,11 +67,6 @@ def test_one_shared_seed_has_the_percentiles_of_resampled_examples():
     assert same.low is None
 
 
-def test_no_shared_seed_has_no_difference():
-    cells = one({"a": {0: {"accuracy": 0.9}}, "b": {1: {"accuracy": 0.8}}}, baselines={"a": "b"})
-    assert cells["a"].difference is None
-
-
 @pytest.mark.parametrize("shift", [0.0, 0.01, -0.2])
 def test_differences_that_are_all_the_same_have_no_interval(shift):
     base = (0.91, 0.93, 0.97)

@@ -57,13 +57,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         main.main()
 
 
-def test_a_machine_without_enough_memory(command, monkeypatch, is_one_message):
-    monkeypatch.setattr(train, "load_data", fails_with(RuntimeError("can't allocate memory: 9 bytes.\n#2")))
-    code, _, err = command("train", KEP)
-    assert code == 1
-    assert is_one_message(err, "out of memory", "batch size")
-
-
 def test_a_reader_that_stops_reading():
     """As in ``probattn presets | head``: quiet, with an exit status that is not 0."""
     reading, writing = os.pipe()
@@ -71,17 +64,6 @@ def test_a_reader_that_stops_reading():
     done = subprocess.run([*START, "presets"], stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
-
-
-@pytest.mark.slow
-def test_a_terminal_that_encodes_few_characters(tmp_path):
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    listed = subprocess.run([*START, "presets"], env=environment, capture_output=True, check=True)
-    assert listed.stderr == b""
-    run = os.fsencode(tmp_path) + "/ü中".encode() + b"\xff\x1b[31m"
-    done = subprocess.run([*START, "evaluate", run], env=environment, capture_output=True, check=False)
-    assert done.returncode == 1
-    assert r"\u4e2d\udcff\x1b[31m holds no run" in done.stderr.decode("ascii")
 
 
 @pytest.mark.slow

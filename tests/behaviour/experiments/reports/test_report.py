@@ -82,13 +82,3 @@ def test_numbers_have_a_page_with_their_intervals_and_largest_errors(result, rea
     assert {row[0].split()[0] for row in reader.tables[0][1:]} == {"RMSE", "MAE", "CRPS", "NLL", "PIT", "width"}
     assert len([image for image in reader.images if image["alt"].startswith(("Predicted", "Calibration"))]) == 2
     assert "Classes" not in reader.text
-
-
-def test_several_runs_are_compared_first_and_then_folded(result, probabilistic, read):
-    one, other = (replace(run, shift={"fog/3": run.metrics | {"accuracy": 0.5}}) for run in (result(), probabilistic()))
-    reader = read([one, other, result(n=30)])
-    assert [row[0] for row in reader.tables[0]] == ["run", "1. softmax", "2. kep-svgp", "3. softmax"]
-    assert [row[:2] for row in reader.tables[1][1:]] == [["1. softmax", "50.00"], ["2. kep-svgp", "50.00"]]
-    ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
-    assert len(set(ids)) == len(ids)
-    assert "different numbers of examples" in " ".join(reader.text.split())

@@ -1,7 +1,6 @@
 """Worker processes: results arrive whole, errors too, and nothing runs on after them."""
 
 import multiprocessing
-import os
 import subprocess
 import sys
 import time
@@ -22,10 +21,6 @@ def fail_or_stay(job):
     time.sleep(300)
 
 
-def end_abruptly(status):
-    os._exit(status)
-
-
 def test_after_an_error_workers_end_whatever_they_do(tmp_path):
     before = set(multiprocessing.active_children())
     with pytest.raises(ValueError, match="of the first job"):
@@ -33,11 +28,6 @@ def test_after_an_error_workers_end_whatever_they_do(tmp_path):
     assert set(multiprocessing.active_children()) <= before
     # The worker that failed may take the third job before its parent hears of the error.
     assert not (tmp_path / "fourth").exists()
-
-
-def test_a_worker_that_ends_abruptly():
-    with pytest.raises(ChildProcessError, match="--workers"):
-        list(run_in_workers(end_abruptly, [7], workers=1))
 
 
 SCRIPT = """

@@ -14,15 +14,6 @@ def columns(*names):
     return functools.partial(checked_row, encoding=encoding)
 
 
-def test_rows_without_the_columns_of_the_model_and_missing_files_are_failures(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("b,c\n1,2\n3,4\n")
-    failures = read_rows([path, tmp_path / "none.csv", tmp_path], columns("a")).failures
-    assert len(failures) == 4
-    assert any("no column 'a'" in reason for reason in failures.values())
-    assert {str(tmp_path / "none.csv"), str(tmp_path)} <= set(failures)
-
-
 def test_half_a_surrogate_pair_stops_no_other_text(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "good \\ud83d"}\n{"text": "\\ud83d\\ude00 good"}\nno json\n{"text": 3}\n{"text": "x"}\n')

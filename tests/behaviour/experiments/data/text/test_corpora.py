@@ -77,15 +77,6 @@ def test_cola_is_read_from_its_folder_or_from_the_archive_where_it_lies(tmp_path
     assert [path.name for path in (tmp_path / "b").rglob("*")] == ["cola_public_1.1.zip"]
 
 
-@pytest.mark.parametrize("more", [True, False])
-def test_an_incomplete_cola_says_what_to_do(tmp_path, more):
-    write_cola(tmp_path / "cola_public" / "raw", in_domain_dev=COLA["in_domain_dev"] + "x\t1\t\tMore.\n")
-    if not more:
-        (tmp_path / "cola_public" / "raw" / "in_domain_dev.tsv").unlink()
-    with pytest.raises(DatasetError, match="PROBATTN_DATA"):
-        read("cola", tmp_path)
-
-
 @pytest.mark.parametrize("name", ["aclImdb", "aclImdb.tar.xz", "aclImdb_v1.tar.gz"])
 def test_all_reviews_come_in_a_fixed_order(tmp_path, name):
     write_imdb(tmp_path, REVIEWS, name)
