@@ -66,7 +66,9 @@ print(json.dumps([loaded, shape, progress.getvalue(), messages]))
 
 def libraries(*extras):
     """Import names of the libraries of extras."""
-    names = [Requirement(each).name for extra in extras for each in PROJECT["optional-dependencies"][extra]]
+    names = [
+        Requirement(requirement).name for extra in extras for requirement in PROJECT["optional-dependencies"][extra]
+    ]
     return {IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names} - {"probattn"}
 
 

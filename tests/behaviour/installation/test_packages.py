@@ -53,19 +53,24 @@ def imported(path):
 
 
 def test_packages_import_only_downwards():
-    found = [
+    uses = [
         f"{module} imports {target}"
         for module, folder, path in sources()
         for target in imported(path)
         if target.startswith(tuple(f"probattn.{package}" for package in UPWARDS[folder]))
     ]
-    assert found == []
+    assert uses == []
 
 
 def test_few_places_use_private_parts_of_pyro_and_pytorch():
-    held = (PyroModule(), pyro.poutine.Trace(), torch.nn.MultiheadAttention(2, 1), torch.distributions.Normal(0.0, 1.0))
-    held += (pyro.infer.Trace_ELBO(), pyro.get_param_store(), torch.ones(1), torch.optim.SGD([torch.ones(1)]))
-    names = {name for each in held for name in dir(each) if re.match("_[a-z]", name)} - PROTOCOL
+    instances = (
+        PyroModule(),
+        pyro.poutine.Trace(),
+        torch.nn.MultiheadAttention(2, 1),
+        torch.distributions.Normal(0.0, 1.0),
+    )
+    instances += (pyro.infer.Trace_ELBO(), pyro.get_param_store(), torch.ones(1), torch.optim.SGD([torch.ones(1)]))
+    names = {name for item in instances for name in dir(item) if re.match("_[a-z]", name)} - PROTOCOL
 
     def used(node):
         if isinstance(node, ast.ImportFrom):
@@ -73,15 +78,15 @@ def test_few_places_use_private_parts_of_pyro_and_pytorch():
         elif isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):  # torch._C alone is no use
             written = [node.attr, ast.unparse(node)]
         elif isinstance(node, ast.ClassDef):  # what it overrides
-            written = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
-            written += [target.id for each in node.body if isinstance(each, ast.Assign) for target in each.targets]
+            written = [item.name for item in node.body if isinstance(item, ast.FunctionDef)]
+            written += [target.id for item in node.body if isinstance(item, ast.Assign) for target in item.targets]
         else:
             written = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         private = r"(torch|pyro)(\.\w+)*\._[a-zA-Z][\w.]*"
         return [name.rpartition(".")[2] for name in written if name in names or re.fullmatch(private, name)]
 
-    found = {(module, name) for module, _, path in sources() for node in nodes(path) for name in used(node)}
-    assert len(found) <= 5, "\n".join(f"{module} uses {name}" for module, name in sorted(found))
+    uses = {(module, name) for module, _, path in sources() for node in nodes(path) for name in used(node)}
+    assert len(uses) <= 5, "\n".join(f"{module} uses {name}" for module, name in sorted(uses))
 
 
 def test_every_module_of_the_wheel_imports(tmp_path):

@@ -26,8 +26,8 @@ def test_each_value_is_the_metric_of_its_resample(prediction, count):
     draws = np.random.default_rng(7).integers(len(prediction), size=(120, len(prediction)))
     for number in (0, 1, 119):
         expected = metrics.evaluate(prediction[torch.as_tensor(draws[number])])
-        found = {key: value[number] for key, value in values.items()}
-        assert found == pytest.approx({key: expected[key] for key in found}, rel=1e-6)
+        resample = {key: value[number] for key, value in values.items()}
+        assert resample == pytest.approx({key: expected[key] for key in resample}, rel=1e-6)
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():

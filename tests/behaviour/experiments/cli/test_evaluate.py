@@ -84,7 +84,7 @@ def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path
     """Weights read from the file, images normalised here, u at its posterior mean."""
     folder = shutil.copytree(trained[name], tmp_path / "run")
     assert command("evaluate", folder)[0] == 0
-    found = content(folder)["variants"]["at its mean"] if name == KEP else row(folder)
+    scores = content(folder)["variants"]["at its mean"] if name == KEP else row(folder)
 
     data = load("digits", limit=200)
     pixels = data.train.images.double() / 255
@@ -100,7 +100,7 @@ def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path
         probs = model.network.eval()(x).softmax(-1)
     assert len(data.test.labels) == 359  # data.limit leaves the test part whole
     expected = metrics.evaluate(probs.double(), data.test.labels)
-    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-4, nan_ok=True)
+    assert {key: scores[key] for key in expected} == pytest.approx(expected, abs=1e-4, nan_ok=True)
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -60,23 +60,23 @@ def run(arguments):
     return status, err
 
 
-def each(command, *values):
+def variants(command, *values):
     """The command with each of the values as its last argument."""
     return [[*command, value] for value in values]
 
 
 def changes(key, *values):
-    return each([*TRAIN, "--set"], *(f"{key}={value}" for value in values))
+    return variants([*TRAIN, "--set"], *(f"{key}={value}" for value in values))
 
 
 ROWS = {
     r"\x1b[31mred": [["train", ESC], ["reproduce", ESC], ["demo", "--layers", ESC], ["train", f"--{ESC}"]],
     "red": [[*EVALUATE, "--method", f"laplace+{ESC}"], [*EVALUATE, "--ood", ESC], ["train", KEP, "--layer", ESC]],
     "--config": [["train"], ["train", "--config", "{tmp}/nowhere.yaml"]],
-    "--seeds": [["study", "--seeds"], *each(["study", "--seeds"], "", "nan", "0", "1.5", BIG)],
-    "--seed": each([*EVALUATE, "--seed"], "-1", str(2**63), "x"),
-    "--set takes key=value": each([*TRAIN, "--set"], "", ESC, "train.epochs"),
-    "unknown": each([*TRAIN, "--set"], "=", "=1", f"{ESC}=1", "train.epochs.x=1"),
+    "--seeds": [["study", "--seeds"], *variants(["study", "--seeds"], "", "nan", "0", "1.5", BIG)],
+    "--seed": variants([*EVALUATE, "--seed"], "-1", str(2**63), "x"),
+    "--set takes key=value": variants([*TRAIN, "--set"], "", ESC, "train.epochs"),
+    "unknown": variants([*TRAIN, "--set"], "=", "=1", f"{ESC}=1", "train.epochs.x=1"),
     "epochs": changes("train.epochs", "", "nan", "none", "1.5", ESC, "0", BIG),
     "lr": changes("train.lr", "nan", "inf", "1e400"),
     "devices": changes("train.devices", "", "0", "cuda", "1,", "7,8", "[0]", BIG, ESC),
@@ -85,17 +85,17 @@ ROWS = {
     "rank": changes("layer.rank", "0", "100", "10000000", BIG),
     "data": changes("data.name", "", "mnist", ESC, BYTE),
     "--out": [
-        *each(["train", KEP, "--out"], "{tmp}/file", "{tmp}/fifo", "/dev/null"),
+        *variants(["train", KEP, "--out"], "{tmp}/file", "{tmp}/fifo", "/dev/null"),
         *([command, "{run}", "--out", "{tmp}/file"] for command in ("compare", "study", "demo")),
     ],
-    ": ": each(["train", KEP, "--out"], "{tmp}/file/x", "{tmp}/loop", "/proc/x"),
-    "--data": each([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
+    ": ": variants(["train", KEP, "--out"], "{tmp}/file/x", "{tmp}/loop", "/proc/x"),
+    "--data": variants([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
     "holds no run": [
-        *each(["evaluate"], "{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE),
-        *each(["compare"], "{tmp}/fifo", "{tmp}/new"),
+        *variants(["evaluate"], "{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE),
+        *variants(["compare"], "{tmp}/fifo", "{tmp}/new"),
         ["export", "{tmp}/fifo", "--out", "{tmp}/x.pt2"],
     ],
-    "folder of images": each([*EVALUATE, "--ood"], "./nowhere", "{tmp}/fifo", f"./{ESC}"),
+    "folder of images": variants([*EVALUATE, "--ood"], "./nowhere", "{tmp}/fifo", f"./{ESC}"),
 }
 
 

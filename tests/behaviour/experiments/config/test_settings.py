@@ -75,7 +75,7 @@ def test_a_change_is_parsed_by_the_type_of_its_setting(settings, assignment, val
     key, changed = assignment.partition("=")[0], settings.with_changes([assignment])
     assert changed.flat()[key] == value
     assert type(changed.flat()[key]) is type(value)
-    assert {name for name, each in changed.flat().items() if settings.flat()[name] != each} <= {key}
+    assert {name for name, field in changed.flat().items() if settings.flat()[name] != field} <= {key}
     assert Settings.from_dict(json.loads(json.dumps(asdict(changed)))) == changed
 
 
@@ -127,8 +127,8 @@ def test_total_epochs_keep_the_shares_of_the_phases(name):
 def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
     constructor = layer_class(name).constructor
     parameters = inspect.signature(constructor).parameters.values()
-    options = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} - {"tokens"}
-    assert {each.name for each in fields(layer_class(name))} == options | {each.name for each in fields(Layer)}
+    options = {field.name for field in parameters if field.kind is field.KEYWORD_ONLY} - {"tokens"}
+    assert {field.name for field in fields(layer_class(name))} == options | {field.name for field in fields(Layer)}
     layer = layer_class(name)()
     given = layer.factory(None).keywords
     assert {key: given[key] for key in options} == {key: getattr(layer, key) for key in options}
@@ -138,7 +138,7 @@ def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
 def test_an_own_layer_has_its_constructors_options_and_meanings(own_module):
     settings = KEP.with_changes([f"layer.name={own_module}:Scaled", "layer.factor=3", "layer.last=2"])
     assert settings.layer.factory(16)(8, 2).factor == 3.0
-    assert "module" not in {each.name for each in fields(settings.layer)}
+    assert "module" not in {field.name for field in fields(settings.layer)}
     described = describe(settings)
     assert described["layer.factor"] == ("factor of the output.", [])
     assert described["layer.kind"] == ("how it is applied.", ["a", "b"])

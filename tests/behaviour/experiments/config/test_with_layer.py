@@ -10,12 +10,12 @@ from probattn.experiments.config.presets import PRESETS, with_layer
 @pytest.mark.parametrize("name", ["vit/folder", "text/csv", "tabular/csv", "digits/sgpa", "finetune/cola"])
 def test_a_layer_is_chosen_for_the_same_data_network_and_epochs(name, layer):
     before = PRESETS[name]
-    found = with_layer(before, layer)
-    assert found.layer.name == layer
-    assert (found.data, found.network, found.epochs) == (before.data, before.network, before.epochs)
+    settings = with_layer(before, layer)
+    assert settings.layer.name == layer
+    assert (settings.data, settings.network, settings.epochs) == (before.data, before.network, before.epochs)
     if layer == "softmax":
-        assert found.warm_start is None
-        assert found.train.guide_lr is None
+        assert settings.warm_start is None
+        assert settings.train.guide_lr is None
 
 
 def test_layers_have_the_training_of_the_presets_on_digits():

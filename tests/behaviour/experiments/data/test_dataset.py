@@ -49,7 +49,7 @@ def test_the_digest_changes_with_every_pixel_label_and_place():
     others += [Images(images, labels + (labels == value)) for value in range(3)]
     others += [data.select(torch.tensor(order)) for order in ([0, 2, 1], [0, 1], [0, 1, 2, 2])]
     others += [Images(images.view(3, 2, 2, 1), labels)]
-    assert len({data.digest, *(each.digest for each in others)}) == 1 + len(others)
+    assert len({data.digest, *(changed.digest for changed in others)}) == 1 + len(others)
 
 
 def test_the_preprocessing_comes_back_and_a_damaged_file_is_refused(tmp_path):

@@ -45,8 +45,8 @@ def test_what_has_no_single_notation(cells):
 
 def kinds(columns, **options):
     """Return the notation of columns of numbers, and the kind of others."""
-    found, _ = find_columns(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
-    return {name: column.notation if column.kind == "number" else column.kind for name, column in found.items()}
+    chosen, _ = find_columns(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
+    return {name: column.notation if column.kind == "number" else column.kind for name, column in chosen.items()}
 
 
 def test_a_comma_may_separate_thousands_and_other_columns_decide():

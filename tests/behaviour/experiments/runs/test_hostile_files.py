@@ -44,16 +44,16 @@ def evil(tmp_path):
 def trees():
     """The syntax of every file of the library, by its last two names."""
     paths = {path.resolve() for folder in FOLDERS for path in folder.rglob("*.py")}
-    found = [("/".join(path.parts[-2:]), ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(paths)]
-    assert len(dict(found)) == len(found) > 100
-    return dict(found)
+    parsed = [("/".join(path.parts[-2:]), ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(paths)]
+    assert len(dict(parsed)) == len(parsed) > 100
+    return dict(parsed)
 
 
 def calls(tree, name):
     """The keywords of each call of a function or method, such as ``torch.load`` or ``extractall``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and f".{ast.unparse(node.func)}".endswith(f".{name}"):
-            yield {each.arg: ast.unparse(each.value) for each in node.keywords}
+            yield {item.arg: ast.unparse(item.value) for item in node.keywords}
 
 
 def test_no_code_of_ours_reads_what_can_hold_code():
@@ -96,8 +96,8 @@ def test_cifars_own_files_are_not_unpickled_with_a_wrong_sum(tmp_path, monkeypat
 def test_arrays_of_objects_are_not_unpickled(tmp_path, evil, name):
     folder = tmp_path / "CIFAR-10-C"
     folder.mkdir()
-    for each in ("fog", "labels"):
-        np.save(folder / f"{each}.npy", np.array([evil if each == name else 0]), allow_pickle=True)
+    for item in ("fog", "labels"):
+        np.save(folder / f"{item}.npy", np.array([evil if item == name else 0]), allow_pickle=True)
     images = Images(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
     with pytest.raises(DatasetError, match="CIFAR-10-C"):
         corrupted_sets("cifar10", images, root=tmp_path, corruptions=["fog"])

@@ -41,10 +41,10 @@ def test_intervals_are_those_of_quantiles_widened_by_the_calibration(number_run,
     pipeline = Pipeline.from_pretrained(number_run)
     prediction = pipeline.predict(table_rows)
     low, high = prediction.quantiles([0.05, 0.95]).flatten(1)
-    plain, calibrated = (pipeline.answers(table_rows, calibrated=each) for each in (False, True))
+    plain, calibrated = (pipeline.answers(table_rows, calibrated=choice) for choice in (False, True))
     assert_close(torch.tensor(plain["low"].to_numpy()), low, rtol=1e-4, atol=1e-4)
-    found = torch.tensor(calibrated["high"].to_numpy())
-    assert_close(found, high + pipeline.calibration.quantile, rtol=1e-4, atol=1e-4)
+    highest = torch.tensor(calibrated["high"].to_numpy())
+    assert_close(highest, high + pipeline.calibration.quantile, rtol=1e-4, atol=1e-4)
     assert plain.equals(number_answers(prediction))
 
 

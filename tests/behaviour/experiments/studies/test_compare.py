@@ -47,8 +47,8 @@ def test_the_softmax_run_of_the_same_family_and_changes_is_the_baseline_unless_n
     pairs = {"k/imdb": "k/imdb-softmax", "k/cola (layer.rank=4)": "k/cola-softmax"}
     assert compare_results(results).baselines == pairs
     assert compare_results(results, baselines={"c/cola": "k/imdb"}).baselines == {"c/cola": "k/imdb"}
-    own = frame(dict.fromkeys(["d/softmax softmax", "d/softmax my.package:Attention", "d/softmax (x=1)"], one))
-    assert compare_results(own).baselines == {"d/softmax my.package:Attention": "d/softmax softmax"}
+    replaced = frame(dict.fromkeys(["d/softmax softmax", "d/softmax my.package:Attention", "d/softmax (x=1)"], one))
+    assert compare_results(replaced).baselines == {"d/softmax my.package:Attention": "d/softmax softmax"}
 
 
 def test_subjects_are_test_domains_the_mean_over_corruptions_and_detectors_of_each_ood_set():
@@ -59,12 +59,12 @@ def test_subjects_are_test_domains_the_mean_over_corruptions_and_detectors_of_ea
     shifts.append(frame({"kep": {"posterior": (0.1,)}}, "shift/snow/1"))
     letters = frame(one, "ood/letters", entropy_auroc=0.6, entropy_fpr95_in=0.4).drop(columns="accuracy")
     results = pd.concat([frame(one), frame(one, "domain/far"), *shifts, letters, frame(one, "class/cat")])
-    found = comparisons(results)
+    compared = comparisons(results)
     means = [f"{kind}, mean" for kind in ("Corrupted test images", "Photometric corruptions", "Other corruptions")]
-    assert list(found) == ["Test data", "Test data, far", *means, "Detection of letters, AUROC"]
-    values = [found[title].cells["kep"]["accuracy"].mean for title in means]
+    assert list(compared) == ["Test data", "Test data, far", *means, "Detection of letters, AUROC"]
+    values = [compared[title].cells["kep"]["accuracy"].mean for title in means]
     assert values == pytest.approx([(0.3 + 0.7 + 0.1) / 3, 0.5, 0.1])
-    assert [display.title for display in found["Detection of letters, AUROC"].metrics.values()] == ["Entropy"]
+    assert [display.title for display in compared["Detection of letters, AUROC"].metrics.values()] == ["Entropy"]
     fpr = compare_results(results, "ood/letters", metric="fpr95_in")
     assert fpr.cells["kep"]["entropy_fpr95_in"].mean == 0.4
 
@@ -75,14 +75,14 @@ def test_with_one_seed_intervals_are_those_of_resampled_test_examples(tmp_path):
         scores = {"posterior": {"test": {"n": 40, **metrics.evaluate(part)}}}
         folders.append(run(tmp_path / layer, f"digits/{layer}", methods=scores))
         store(folders[-1], {"test": part})
-    results, found = compare.read([tmp_path])
-    cell = found["Test data"].cells["digits/kep-svgp"]["nll"]
+    results, compared = compare.read([tmp_path])
+    cell = compared["Test data"].cells["digits/kep-svgp"]["nll"]
     draws = np.random.default_rng(0).integers(40, size=(300, 40))
     loss = {layer: -part.log_prob(part.labels).numpy() for layer, part in parts.items()}
     differences = (loss["kep-svgp"] - loss["softmax"])[draws].mean(1)
     assert (cell.low, cell.high) == pytest.approx(tuple(np.percentile(differences, [2.5, 97.5])), rel=1e-5)
-    assert "resamples of the test examples" in found["Test data"].note
-    compare.write(tmp_path / "out", results, found)
+    assert "resamples of the test examples" in compared["Test data"].note
+    compare.write(tmp_path / "out", results, compared)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "results.csv", "comparison.md", "comparison.tex", "differences.svg"}  # fmt: skip
     again, read = compare.read([tmp_path / "out" / "results.csv"])

@@ -113,8 +113,8 @@ def test_layers_are_compared_on_own_data_and_a_second_call_trains_and_predicts_n
     lines, tests = [], {"by": (), "ood": (), "shift": False}
     study.run_study(study.check(jobs, **tests), workers=1, say=lines.append)
     assert len(lines) == 3
-    _, found = compare.read([data / "out"])
-    table = found["Test data"]
+    _, compared = compare.read([data / "out"])
+    table = compared["Test data"]
     assert table.baselines == dict.fromkeys([f"{name} kep-svgp (layer.rank=2)", f"{name} {OWN}"], f"{name} softmax")
     assert any(cells[key].low is not None for cells in table.cells.values() for key in cells)
     monkeypatch.setattr(methods, "fit", lambda *arguments, **options: pytest.fail("predicted"))

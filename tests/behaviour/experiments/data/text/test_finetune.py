@@ -47,10 +47,13 @@ def test_only_the_encoder_has_the_encoders_learning_rate(corpus, encoder, name):
     settings = tiny(name, encoder)
     model, _ = build(settings, load_data(settings, corpus))
     factors = lr_factors(model, settings.train.lr_scale)
-    fast = {each for each, factor in factors.items() if factor == 1}
+    fast = {weight for weight, factor in factors.items() if factor == 1}
     layer = "network.encoder.wrapped.encoder.layer.1.attention.self.layer."
-    assert fast == {layer + each for each in NEW[settings.layer.name]} | {"network.head.weight", "network.head.bias"}
-    assert all(factor == 0.05 for each, factor in factors.items() if each not in fast)
+    assert fast == {layer + weight for weight in NEW[settings.layer.name]} | {
+        "network.head.weight",
+        "network.head.bias",
+    }
+    assert all(factor == 0.05 for weight, factor in factors.items() if weight not in fast)
 
 
 def test_a_run_that_was_stopped_resumes_exactly_without_the_encoders_folder(tmp_path, corpus, encoder, monkeypatch):
@@ -69,7 +72,7 @@ def test_a_run_that_was_stopped_resumes_exactly_without_the_encoders_folder(tmp_
         train.train(settings, tmp_path / "stopped", **options)
     shutil.rmtree(encoder)
     train.train(settings, tmp_path / "stopped", resume=True, **options)
-    whole, stopped = (checkpoint.read(tmp_path / each / "last.pt") for each in ("whole", "stopped"))
+    whole, stopped = (checkpoint.read(tmp_path / run / "last.pt") for run in ("whole", "stopped"))
     for part in ("model", "guide"):
         assert whole[part].keys() == stopped[part].keys()
         assert all(torch.equal(value, stopped[part][key]) for key, value in whole[part].items())

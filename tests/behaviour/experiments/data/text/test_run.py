@@ -39,8 +39,8 @@ def test_a_finished_run_needs_the_words_that_it_was_trained_with_and_its_program
     expected = predict(run.model, run.guide, run.batches(run.dataset.test), num_samples=2)
     for number, words in enumerate(run.dataset.test.texts[:5]):
         ids = tokenizer.encode(words).unsqueeze(0)
-        found = program(ids, torch.ones(1, ids.shape[1], dtype=torch.bool))
-        torch.testing.assert_close(found["probs"][0], expected.probs[number], rtol=1e-4, atol=1e-5)
+        outputs = program(ids, torch.ones(1, ids.shape[1], dtype=torch.bool))
+        torch.testing.assert_close(outputs["probs"][0], expected.probs[number], rtol=1e-4, atol=1e-5)
     assert json.loads(files["probattn.json"])["classes"] == list(run.dataset.classes)
     before = (trained / "preprocessing.json").read_bytes()
     path = corpus / "cola_public" / "raw" / "in_domain_train.tsv"
