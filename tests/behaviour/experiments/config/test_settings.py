@@ -13,46 +13,6 @@ from probattn.experiments.config.settings import Settings, describe
 from probattn.experiments.config.validation import SettingsError
 
 KEP, CGP, SGPA = (PRESETS[f"digits/{name}"] for name in ("kep-svgp", "cgp", "sgpa"))
-OWN = '''
-from typing import Literal
-import torch
-from probattn import SoftmaxAttention
-from probattn.experiments.data.images.image_datasets import Images
-
-class Scaled(SoftmaxAttention):
-    """Softmax attention with a factor.
-
-    Args:
-        factor: factor of
-            the output.
-        kind: how it is applied.
-    """
-
-    def __init__(self, dim, heads, *, factor: float = 2.0, kind: Literal["a", "b"] = "a", module=torch.nn.Identity()):
-        super().__init__(dim, heads)
-        self.factor = factor
-
-    def forward(self, x, mask=None):
-        return self.factor * super().forward(x, mask)
-
-def blobs(number: int = 60):
-    """Two classes.
-
-    Args:
-        number: images of each part.
-    """
-    labels = torch.arange(number) % 2
-    images = (100 * labels[:, None, None, None]).expand(-1, 1, 8, 8).to(torch.uint8).contiguous()
-    return ("dark", "light"), *[Images(images, labels)] * 3
-'''
-
-
-@pytest.fixture
-def own_module(tmp_path, monkeypatch):
-    """Name of a module of the user's, in the working directory."""
-    (tmp_path / "own_parts.py").write_text(OWN, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    return "own_parts"
 
 
 @pytest.mark.parametrize(
@@ -133,18 +93,6 @@ def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
     given = layer.factory(None).keywords
     assert {key: given[key] for key in options} == {key: getattr(layer, key) for key in options}
     assert isinstance(layer.factory(16)(20, 2), probattn.SoftmaxAttention | constructor)
-
-
-def test_an_own_layer_has_its_constructors_options_and_meanings(own_module):
-    settings = KEP.with_changes([f"layer.name={own_module}:Scaled", "layer.factor=3", "layer.last=2"])
-    assert settings.layer.factory(16)(8, 2).factor == 3.0
-    assert "module" not in {field.name for field in fields(settings.layer)}
-    described = describe(settings)
-    assert described["layer.factor"] == ("factor of the output.", [])
-    assert described["layer.kind"] == ("how it is applied.", ["a", "b"])
-    assert Settings.from_dict(json.loads(json.dumps(asdict(settings)))) == settings
-    with pytest.raises(SettingsError, match=r"layer\.factor"):
-        settings.with_changes(["layer.facto=3"])
 
 
 def test_every_setting_of_a_preset_has_a_meaning():

@@ -11,10 +11,9 @@ from pyro.distributions import Normal
 
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.plots import model_diagnostics, prediction_figures, style
+from probattn.experiments.plots import prediction_figures, style
 from probattn.experiments.plots.differences import differences
 from probattn.inference import Prediction, metrics
-from probattn.inference.diagnostics.attention import Spectrum
 
 CONFIDENCE = torch.tensor([0.95, 0.95, 0.75, 0.55])
 PROBS = torch.stack([CONFIDENCE, 1 - CONFIDENCE], 1).double()
@@ -55,22 +54,6 @@ def test_any_name_is_visible_text():
     drawn = style.to_svg(prediction_figures.risk_coverage(dict.fromkeys(names, TEST))).decode()
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff\ufffe]", drawn)
     ElementTree.fromstring(drawn)
-
-
-def spectrum(values):
-    values = torch.tensor(values)
-    return Spectrum(values, torch.empty(len(values), 0), torch.empty(0), torch.empty(0))
-
-
-def test_spectrum_is_the_mean_of_the_heads_cumulative_shares_without_heads_of_zeros():
-    spectra = {"network.a": spectrum([[4.0, 3, 1], [1, 1, 0]]), "b": spectrum([[4.0, 1], [0, 0]])}
-    (ax,) = model_diagnostics.spectrum({"run": spectra}).axes
-    first, second, threshold = ax.lines
-    assert first.get_ydata().tolist() == pytest.approx([(4 / 8 + 1 / 2) / 2, (7 / 8 + 2 / 2) / 2, 1])
-    assert second.get_ydata().tolist() == pytest.approx([0.8, 1])
-    assert threshold.get_ydata() == [0.95, 0.95]
-    assert [text.get_text() for text in ax.figure.legends[0].texts] == ["a", "b", "95 %"]
-    assert model_diagnostics.spectrum({"run": {"b": spectrum([[0.0, 0.0]])}}) is None
 
 
 def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
