@@ -52,7 +52,7 @@ def test_any_text_is_visible_and_escaped(probabilistic, read, tmp_path):
     run = probabilistic(n=8, name=name, command=name, settings={name: name}, classes=HOSTILE, domains={name: {}})
     texts = Texts(tuple(f"{HOSTILE[place % 4]} {place}" for place in range(8)), run.test.labels)
     run = replace(run, data=texts, posterior=[replace(run.posterior[0], site=name)])
-    reader = read([run, run], title=name, draw=True)
+    reader = read([run, run], title=name)
     assert "script" not in [tag for tag, _ in reader.tags]
     page = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
     assert not RAW.search(page)

@@ -56,7 +56,7 @@ def test_the_seed_fixes_the_images_which_stay_in_their_range_at_any_size(name):
 
 @pytest.mark.parametrize("name", STANDARD)
 def test_the_difference_grows_with_severity(name):
-    images = smooth(n=10)
+    images = smooth(n=40)
     change = [(corrupt(images, name, k).double() - images.double()).abs().mean() for k in range(1, 6)]
     assert min(change) > 0.5
     assert name in UNORDERED or all(low < high for low, high in itertools.pairwise(change)), change
