@@ -57,15 +57,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         main.main()
 
 
-def test_a_reader_that_stops_reading():
-    """As in ``probattn presets | head``: quiet, with an exit status that is not 0."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run([*START, "presets"], stdout=writing, stderr=subprocess.PIPE, check=False)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (1, b"")
-
-
 @pytest.mark.slow
 def test_ctrl_c_ends_all_workers(tmp_path):
     """Ctrl-C reaches the whole group of processes: no traceback, and no run begins or goes on."""
