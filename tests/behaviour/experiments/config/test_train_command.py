@@ -21,4 +21,4 @@ def test_the_reports_command_repeats_the_run(name, changes):
     words = train_command(name, settings).split()
     assert words[:3] == ["probattn", "train", name]
     assert presets.preset(name).with_changes(words[4::2]) == settings
-    assert words[3::2] == ["--set"] * len(changes)
+    assert words[3::2] == ["--set"] * len(words[4::2])
