@@ -1,1 +1,0 @@
-"""Random attacks on layers."""
