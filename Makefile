@@ -12,7 +12,7 @@ define link
 @mv $(VENV)/sources.new $(VENV)/sources
 endef
 
-.PHONY: demo docs test test-all lint types lock audit clean
+.PHONY: demo docs tutorials test test-all lint types lock audit clean
 
 demo: $(DEMO)
 	$(link)
@@ -41,6 +41,10 @@ docs: $(DOCS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 	$(BIN)/python docs/check_links.py
 	@echo "documentation: docs/_build/html/index.html"
+
+tutorials: $(DOCS)
+	$(link)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/execute_tutorials.py
 
 lock: $(DEV)
 	$(BIN)/python -m pip install --quiet uv

@@ -12,7 +12,7 @@ from sphinx.ext import autosummary
 import probattn
 
 project = "probattn"
-author = "the probattn authors"
+author = "The probattn developers"
 version = release = probattn.__version__
 
 extensions = [
@@ -35,6 +35,7 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 4
 nb_execution_mode = "cache"
+nb_execution_excludepatterns = ["tutorials/*"]  # shown with their stored outputs: `make tutorials` executes them
 nb_execution_timeout = 1200  # a cell takes a minute at most on a quiet machine
 nb_execution_raise_on_error = True
 nb_merge_streams = True

@@ -23,6 +23,7 @@ GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
 STANDARDISED = "(network.standardise=true)"
 SOFTMAX = {
     "digits-standardised": f"digits/softmax {STANDARDISED}",
+    "mnist": "mnist/softmax",
     "cifar10": "kep-svgp/cifar10-softmax",
     "imdb": "kep-svgp/imdb-softmax",
     "finetune-cola": "finetune/cola-softmax",
@@ -31,6 +32,8 @@ SOFTMAX = {
 ROWS = {
     "digits: KEP-SVGP": ("digits-standardised", f"digits/kep-svgp {STANDARDISED}"),
     "digits: anchored": ("digits-standardised", f"digits/anchored {STANDARDISED}"),
+    "MNIST: KEP-SVGP": ("mnist", "mnist/kep-svgp"),
+    "MNIST: anchored": ("mnist", "mnist/anchored"),
     "CIFAR-10: KEP-SVGP": ("cifar10", "kep-svgp/cifar10"),
     "CIFAR-10: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}"),
     "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb"),

@@ -74,8 +74,8 @@ def _register(name: str, module: nn.Module) -> None:
             stored = pyro.param(param_with_module_name(name, key), parameter)
             if stored is not parameter and stored in _OWNED:
                 raise RuntimeError(
-                    f"parameter {key!r} of {name!r} in Pyro's parameter store belongs to another module, which SVI "
-                    "would train as well: call pyro.clear_param_store() first (trained modules keep their parameters), "
+                    f"parameter {key!r} of {name!r} in Pyro's parameter store belongs to another module. SVI would "
+                    "train both. Call pyro.clear_param_store() first (trained modules keep their parameters), "
                     "or train each model in its own `with pyro.get_param_store().scope():`"
                 )
             _OWNED[stored] = True

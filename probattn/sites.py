@@ -174,8 +174,8 @@ def example_plates(site: str, batch_shape: torch.Size) -> AbstractContextManager
 def _sample(site: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:
     if backward_task() != -1:  # only gradient checkpointing runs a layer then
         raise RuntimeError(
-            f"site {site!r} is recomputed in the backward pass, by gradient checkpointing, where it would have another "
-            "value: leave the blocks with stochastic layers out of it"
+            f"gradient checkpointing would sample site {site!r} again in the backward pass, with another value: "
+            "leave the blocks with stochastic layers out of it"
         )
     try:
         return pyro.sample(site, distribution, **options)
@@ -209,7 +209,7 @@ class _CheckedReplay(Messenger):
         nodes = [trace.nodes[msg["name"]] for trace in replays if trace is not None and msg["name"] in trace]
         if not nodes:
             raise ValueError(
-                f"the guide draws no site {msg['name']}, which would come from its prior; its layer has its posterior: "
+                f"the guide draws no site {msg['name']}, and its prior is not its posterior, which the layer has: "
                 "wrap the model, local_posteriors(model)"
             )
         is_one = isinstance(self.weight, int | float) and self.weight == 1

@@ -34,6 +34,7 @@ TABLES = {
     ("results", "Digits, images as they are"): ("digits", "posterior", "digits/{}", {}),
     ("results", "CoLA, learned words"): ("cola", "posterior", "{}", {}),
     ("evidence", "Digits"): ("digits-standardised", "temperature", "{} (network.standardise=true)", STANDARDISED),
+    ("evidence", "MNIST"): ("mnist", "temperature", "mnist/{}", {"KEP-SVGP": "kep-svgp"}),
     ("evidence", "CIFAR-10"): (
         "cifar10",
         "temperature",

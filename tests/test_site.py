@@ -53,12 +53,12 @@ def test_every_page_is_in_a_table_of_contents():
     for page in DOCS.rglob("*.md"):
         for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
             for entry in re.findall(r"^(?!:)(\S+)$", block, flags=re.MULTILINE):
-                matches = page.parent.glob(f"{entry}.md")
+                matches = [*page.parent.glob(f"{entry}.md"), *page.parent.glob(f"{entry}.ipynb")]
                 found = [match.relative_to(DOCS).with_suffix("").as_posix() for match in matches if match != page]
                 assert found, f"{page}: {entry}"
                 entries.update(found)
     hidden = {DOCS / "_build", DOCS / "api" / "generated"}
-    written = {page for page in DOCS.rglob("*.md") if not hidden & set(page.parents)}
+    written = {page for kind in ("*.md", "*.ipynb") for page in DOCS.rglob(kind) if not hidden & set(page.parents)}
     assert {page.relative_to(DOCS).with_suffix("").as_posix() for page in written} == entries
 
 

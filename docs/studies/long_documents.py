@@ -14,14 +14,13 @@ from pathlib import Path
 
 import torch
 
-from probattn import guides
+from probattn import AnchoredAttention, KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.experiments.data.batch_loader import TextLoader
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.experiments.runs.build import ScaledHeteroscedastic
 from probattn.inference import TrainOptions, fit, metrics, predict
 from probattn.inference.metrics import regression
 from probattn.models import Supervised, TextTransformer
-from probattn.models.layer_factories import layer_factory
 
 REVIEWS = 16  # of a document
 VALID = 300  # documents
@@ -70,9 +69,12 @@ def main() -> None:
         loaders.append(TextLoader(encoded, labels, batch_size=16, **order))
 
     torch.manual_seed(options.seed)
-    layer = {"kep-svgp": {"rank": 10, "merge": "add"}, "anchored": {"anchors": options.anchors}}.get(options.layer, {})
+    attention = {
+        "softmax": SoftmaxAttention,
+        "kep-svgp": KEPSVGPAttention.partial(rank=10, merge="add"),
+        "anchored": AnchoredAttention.partial(anchors=options.anchors, noise=1.0),
+    }[options.layer]
     sizes = {"dim": 128, "depth": 1, "heads": 8, "mlp_dim": 128, "dropout": 0.1, "max_length": options.tokens}
-    attention = lambda dim, heads: layer_factory(options.layer)(dim, heads, **layer)  # noqa: E731
     network = TextTransformer(tokenizer.embedding(128), classes=2, attention=attention, **sizes)
     ratings = torch.tensor([rating for _, rating in train])
     likelihood = ScaledHeteroscedastic(mean=ratings.mean().item(), scale=ratings.std().item())

@@ -9,7 +9,7 @@ import typer
 
 from probattn.experiments.cli.terminal import COUNT, SEED, SettingChanges, fail, say
 
-Out = Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.csv", help="Also write them.")]
+Out = Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.csv", help="Also write the tables to a file.")]
 Suite = Literal["layers", "scaling", "vit"]
 
 
@@ -52,7 +52,7 @@ def check_gp(seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and 
         warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from linear_operator, which GPyTorch imports
         from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
 
-    say(f"relative differences from GPyTorch, which may be {TOLERANCE:.0e}")
+    say(f"relative differences from GPyTorch; the tolerance is {TOLERANCE:.0e}")
     _report((name, f"{error:.1e}", error <= TOLERANCE) for name, error in gp_check(seed=seed).items())
 
 

@@ -10,12 +10,12 @@ from probattn.experiments.cli.terminal import COUNT, Sets, fail, say, show_metri
 if TYPE_CHECKING:
     from probattn.experiments.sharing.pipeline import Pipeline
 
-INPUTS = "Images and folders; texts: files with a text a line, .csv, .tsv or .jsonl; rows: .csv, .tsv or .jsonl."
-COLUMN = "Column of the texts in .csv, .tsv and .jsonl files; default that of training."
-OUT = "CSV file of the answers, with all probabilities, in place of a table."
+INPUTS = "Images, folders of images, or files of rows or texts: .csv, .tsv, .jsonl, or a text a line."
+COLUMN = "Column of the texts; default that of training."
+OUT = "Write the answers, with all probabilities, to a CSV file; no table is printed."
 Measure = Literal["entropy", "mutual_information", "confidence", "std"]
-TARGET = "Folder to share, or a file .pt2 for a PyTorch program."
-SAMPLES = "Samples in a program; 0: one pass at the posterior mean; default: as predict."
+TARGET = "Folder to share, or FILE.pt2 for a PyTorch program."
+SAMPLES = "Posterior samples in a program; 0 is the posterior mean; default those of predict."
 # Largest number of inputs that the error names.
 MAX_FAILURES = 20
 
@@ -23,18 +23,18 @@ MAX_FAILURES = 20
 def predict(
     run: Annotated[str, typer.Argument(help="Folder of a run or of a shared model, or the name of one on the hub.")],
     inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT...", help=INPUTS)] = None,
-    text: Annotated[list[str] | None, typer.Option(help="A text itself; may be given several times.")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="A text; may be given several times.")] = None,
     column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
     out: Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.csv", help=OUT)] = None,
     sort: Annotated[Measure | None, typer.Option(help="Sort from the most to the least uncertain.")] = None,
     sets: Sets = "plain",
-    num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default: of the run.")] = None,
+    num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default the run's.")] = None,
 ) -> None:
-    """Predict images, texts or rows of tables: class, confidence, uncertainty and the classes that are likely enough.
+    """Predict images, texts or rows of tables: class, confidence, uncertainty and conformal set.
 
-    A regression answers with the mean and an interval. Uses what `probattn evaluate` has fitted.
+    A regression gives a mean and an interval. The calibration is that of `probattn evaluate`.
 
-    Exits with status 1 if an input could not be read; the others are answered.
+    The exit status is 1 if an input could not be read. The others are answered.
     """
     import pandas as pd
 
@@ -76,9 +76,8 @@ def export(
 ) -> None:
     """Export a run: as a folder to share, or as a program that runs without this library.
 
-    Programs give probabilities, calibrated if the run was evaluated, with conformal sets and accepted answers, and
-    their uncertainty over posterior samples. Share folders: a PyTorch program from elsewhere can run code when it is
-    loaded.
+    Programs give probabilities and their uncertainty. After `probattn evaluate` they are calibrated, with conformal
+    sets and accepted answers. Share folders: a PyTorch program from elsewhere can run code when it is loaded.
     """
     from probattn.experiments.sharing.pipeline import Pipeline
     from probattn.experiments.sharing.programs import export_program
@@ -87,12 +86,12 @@ def export(
     pipeline = Pipeline.from_pretrained(run)
     if out.suffix == ".pt2":
         if push_to_hub is not None:
-            raise ValueError(f"a folder is uploaded, and {out} is a file: leave its suffix or --push-to-hub out")
+            raise ValueError(f"--push-to-hub uploads folders, and {out} is a file: leave out one of the two")
         about = export_program(pipeline, out, num_samples=num_samples, by_class=sets == "by-class")
         say(f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}")
         return
     pipeline.save_pretrained(out)
-    say(f"{out}: weights, settings, preprocessing and a model card, whose licence is left to you")
+    say(f"{out}: weights, settings, preprocessing and a model card; its licence is yours to choose")
     if push_to_hub is not None:
         say(upload_pretrained(out, push_to_hub))
 

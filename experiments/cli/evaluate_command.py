@@ -8,7 +8,7 @@ import typer
 from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
 
 SHARE = {"min": 0.001, "max": 0.999}
-METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl or, e.g., laplace+temperature."
+METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl, anchored or, e.g., laplace+temperature."
 
 
 def evaluate(

@@ -44,7 +44,7 @@ def main() -> NoReturn:
             raise
         fail(message, status=getattr(error, "exit_code", 1))
     if status == 130:  # Ctrl-C
-        print("stopped; the same command continues where it was, that of train with --resume", file=sys.stderr)
+        print("stopped; the same command continues where it was (train: with --resume)", file=sys.stderr)
     raise SystemExit(status or 0)
 
 

@@ -38,9 +38,9 @@ def study(
     seeds: Annotated[int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")] = 5,
     epochs: Annotated[int | None, typer.Option(**COUNT, help="Epochs of each run; default the preset's.")] = None,
     set_: terminal.SettingChanges = None,
-    method: Annotated[list[str] | None, typer.Option(help="Methods, or none; default all that suit.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Methods, or none; default all for the task.")] = None,
     shift: Annotated[bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")] = None,
-    ood: Annotated[list[str] | None, typer.Option(help="OOD images, folders or none; default those that suit.")] = None,
+    ood: Annotated[list[str] | None, typer.Option(help="OOD sets, folders or none; default those of the task.")] = None,
     workers: terminal.Workers = terminal.CORES,
     out: terminal.OutFolder = Path("runs/study"),
 ) -> None:

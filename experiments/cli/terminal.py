@@ -26,7 +26,7 @@ Data = Annotated[Path | None, typer.Option(exists=True, help=DATA)]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
 OutFolder = Annotated[Path, typer.Option(file_okay=False, help="Folder of the results.")]
 Workers = Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")]
-SETS = "Conformal sets with the level on average, or in every class, which suits rare classes."
+SETS = "Conformal sets have their coverage on average, or in every class (for rare classes)."
 Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 
 

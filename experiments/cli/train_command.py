@@ -13,14 +13,14 @@ from probattn.experiments.cli.terminal import COUNT, fail, say, show_table
 if TYPE_CHECKING:
     from probattn.experiments.config.settings import Settings
 
-DATA = "Your file or folder; for presets of named data sets the folder of those, default $PROBATTN_DATA, else ./data."
+DATA = "Your file or folder, or the folder of the data sets (default $PROBATTN_DATA, else ./data)."
 LAYER = "Layer: softmax, anchored, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.module:Class."
-EPOCHS = "Epochs in all, including a warm start; with --resume also more than before."
+EPOCHS = "Total number of epochs, including a warm start; --resume takes a larger one."
 CONFIG = "YAML file of settings; `probattn presets NAME --yaml` prints one."
 RESUME = "Resume the run in --out; only epochs and train.patience may be raised."
 NOTE = """\
-Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then B.
-`probattn presets NAME` lists the settings of one; the first six are for your own data, see docs/your-own-data.md."""
+Epochs A + B: a warm start with kernel attention (--set warm_start.epochs=A, or warm_start=none), then the layer.
+`probattn presets NAME` lists the settings of one. The first six are for your own data: see docs/your-own-data.md."""
 YAML = "Print the settings as a file for `probattn train --config`."
 
 
@@ -47,7 +47,7 @@ def train(
     elif data is not None:
         root = Path(data)
         if not root.is_dir():
-            fail(f"{data} is no folder, and this preset takes the folder of the data sets; correct --data")
+            fail(f"{data} is no folder, and --data is the folder of the data sets for this preset")
     if epochs is not None and is_started:  # the warm start keeps its own
         settings = settings.with_changes([f"train.epochs={epochs - settings.epochs + settings.train.epochs}"])
     elif epochs is not None:
@@ -76,7 +76,7 @@ def _base(preset: str | None, config: Path | None, *, out: Path | None, resume: 
     if name is None:
         fail(f"{folder} holds no run to resume: name a preset (`probattn presets` lists all), or a file with --config")
     if preset not in (None, name):
-        fail(f"{config} is for the preset {name}, not {preset}: leave one of the two out")
+        fail(f"{config} is for the preset {name}, not {preset}: give one of the two")
     return name, presets.preset(name).merged(content), False
 
 

@@ -143,7 +143,7 @@ class Dataset:
     def __post_init__(self) -> None:
         labels = self.train.labels
         if not all(map(len, (labels, self.valid, self.test))) or (len(labels) > 1 and (labels == labels[0]).all()):
-            raise DatasetError(f"{self.name}: a part has no examples, or the training part one label only: add others")
+            raise DatasetError(f"{self.name}: each part needs examples, and the training part two different labels")
 
     def training(self, **options: Any) -> BatchLoader:
         """Return the loader of training batches, in random order; options of the loader."""

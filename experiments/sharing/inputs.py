@@ -59,7 +59,7 @@ def read_inputs(run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *,
     data, settings = run.dataset, run.settings.data
     kind = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
     if not (paths or texts) or (texts and kind != "texts"):
-        raise ValueError(f"this model takes {kind}, and nothing of it was given; see `probattn predict --help`")
+        raise ValueError(f"this model takes {kind}, and none were given; see `probattn predict --help`")
     if kind == "images":
         shape = tuple(data.test.images.shape[1:])
         return read_images(paths, shape=shape, background=getattr(settings, "background", "white"))
@@ -113,7 +113,7 @@ def read_rows(
 def checked_text(row: Any, *, column: str) -> str:
     """Return the text of a row: itself, or its cell of a column; raise ValueError or DatasetError if there is none."""
     if isinstance(row, dict) and column not in row:
-        raise DatasetError(f"there is no column {column!r}, but {shorten(list(row))}; choose by --column")
+        raise DatasetError(f"there is no column {column!r}; choose one of {shorten(list(row))} by --column")
     text = row[column] if isinstance(row, dict) else row
     if not isinstance(text, str) or not text.strip():
         raise DatasetError("there is no text")

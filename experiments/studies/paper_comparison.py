@@ -16,7 +16,7 @@ from probattn.experiments.studies.reproduction import Plan, averaged_sets
 from probattn.experiments.studies.study import Job
 
 NOTE = """Mean ± standard deviation over seeds, below it the paper's. In brackets the 95 % interval of the difference
-from the paper, * where it excludes 0: that of our seeds alone, to which the paper's number is exact."""
+from the paper, * where it excludes 0. It is of our seeds alone: the paper's number counts as exact."""
 
 
 def results(plan: Plan) -> pd.DataFrame:

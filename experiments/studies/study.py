@@ -127,7 +127,7 @@ def check(
     by_digest = {dataset.test.digest: dataset.name for dataset in datasets.values()}
     if len(by_digest) > 1:
         different = " and ".join(by_digest.values())
-        raise SettingsError(f"the presets have other test data, {different}: study those of one data set only")
+        raise SettingsError(f"the presets have different test data, {different}: choose presets of one data set")
     has_images = isinstance(dataset, ImageDataset)
     ood = (default_names(dataset.name) if has_images else ()) if ood is None else ood
     options = {"shift": has_images if shift is None else shift, "ood": tuple(ood), "severities": severities, **tests}

@@ -32,7 +32,7 @@ def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None
             module.sample_local = partial(_draw, num_samples)
             module.is_scored = _is_not_scored
     if left := [*left, *sampled_attributes(network)]:
-        raise ValueError(f"site {', '.join(left)} belongs to no layer of this library, which alone have stored values")
+        raise ValueError(f"site {', '.join(left)} belongs to no layer of this library: only their sites can be stored")
 
 
 def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from probattn.inference.metrics import ood as ood
 from probattn.inference.metrics import ranking, regression
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction

@@ -48,7 +48,7 @@ def check(model: Program, guide: nn.Module) -> None:
         for site, prior in latent_sites(model) if isinstance(part, AutoDelta | AutoLaplaceApproximation) else ():
             if site not in covered and stddev_of(prior).requires_grad:
                 raise ValueError(
-                    f"a point mass on {site} has an unbounded density as the learned Λ runs to 0: build the layer with "
+                    f"a point mass on {site} has an unbounded density as the learned Λ goes to 0. Build the layer with "
                     'learn_scale=False, or use guides.for_model(model, "delta")'
                 )
 

@@ -23,6 +23,6 @@ def check_num_data(model: nn.Module, train: Iterable) -> None:
         sizes = {train.num_data}
     if sizes and num_data not in sizes:
         raise ValueError(
-            f"the model has num_data={num_data}, and the training loader {min(sizes)} examples: the KL would count "
-            f"{min(sizes) / num_data:.3g} times; build the model with that number, or give the loader an own num_data"
+            f"the model has num_data={num_data}, and the training loader {min(sizes)} examples. The KL would count "
+            f"{min(sizes) / num_data:.3g} times: build the model with that number, or set num_data of the loader"
         )

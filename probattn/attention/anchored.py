@@ -46,7 +46,7 @@ class AnchoredAttention(ProbabilisticAttention):
         heads: int,
         *,
         anchors: int = 16,
-        noise: float = 0.5,
+        noise: float = 1.0,
         learn_noise: bool = False,
         output: Literal["mean", "draw"] = "mean",
         alpha: float = 0.0,

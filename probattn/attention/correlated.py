@@ -46,7 +46,7 @@ class CorrelatedAttention(ProbabilisticAttention):
             raise ValueError(f"canonical_guide must be callable or one of {', '.join(GUIDES)}, got {canonical_guide!r}")
         if callable(canonical_guide) and collapsed:
             raise ValueError(
-                f"collapsed=True has R in closed form for guides {', '.join(GUIDES)} alone, got {canonical_guide!r}"
+                f"collapsed=True has R in closed form only for the guides {', '.join(GUIDES)}, got {canonical_guide!r}"
             )
         if noise <= 0 or alpha < 0:
             raise ValueError(f"need noise > 0 and alpha ≥ 0; got {noise}, {alpha}")

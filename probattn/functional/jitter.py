@@ -53,7 +53,7 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
             warnings.warn(message, JitterWarning, stacklevel=2)
             return factor
     raise errors.NumericalError(
-        f"{errors.subject(name)} is not positive definite, even with a jitter of {share:.0e} of its scale: lower the "
+        f"{errors.subject(name)} is not positive definite, even with a jitter of {share:.0e} of its scale. Lower the "
         "learning rate, or raise the layer's noise"
     )
 

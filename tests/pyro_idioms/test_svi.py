@@ -161,7 +161,7 @@ def test_two_models_in_one_process_share_no_parameters(idioms, problem):
     for _ in range(3):
         SVI(first, first_guide, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(x, y)
     assert all(torch.equal(p, before[name]) for name, p in second.named_parameters())
-    with pytest.raises(RuntimeError, match="belongs to another module.*clear_param_store"):
+    with pytest.raises(RuntimeError, match="clear_param_store"):
         SVI(second, second_guide, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(x, y)
     elbo = elbos.Trace_ELBO()(second, second_guide)  # modules do not need the store
     elbo(x, y).backward()

@@ -74,7 +74,7 @@ def corrupted_sets(
     if name in CIFAR and folder.is_dir():
         return f"official files of {folder.name}", _official(folder, test, corruptions)
     if extra := [corruption for corruption in corruptions if corruption not in STANDARD]:
-        raise DatasetError(f"{extra[0]} is read from {folder.absolute()} only: unpack CIFAR-C there, or leave it out")
+        raise DatasetError(f"{extra[0]} needs the files of CIFAR-C in {folder.absolute()}: unpack them")
     source = f"generated here from {len(test):,} test images with CIFAR-C's severities; frost without photographs"
     return source, lambda name, severity: Images(corrupt(test.images, name, severity), test.labels)
 

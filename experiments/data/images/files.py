@@ -58,7 +58,7 @@ def read_pixels(source: Path | BytesIO, shape: tuple[int, int, int], **options: 
             return pixels(image, shape, **options)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
         place = path_text(source.absolute()) if isinstance(source, Path) else source.name
-        raise DatasetError(f"cannot read {place}: {error}; mend the file or remove it") from error
+        raise DatasetError(f"cannot read {place}: {error}; repair or remove the file") from error
 
 
 def decode_all(decode: Callable[[Any], np.ndarray], sources: Iterable[Any]) -> torch.Tensor:

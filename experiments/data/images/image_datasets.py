@@ -61,7 +61,7 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Images, augment: boo
     """
     mean, std = channel_statistics(parts[0].images)
     if min(std) < 1e-9:
-        raise DatasetError("in one colour channel all training images have the same value everywhere: take others")
+        raise DatasetError("a colour channel has one value in all training images: use other images")
     return ImageDataset(name, classes, *parts, mean, std, augment=augment)
 
 

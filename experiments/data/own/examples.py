@@ -66,7 +66,7 @@ def choose_parts(entries: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     parts = find_parts(entries)
     others = shorten([name for name in entries if name not in parts.values()])
     if "train" not in parts:
-        raise DatasetError(f"{source} has no training part, but {others or 'no data'}: put it into one called train")
+        raise DatasetError(f"{source} has no training part: call it train; there are {others or 'no data'}")
     if others:
         _log.warning("%s: %s have no name of a part and are left out", source, others)
     return {part: entries[name] for part, name in parts.items()}

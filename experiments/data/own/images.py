@@ -79,11 +79,11 @@ def list_images(folder: Path) -> pd.DataFrame:
     """Return the images of each class's folder as examples, whose inputs are paths."""
     files = list(find_files(folder))
     if outside := [file for file in files if file.parent == folder]:
-        raise DatasetError(f"{path_text(outside[0])} is in no class's folder: move it into one, or elsewhere")
+        raise DatasetError(f"{path_text(outside[0])} is in no folder of a class: move it")
     names = [file.relative_to(folder).parts[0] for file in files]
     empty = _folders(folder).keys() - set(names)
     if empty or not names:
-        problem = f"{folder} needs a folder of images for each class, and empty are {shorten(sorted(empty)) or 'all'}"
+        problem = f"{folder} needs a folder of images for each class; empty: {shorten(sorted(empty)) or 'all'}"
         raise DatasetError(f"{problem}: add images, or remove the folder of the class")
     return pd.DataFrame({"input": files, "label": list(map(normal_name, names))}, index=list(map(path_text, files)))
 

@@ -87,7 +87,7 @@ def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
 def check_columns(rows: pd.DataFrame, columns: Iterable[str]) -> None:
     """Raise DatasetError if a column is missing; the rows are indexed by their place."""
     if missing := [column for column in columns if column not in rows]:
-        problem = f"{rows.index[0].rpartition(', ')[0]} has no column {missing[0]!r}, but {shorten(list(rows))}"
+        problem = f"{rows.index[0].rpartition(', ')[0]} has no column {missing[0]!r}; it has {shorten(list(rows))}"
         raise DatasetError(f"{problem}; set data.text_column=NAME, data.label_column=NAME or data.delimiter")
 
 
@@ -152,10 +152,10 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
         columns.pop()  # delimiters at the end of the first line
     columns = [name or f"Unnamed: {position}" for position, name in enumerate(columns)]
     if not columns or len(set(columns)) < len(columns):
-        raise DatasetError(f"{source}: its first line must name the columns, each with another name; got {columns}")
+        raise DatasetError(f"{source}: its first line must name the columns, no name twice; got {columns}")
     for line in lines:
         if len(rows[line]) < len(columns) or any(rows[line][len(columns) :]):
-            problem = f"{source}, line {line} has {len(rows[line])} cells, and there are {len(columns)} columns"
+            problem = f"{source}, line {line} has {len(rows[line])} cells, expected {len(columns)}"
             raise DatasetError(f"{problem}: quote cells with delimiters, or set data.delimiter")
     return {line: dict(zip(columns, rows[line], strict=False)) for line in lines}
 

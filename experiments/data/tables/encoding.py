@@ -64,7 +64,7 @@ class Column:
         wrong = np.isinf(numbers) | (np.isnan(numbers) & (not self.missing))
         if wrong.any():
             problem = f"{cells.index[wrong][0]}: {self.name!r} is {cells[wrong].iloc[0]!r}, in a column of numbers"
-            raise DatasetError(f"{problem}; mend it, remove the row, or add the column to data.categorical_columns")
+            raise DatasetError(f"{problem}; correct it, remove the row, or add the column to data.categorical_columns")
         scaled = np.nan_to_num((numbers - self.mean) / self.std)
         return [scaled, np.isnan(numbers)] if self.missing else [scaled]
 

@@ -48,7 +48,7 @@ def _read_cola(source: Path) -> list[Texts]:
         text = decode((folder / "raw" / f"{part}.tsv").read_bytes(), where=f"{part}.tsv")
         rows = [line.split("\t") for line in text.split("\n") if line]
         if len(rows) != number or any(len(row) != 4 or row[1] not in ("0", "1") or not row[3].strip() for row in rows):
-            raise ValueError(f"{part}.tsv has not {number:,} lines of 4 columns")
+            raise ValueError(f"{part}.tsv must have {number:,} lines of 4 columns")
         labels = torch.tensor([int(row[1]) for row in rows])
         parts.append(Texts(tuple(row[3].strip() for row in rows), labels))
     return parts

@@ -49,7 +49,7 @@ class PretrainedEncoder:
             raise ValueError(f"max_length must be {shortest} to {longest} for the encoder {name!r}, got {max_length}")
         # Without files, transformers makes a tokenizer of special tokens up.
         if config.is_encoder_decoder or not len(tokenizer.all_special_tokens) < len(tokenizer) <= config.vocab_size:
-            raise DatasetError(f"{name!r} is no encoder with its own tokenizer: take another, such as a BERT")
+            raise DatasetError(f"{name!r} is no encoder with its own tokenizer: choose another, such as BERT")
         pipeline = _library("tokenizers").Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         pipeline.no_padding()
         pipeline.enable_truncation(max_length)
@@ -74,7 +74,7 @@ class PretrainedEncoder:
         model, loading = _load(self.source, "AutoModel", **options)
         used = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
         if used:
-            raise DatasetError(f"{self.source!r} lacks weights of its encoder, such as {used[0]}; take a complete copy")
+            raise DatasetError(f"{self.source!r} lacks weights of its encoder, such as {used[0]}; use a complete copy")
         return model.eval()
 
     def to_json(self) -> dict[str, Any]:

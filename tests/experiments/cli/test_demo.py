@@ -51,7 +51,7 @@ def test_presets_show_the_epochs_of_both_phases(command):
     assert cells["cgp/cifar10"][-3:] == ["cgp", "all", "200 + 400"]
     assert cells["cgp/cifar10-softmax"][-1] == "600"
     assert cells[KEP][-3:-1] == ["kep-svgp", "last 1"]
-    assert "warm_start.epochs=N" in text
+    assert "warm_start.epochs" in text
 
 
 def test_presets_are_listed_in_full_however_narrow(command, monkeypatch):

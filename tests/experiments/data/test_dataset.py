@@ -55,5 +55,5 @@ def test_an_empty_part_and_a_training_part_of_one_label_are_refused(number, chan
     parts = [Images(torch.zeros(8, 1, 2, 2, dtype=torch.uint8), labels)] * 3
     ImageDataset("mine", ("a", "b"), *parts, (0.0,), (1.0,), augment=False)
     parts[number] = parts[number].select((labels == 0).nonzero()[:, 0] if change else labels[:0])
-    with pytest.raises(DatasetError, match="no examples, .* one label"):
+    with pytest.raises(DatasetError, match="needs examples, .* two different labels"):
         ImageDataset("mine", ("a", "b"), *parts, (0.0,), (1.0,), augment=False)

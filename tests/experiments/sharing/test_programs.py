@@ -107,7 +107,7 @@ def test_a_folder_to_share_is_written_without_a_suffix_and_uploaded_with_the_use
 
 def test_what_cannot_be_written_is_one_message(export, digits_run, tmp_path):
     for arguments, words in (
-        ((digits_run, "--out", tmp_path / "a.pt2", "--push-to-hub", "a/b"), "leave its suffix or --push-to-hub out"),
+        ((digits_run, "--out", tmp_path / "a.pt2", "--push-to-hub", "a/b"), "--push-to-hub"),
         ((tmp_path, "--out", tmp_path / "a.pt2"), "holds no run"),
     ):
         code, _, err = export(*arguments)

@@ -133,7 +133,7 @@ def test_data_folders_and_test_sets_are_checked_before_the_first_training(data, 
     with pytest.raises(NotADirectoryError, match="no folder of data sets"):
         plan(data, "digits/softmax", data=data / "reviews.csv")
     others = [*plan(data, "digits/softmax"), *plan(data, "text/csv", data=data / "reviews.csv", layers=("softmax",))]
-    with pytest.raises(SettingsError, match="other test data"):
+    with pytest.raises(SettingsError, match="different test data"):
         study.check(others, shift=False, ood=())
     (data / "out" / "digits/softmax" / "seed-0").mkdir(parents=True)
     (data / "out" / "digits/softmax" / "seed-0" / "letter.txt").touch()

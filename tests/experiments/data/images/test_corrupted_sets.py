@@ -102,5 +102,5 @@ def test_all_but_the_standard_ones_are_read_from_official_files_only(folder, tes
     options = {"corruptions": ["fog", "spatter"], "root": folder.parent}
     _, images = corrupted_sets("cifar10", test_images, **options)
     assert images("spatter", 2).images[0, 0, 0, 0] == 9
-    with pytest.raises(DatasetError, match="spatter is read from"):
+    with pytest.raises(DatasetError, match="spatter needs the files"):
         corrupted_sets(name, test_images, **options | {"root": folder})

@@ -57,8 +57,8 @@ def test_folders_of_parts_are_the_parts_by_any_usual_name(tmp_path, names):
 @pytest.mark.parametrize(
     ("folders", "words"),
     [
-        (("cats", "dogs", "Testing/cats"), "no training part, but 'cats', 'dogs': .* train"),
-        (("car", "bus", "train"), "train/0.png is in no class's folder"),
+        (("cats", "dogs", "Testing/cats"), "no training part: .*'cats', 'dogs'"),
+        (("car", "bus", "train"), "train/0.png is in no folder of a class"),
         (("train/a", "train/b", "Training/a"), "are both the train part"),
         (("Testing/a", "Testing/b", "val/a"), "no training part"),
     ],
@@ -120,10 +120,10 @@ def test_transparent_icons_stand_on_the_background_of_the_setting(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda root: (root / "c").mkdir(), "empty are 'c'"),
+        (lambda root: (root / "c").mkdir(), "empty: 'c'"),
         (lambda root: (root / "a" / "photo.heic").touch(), "cannot read .*photo.heic"),
         (lambda root: (root / "a" / "broken.png").write_bytes(b"not a png"), "cannot read .*broken.png"),
-        (lambda root: fill(root, 1), "0.png is in no class's folder"),
+        (lambda root: fill(root, 1), "0.png is in no folder of a class"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_file(tmp_path, change, words):

@@ -94,7 +94,7 @@ def test_a_file_whose_name_is_not_utf_8_is_read_and_named(tmp_path):
         ("", "its first line must name the columns"),
         ("a,b\n", "holds no rows"),
         ("a,a\n1,2\n", "'a', 'a'"),
-        ("a,b\n1,2\n1,2,3\n", "line 3 has 3 cells, .* 2 columns"),
+        ("a,b\n1,2\n1,2,3\n", "line 3 has 3 cells"),
         ("a,b\n1,2\n1\n", "line 3 has 1 cells"),
         ('a,b\n1,2\n1,"2\n', "line 3: unexpected end of data"),
         ('a,b\n1,"2"x\n', "line 2: .*double the quotes"),
