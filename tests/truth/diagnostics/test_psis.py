@@ -34,11 +34,13 @@ def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
     """Ratios of N(0, 1) over N(0, s²) have tails of shape 1 − s² for s < 1, and are bounded for s > 1."""
     model, x, y = conjugate()
     mean, covariance = posterior(model, x, y)
-    narrow, wide = (psis_khat(model, gaussian_guide(model, mean, s**2 * covariance), (x, y)) for s in (0.3, 1.2))
+    narrow, wide = (
+        psis_khat(model, gaussian_guide(model, mean, s**2 * covariance), (x, y), num_samples=400) for s in (0.3, 1.2)
+    )
     assert narrow.khat > 0.7
-    assert narrow.ess < 100
-    assert wide.khat < 0.3
-    assert wide.ess > 700
+    assert narrow.ess < 80
+    assert wide.khat < 0.4
+    assert wide.ess > 280
     smoothed, khat = array_stats.psislw(-narrow.log_weights.numpy())
     assert narrow.khat == pytest.approx(float(khat))
     torch.testing.assert_close(narrow.smoothed, torch.as_tensor(smoothed))
@@ -74,14 +76,14 @@ def test_sgpa_counts_the_density_of_what_it_draws(drawn):
         guide.network.u.loc.zero_()
         raw = transform_to(constraints.softplus_lower_cholesky).inv(torch.ones(1, 1, dtype=F64))
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
-    assert estimated_evidence(model, guide, x, y, num_samples=2000) == pytest.approx(expected.item(), abs=0.15)
+    assert estimated_evidence(model, guide, x, y, num_samples=600) == pytest.approx(expected.item(), abs=0.25)
 
 
 def test_an_autoguide_over_one_vector_has_a_density_and_a_point_mass_none():
     model, x, y = conjugate()
     guide = AutoMultivariateNormal(model, init_scale=0.8)
     expected = evidence(model, x, y).item()
-    assert estimated_evidence(model, guide, x, y, num_samples=400) == pytest.approx(expected, abs=1.0)
+    assert estimated_evidence(model, guide, x, y, num_samples=200) == pytest.approx(expected, abs=1.0)
     model.network.log_scale.requires_grad_(False)
     with pytest.raises(ValueError, match="point mass"):
         psis_khat(model, guides.for_model(model, "delta"), (x, y), num_samples=100)

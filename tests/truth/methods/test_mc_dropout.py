@@ -112,22 +112,6 @@ def test_samples_differ_in_masks_below_the_stochastic_layer_and_in_its_latent_va
     assert len({tuple(value.flatten().tolist()) for value in above}) == 4
 
 
-class Foreign(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, dropout=0.2, batch_first=True)
-
-    def forward(self, x):
-        return self.attention(x, x, x, need_weights=False)[0]
-
-
-def test_torchs_attention_drops_out_too():
-    model, _ = chain(Foreign(), nn.Flatten(-2), nn.Linear(12, 3))
-    log = outputs(model.network)
-    mc_dropout(model, None, num_samples=3).predict(torch.randn(1, 3, 4, dtype=F64).expand(8, 3, 4))
-    assert len(torch.stack(log).flatten(0, 1).unique(dim=0)) > 12
-
-
 def test_a_rate_replaces_those_of_the_layers_and_is_put_back():
     model, _ = chain(SoftmaxAttention(8, 2), nn.Flatten(-2), nn.Dropout(0.0), nn.Dropout(0.9), nn.Linear(24, 3))
     attention, _, first, second, _ = model.network

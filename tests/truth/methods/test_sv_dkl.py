@@ -61,16 +61,16 @@ def test_before_the_first_step_the_gps_mean_is_the_pretrained_network(bias):
 
 def test_predictions_average_the_softmax_over_the_gps():
     model, x, y = small()
-    predictor = sv_dkl(model, None, [(x, y)], epochs=1, num_gp_samples=40_000)
+    predictor = sv_dkl(model, None, [(x, y)], epochs=1, num_gp_samples=10_000)
     new = torch.randn(5, 2)
     result, z = predictor.predict([(new, y[:5])]), predictor.scale(model.network[:-1](new))
     probs = quadrature(predictor, z, lambda logits: logits.softmax(-1))
     assert (probs - predictor.mixing(predictor.gps.marginals(z).mean).softmax(-1)).abs().max() > 0.03
     entropy = quadrature(predictor, z, lambda logits: torch.special.entr(logits.softmax(-1)).sum(-1))
     energy = quadrature(predictor, z, lambda logits: -logits.logsumexp(-1))
-    torch.testing.assert_close(result.probs.double(), probs, rtol=0, atol=0.01)
-    torch.testing.assert_close(result.expected_entropy.double(), entropy, rtol=0, atol=0.01)
-    torch.testing.assert_close(result.energy.double(), energy, rtol=0, atol=0.02)
+    torch.testing.assert_close(result.probs.double(), probs, rtol=0, atol=0.015)
+    torch.testing.assert_close(result.expected_entropy.double(), entropy, rtol=0, atol=0.015)
+    torch.testing.assert_close(result.energy.double(), energy, rtol=0, atol=0.04)
     assert torch.equal(result.labels, y[:5])
 
 
@@ -114,7 +114,7 @@ def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):
     monkeypatch.setattr(FeatureGPs, "marginals", lambda self, z: inputs.append(z) or marginals(self, z))
     monkeypatch.setattr(sv_dkl_module, "BATCH_SIZE", 25)
     model = Supervised(head, Categorical(), num_data=50)
-    predictor = SVDKL(posterior_predictive(model, None), epochs=4, num_gp_samples=4000)
+    predictor = SVDKL(posterior_predictive(model, None), epochs=4, num_gp_samples=2000)
     predictor.fit_features(Features(values, head, prediction))
     scaled = predictor.scale(values)
     used = torch.stack([torch.cat(inputs)[:, 0].sub(scaled[s].mean()).abs() < 0.02 for s in range(4)])
@@ -123,4 +123,4 @@ def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):
     result = predictor.predict_features(Features(values, head, prediction))
     single = [predictor.predict_features(Features(values[[s]], head, prediction)).probs for s in range(4)]
     assert (single[0] - single[3]).abs().max() > 0.05
-    torch.testing.assert_close(result.probs, torch.stack(single).mean(0), rtol=0, atol=0.03)
+    torch.testing.assert_close(result.probs, torch.stack(single).mean(0), rtol=0, atol=0.04)
