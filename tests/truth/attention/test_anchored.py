@@ -120,6 +120,7 @@ def test_draws_have_the_mean_and_variance_of_the_posterior():
     with torch.no_grad(), draws(20_000):
         sampled = local_posteriors(layer)(x)
     law = layer.law(x, None)
+    torch.testing.assert_close(law.noise, torch.full((2,), 0.3**2, dtype=torch.float64), rtol=1e-6, atol=0)
     mean = layer.join_heads(law.mean)
     variance = law.variance.mT.repeat_interleave(layer.head_dim, -1)
     assert sampled.shape == (20_000, *x.shape)
