@@ -98,3 +98,12 @@ def test_a_family_with_options_reaches_other_supports():
     guide = guides.for_model(layer, functools.partial(families.Full, init_scale=1.0))
     assert isinstance(guide.get_submodule("prior.tau"), families.Constrained)
     assert set(guide()) == {"u", "prior.tau", "prior.zeta"}
+
+
+def test_a_point_mass_on_another_support_is_the_mode_of_the_unconstrained_variable():
+    """For u = exp(v) the objective has the Jacobian's log u, and the whitening's scale, a constant."""
+    prior = dist.Gamma(torch.tensor([2.0, 3.0, 5.0]), torch.tensor(1.5)).to_event(1)
+    module = families.on_support(families.Delta, prior)
+    q = module(prior)
+    density_of_v = prior.log_prob(q.v) + q.v.log().sum()
+    assert_close(kl_divergence(q, prior), -density_of_v - module.scale.log().sum())
