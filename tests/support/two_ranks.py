@@ -1,8 +1,10 @@
 """Program that torchrun starts on two ranks (gloo); each saves its results, which tests compare with one process."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 import zlib
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 from elbos import ELBOS
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.poutine.messenger import Messenger
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
@@ -30,8 +32,9 @@ from probattn.inference.prediction.sharded import predict_sharded
 from probattn.messages import is_amortised, is_global_latent
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
+from probattn.weights import kl_weight
 
-SIZE, BATCH = 21, 5  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
+SIZE, BATCH, STEPS = 21, 5, 10  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
 
 
 KEP = KEPSVGPAttention.partial(rank=2, eta=0.1)
@@ -39,11 +42,18 @@ KEP = KEPSVGPAttention.partial(rank=2, eta=0.1)
 
 TRAINED = {
     "closed KL, shared draw": {"attention": KEP, "per_example": False},
+    "closed KL, draw per example": {"attention": KEP},
     "sampled KL, two particles": {"attention": KEP, "elbo": "trace", "num_particles": 2},
     "local sites": {"attention": SGPAttention.partial(inducing=3)},
+    "local sites, sampled global KL": {"attention": SGPAttention.partial(inducing=3), "elbo": "trace"},
     "regulariser": {"attention": CGPAttention},
 }
-BROKEN = {"without loss weight": {"attention": KEP, "weighted": False}}
+
+
+BROKEN = {
+    "without loss weight": {"attention": KEP, "weighted": False},
+    "KL twice": {"attention": KEP, "kl": 2.0},
+}
 
 
 class Network(nn.Module):
@@ -111,17 +121,21 @@ def shuffled(seed=0):
     return DataLoader(TensorDataset(*data(), torch.arange(SIZE)), batch_size=BATCH, shuffle=True, generator=source)
 
 
-def train(*, attention, elbo="mean_field", per_example=True, num_particles=1, weighted=True):
-    """Train an epoch on this rank's rows; return the first gradients, the last weights and the terms of each loss."""
+def train(*, attention, elbo="mean_field", per_example=True, num_particles=1, weighted=True, kl=1.0):
+    """Train ten steps on this rank's rows; return the first gradients, the last weights and the terms of each loss."""
     model, guide = build(attention=attention)
     fabric, objective = make_fabric("cpu", 1), ELBOS[elbo]()
     module = fabric.setup_module(objective(model, guide))
     parameters = {name: value for part in (model, guide) for name, value in part.named_parameters()}
     optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
     loader, gradients, terms = shuffled(), {}, []
-    for step, ((x, y, examples), loss_weight, _) in enumerate(rank_batches(loader)):
+    epochs = -(-STEPS // len(loader))
+    for step, ((x, y, examples), loss_weight, _) in enumerate(
+        batch for _ in range(epochs) for batch in rank_batches(loader)
+    ):
         with ExitStack() as handlers:
             handlers.enter_context(fixed(step, examples, per_example=per_example))
+            handlers.enter_context(kl_weight(kl if world().size > 1 else 1.0))
             if per_example:
                 handlers.enter_context(draws("example"))
             if num_particles > 1:
@@ -250,7 +264,7 @@ def raised(function):
     try:
         function()
     except Exception as error:
-        return type(error).__name__, str(error)
+        return type(error).__name__, str(error), getattr(error, "__notes__", [])
     return None
 
 
@@ -291,9 +305,43 @@ def main(folder):
     )
 
 
-def torchrun(*arguments, timeout=480):
+def fail():
+    """Ten steps of DDP, in which rank 1 fails the first time torchrun starts it, and dies slowly the second time."""
+    fabric = make_fabric("auto", 1)
+    module = fabric.setup_module(nn.Linear(3, 2))
+    for step in range(10):
+        if step == 3 and world().rank == 1:
+            if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                raise ValueError("this is the cause")
+            del fabric, module
+            distributed.destroy_process_group()
+            time.sleep(5)  # rank 0 has lost it, and torchrun sees it live
+            os.kill(os.getpid(), signal.SIGKILL)
+        fabric.backward(module(torch.ones(4, 3)).sum())
+
+
+class FailsOnRankOne(DataLoader):
+    """Loader that fails on rank 1 at the second batch of the second epoch."""
+
+    epochs = 0
+
+    def __iter__(self):
+        self.epochs += 1
+        for number, batch in enumerate(super().__iter__()):
+            if world().rank == 1 and (self.epochs, number) == (2, 1):
+                raise ValueError("this is the cause")
+            yield batch
+
+
+def fail_in_fit(folder):
+    """A run in which rank 1 fails."""
+    loader = FailsOnRankOne(TensorDataset(*data()), batch_size=BATCH)
+    fit(*build(), loader, out=Path(folder), options=TrainOptions(epochs=3, lr=0.01), progress=False)
+
+
+def torchrun(*arguments, restarts=0, timeout=480):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*launcher, __file__, *map(str, arguments)]
+    command = [*launcher, f"--max-restarts={restarts}", __file__, *map(str, arguments)]
     return subprocess.run(
         command,
         stdout=subprocess.PIPE,
