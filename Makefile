@@ -20,7 +20,8 @@ demo: $(DEMO)
 
 test: $(DEV)
 	$(link)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/truth
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore tests/truth
 
 test-all: $(DEV)
 	$(link)

@@ -46,7 +46,10 @@ def evaluate(
         say("\n".join(part["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for kind, values in done.result.decisions.items():
-            say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
+            numbers = (
+                f"{key} {value:.4g}" for key, value in values.items() if value == value
+            )  # NaN is the risk of no answer
+            say(f"{kind}: {', '.join(numbers)}")
         report.save_figures(run / "figures", part)
         report.write(run / "report.html", [part], title=f"probattn: {done.result.name}")
         say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from probattn.experiments.data.errors import DatasetError
 
@@ -58,7 +58,8 @@ def read_pixels(source: Path | BytesIO, shape: tuple[int, int, int], **options: 
             return pixels(image, shape, **options)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
         place = path_text(source.absolute()) if isinstance(source, Path) else source.name
-        raise DatasetError(f"cannot read {place}: {error}; repair or remove the file") from error
+        reason = f"it is none of {', '.join(FORMATS)}" if isinstance(error, UnidentifiedImageError) else error
+        raise DatasetError(f"cannot read {place}: {reason}; repair or remove the file") from error
 
 
 def decode_all(decode: Callable[[Any], np.ndarray], sources: Iterable[Any]) -> torch.Tensor:

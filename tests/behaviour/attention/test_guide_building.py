@@ -1,0 +1,181 @@
+"""Guides of a model's layers: families and priors train, overrides, AutoGuides, what is refused."""
+
+import copy
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from elbos import TraceMeanField_ELBO as OnePass
+from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoGuideList,
+    AutoLaplaceApproximation,
+    AutoMultivariateNormal,
+    AutoNormal,
+    init_to_sample,
+)
+from torch import nn
+from torch.testing import assert_close
+
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    SGPAttention,
+    draws,
+    families,
+    guides,
+    local_posteriors,
+    local_sites,
+    name_layers,
+)
+from probattn.inference.objective import guide_checks
+
+
+class Regression(nn.Module):
+    """Two stochastic layers and a Gaussian likelihood over the mean token."""
+
+    num_data = 40
+
+    def __init__(self, prior="normal", learn_scale=True, **options):
+        super().__init__()
+        make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8, **options)
+        self.layers = nn.Sequential(make(8, 2), make(8, 2))
+        name_layers(self)
+
+    def forward(self, x, y=None):
+        with local_sites(batch=len(x), num_data=self.num_data):
+            mean = self.layers(x).mean((-2, -1))
+            return pyro.sample("y", dist.Normal(mean, 0.5), obs=y, infer={"local": True})
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(10, 5, 8, generator=generator), torch.randn(10, generator=generator)
+
+
+def train(model, guide, data, steps=40, elbo=TraceMeanField_ELBO):
+    guide_checks.materialise(guide, data)
+    elbo = elbo()(model, guide)
+    optimizer = torch.optim.Adam(elbo.parameters(), lr=0.03)
+    losses, reached = [], set()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with draws("example"):
+            loss = elbo(*data) / model.num_data
+        loss.backward()
+        reached |= {name for name, p in elbo.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+        optimizer.step()
+        losses.append(loss.item())
+    trained = {name for name, p in elbo.named_parameters() if p.requires_grad}
+    return losses, trained - reached
+
+
+PAIRS = [("normal", family) for family in families.FAMILIES]
+PAIRS += [("laplace", "full"), ("student_t", "diagonal"), ("horseshoe", "lowrank"), ("ard", "delta")]
+
+
+@pytest.mark.parametrize(("prior", "family"), PAIRS)
+def test_priors_train_with_families(prior, family, data):
+    model = Regression(prior)
+    guide = guides.for_model(model, family)
+    losses, unreached = train(model, guide, data)
+    assert all(torch.tensor(losses).isfinite())
+    assert unreached == set()
+    assert sum(losses[-10:]) / 10 < sum(losses[:5]) / 5 - 0.02
+
+
+def test_overrides_go_by_pattern_and_the_last_match_counts():
+    model = Regression()
+    guide = guides.for_model(model, "full", overrides={"layers.*": "lowrank", "*.1.*": "diagonal"})
+    assert isinstance(guide.layers.get_submodule("0.u"), families.LowRank)
+    assert isinstance(guide.layers.get_submodule("1.u"), families.Diagonal)
+    own = guides.for_model(model, lambda prior: families.Full(prior, init_scale=0.5))
+    prior = model.layers[0].sites()["u"]
+    assert_close(own.layers.get_submodule("0.u")(prior).stddev, 0.5 * prior.stddev)
+
+
+def test_bad_families_and_patterns_are_named():
+    with pytest.raises(ValueError, match="full, diagonal, lowrank, delta"):
+        guides.for_model(Regression(), "gaussian")
+    with pytest.raises(ValueError, match=r"matches no latent site; sites: layers.0.u, layers.1.u"):
+        guides.for_model(Regression(), overrides={"*.7.*": "full"})
+
+
+def test_layers_of_one_name_and_functions_are_errors():
+    layers = nn.Sequential(KEPSVGPAttention(8, 2, rank=2), KEPSVGPAttention(8, 2, rank=2))
+    for program in (guides.for_model, lambda model: poutine.trace(model)(torch.randn(2, 5, 8))):
+        with pytest.raises(ValueError, match=r"two layers have a site 'u'.*layer.name.*name_layers\(model\)"):
+            program(layers)
+    with pytest.raises(TypeError, match=r"cannot be found in a function.*nn.ModuleList.*name_layers"):
+        guides.for_model(lambda x: layers(x))
+    name_layers(layers, "layers")
+    assert set(guides.for_model(layers)(None)) == {"layers.0.u", "layers.1.u"}
+
+
+def test_point_masses_with_a_learned_scale_and_guides_of_other_models_are_refused():
+    model, fixed = Regression(), Regression(learn_scale=False)
+    guide_checks.check(fixed, AutoDelta(fixed))
+    guide_checks.check(model, guides.for_model(model, "delta"))
+    for auto in (AutoDelta, AutoLaplaceApproximation):
+        with pytest.raises(ValueError, match="learn_scale=False"):
+            guide_checks.check(model, auto(model))
+    parts = AutoGuideList(model)
+    parts.append(AutoDelta(model))
+    with pytest.raises(ValueError, match="learn_scale=False"):
+        guide_checks.check(model, parts)
+    with pytest.raises(ValueError, match="another model"):
+        guide_checks.check(model, guides.for_model(fixed))
+    copied, copied_guide = copy.deepcopy((model, guides.for_model(model)))
+    guide_checks.check(copied, copied_guide)
+
+
+class Local(Regression):
+    """One layer with a global site alone, and one with a local site too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers[1] = SGPAttention(8, 2, inducing=3)
+        name_layers(self)
+
+
+@pytest.mark.parametrize("auto", [AutoNormal, AutoMultivariateNormal, AutoDelta])
+def test_pyros_autoguides_train_the_global_part(auto, data):
+    model = Local()
+    guide = auto(local_posteriors(model), init_loc_fn=init_to_sample)
+    guide_checks.materialise(guide, data)
+    names = {name for name, _ in guide.named_parameters()}
+    assert names
+    assert not any("layers.1.g" in name for name in names)
+    losses, unreached = train(model, guide, data, steps=30, elbo=OnePass)
+    assert all(torch.tensor(losses).isfinite())
+    assert unreached == set()
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.1
+
+
+def test_autoguides_of_local_sites_are_refused_in_lists_too(data):
+    model = Local()
+    for make in (lambda: AutoNormal(model), lambda: _listed(AutoNormal(model), model)):
+        guide = make()
+        with pytest.raises(ValueError, match=r"guides layers\.1\.g, .*Auto.*\(local_posteriors\(model"):
+            guide_checks.materialise(guide, data)
+        with pytest.raises(ValueError, match="local_posteriors"):
+            guide_checks.check(model, guide)
+    guide = _listed(AutoNormal(local_posteriors(model)), local_posteriors(model))
+    guide_checks.materialise(guide, data)
+    guide_checks.check(model, guide)
+
+
+def _listed(guide, model):
+    parts = AutoGuideList(model)
+    parts.append(guide)
+    return parts
+
+
+def test_a_family_without_a_site_is_refused():
+    with pytest.raises(ValueError, match="no site for a guide of family 'diagonal'"):
+        guides.for_model(CGPAttention(8, 2), "diagonal")
+    assert list(guides.for_model(CGPAttention(8, 2)).parameters()) == []

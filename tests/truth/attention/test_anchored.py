@@ -1,0 +1,127 @@
+"""Anchored attention against exact GP regression, GPyTorch's sparse GP, brute force and identities."""
+
+import gpytorch
+import pyro.poutine as poutine
+import pytest
+import torch
+from gpytorch.kernels import InducingPointKernel, RBFKernel
+from torch import Tensor
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from probattn import AnchoredAttention, draws, local_posteriors, name_layers
+from probattn.functional.anchored import Anchored
+from probattn.functional.kernels import rbf
+
+BATCH, HEADS, TOKENS, WIDTH, ANCHORS = 2, 3, 7, 4, 5
+NOISE = torch.tensor([0.3, 0.5, 0.1], dtype=torch.float64)
+
+
+@pytest.fixture
+def points() -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values."""
+    torch.manual_seed(0)
+    return tuple(0.7 * torch.randn(3, BATCH, HEADS, TOKENS, WIDTH, dtype=torch.float64))
+
+
+@pytest.fixture
+def anchors() -> Tensor:
+    torch.manual_seed(1)
+    return torch.randn(HEADS, ANCHORS, WIDTH, dtype=torch.float64)
+
+
+def exact(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance and log marginal likelihood of exact GP regression in each head, by dense solves."""
+    covariance = rbf(key, key) + NOISE[:, None, None] * torch.eye(key.shape[-2], dtype=key.dtype)
+    cross = rbf(query, key)
+    gain = torch.linalg.solve(covariance, cross.mT).mT
+    columns = MultivariateNormal(torch.zeros_like(value[..., 0]), covariance)
+    evidence = columns.log_prob(value.movedim(-1, 0)).sum(0)
+    return gain @ value, 1 - (gain * cross).sum(-1), evidence
+
+
+def test_anchors_at_all_points_are_exact_gp_regression(points):
+    query, key, value = (part[:1] for part in points)
+    law = Anchored(query, key, value, torch.cat([query[0], key[0]], -2), NOISE, None, TOKENS)
+    mean, variance, evidence = exact(query, key, value)
+    torch.testing.assert_close(law.mean, mean)
+    torch.testing.assert_close(law.variance, variance)
+    torch.testing.assert_close(law.evidence, evidence)
+
+
+def test_agrees_with_the_sparse_gp_of_gpytorch(points, anchors):
+    query, key, value = points
+    law = Anchored(query, key, value, anchors, NOISE, None, TOKENS)
+
+    class SGPR(gpytorch.models.ExactGP):
+        def __init__(self, likelihood, inputs, targets, inducing):
+            super().__init__(inputs, targets, likelihood)
+            self.mean_module = gpytorch.means.ZeroMean()
+            base = RBFKernel()
+            base.lengthscale = 1.0
+            self.covar_module = InducingPointKernel(base, inducing, likelihood)
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    for head in range(HEADS):
+        likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+        likelihood.noise = NOISE[head]
+        model = SGPR(likelihood, key[0, head], value[0, head, :, 1], anchors[head].clone()).double().eval()
+        with torch.no_grad(), gpytorch.settings.sgpr_diagonal_correction(False):
+            predicted = model(query[0, head])
+        torch.testing.assert_close(law.mean[0, head, :, 1], predicted.mean, rtol=1e-4, atol=1e-5)
+
+
+def test_padding_is_as_if_it_were_not_there(points, anchors):
+    query, key, value = points
+    real = torch.ones(BATCH, 1, TOKENS, dtype=torch.bool)
+    real[1, 0, 4:] = False
+    padded = Anchored(query, key, value.where(real[..., None], 0.0), anchors, NOISE, real, real.sum(-1))
+    short = Anchored(*(part[1:, :, :4] for part in points), anchors, NOISE, None, 4)
+    torch.testing.assert_close(padded.mean[1, :, :4], short.mean[0])
+    torch.testing.assert_close(padded.evidence[1], short.evidence[0])
+    torch.testing.assert_close(padded.variance[1, :, :4], short.variance[0])
+
+
+def test_a_repeated_token_counts_as_one_with_half_the_noise(points, anchors):
+    query, key, value = points
+    twice = Anchored(query, key.repeat(1, 1, 2, 1), value.repeat(1, 1, 2, 1), anchors, NOISE, None, 2 * TOKENS)
+    precise = Anchored(query, key, value, anchors, NOISE / 2, None, TOKENS)
+    torch.testing.assert_close(twice.mean, precise.mean)
+    torch.testing.assert_close(twice.variance, precise.variance)
+
+
+def test_much_noise_gives_the_prior(points, anchors):
+    law = Anchored(*points, anchors, 1e12 * NOISE, None, TOKENS)
+    torch.testing.assert_close(law.mean, torch.zeros_like(law.mean), rtol=0, atol=1e-9)
+    torch.testing.assert_close(law.variance, torch.ones_like(law.variance))
+
+
+def test_the_program_has_the_exact_posterior_and_its_kl():
+    layer = AnchoredAttention(8, 2, anchors=3, output="draw", alpha=0.5).double()
+    name_layers(layer, "layer")
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
+    trace = poutine.trace(local_posteriors(layer)).get_trace(x)
+    trace.compute_log_prob()
+    law = layer.law(x, None)
+    features = law.key_features
+    precision = torch.eye(3, dtype=x.dtype) + features.mT @ features / law.noise[:, None, None]
+    loc = torch.linalg.solve(precision, features.mT @ law.value) / law.noise[:, None, None]
+    posterior = MultivariateNormal(loc.mT, precision_matrix=precision.unsqueeze(-3))
+    prior = MultivariateNormal(torch.zeros_like(loc.mT), torch.eye(3, dtype=x.dtype))
+    torch.testing.assert_close(trace.nodes["layer.w_kl"]["log_prob"], -kl_divergence(posterior, prior).sum((-2, -1)))
+    torch.testing.assert_close(trace.nodes["layer.evidence"]["log_prob"], 0.5 * law.evidence.sum(-1))
+
+
+def test_draws_have_the_mean_and_variance_of_the_posterior():
+    layer = AnchoredAttention(4, 2, anchors=3, output="draw", noise=0.3).double()
+    x = torch.randn(2, 5, 4, dtype=torch.float64)
+    layer.out = torch.nn.Identity()
+    with torch.no_grad(), draws(20_000):
+        sampled = local_posteriors(layer)(x)
+    law = layer.law(x, None)
+    mean = layer.join_heads(law.mean)
+    variance = law.variance.mT.repeat_interleave(layer.head_dim, -1)
+    assert sampled.shape == (20_000, *x.shape)
+    torch.testing.assert_close(sampled.mean(0), mean, rtol=0, atol=0.03)
+    torch.testing.assert_close(sampled.var(0), variance, rtol=0.06, atol=0.0)

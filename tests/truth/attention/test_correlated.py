@@ -1,0 +1,252 @@
+"""Correlated-GP layers as programs: output and sites against loops over examples, heads and columns in float64."""
+
+import math
+
+import pyro.poutine as poutine
+import pytest
+import torch
+import torch.nn.functional as F
+from correlated_reference import (
+    DIM,
+    GUIDES,
+    HEADS,
+    KINDS,
+    MASK,
+    TOKENS,
+    Dense,
+    Sparse,
+    identity,
+    log_density,
+    r_of,
+    randn,
+    run,
+)
+from torch.testing import assert_close
+
+from probattn import draws, guides
+from probattn.draws import at_mean
+from probattn.inference import predict
+from probattn.local_sites import local_posteriors
+from probattn.models import Classifier
+
+MASKS = pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
+COLLAPSED = pytest.mark.parametrize("collapsed", [True, False], ids=["collapsed", "through z_o"])
+OPTIONS = [(kind, options) for kind in (Dense(), Sparse()) for options in ({}, {"bias": False, "heads": 3})]
+OPTIONS += [(Dense(), {"noisy_canonical": False}), (Dense(), {"noisy_output": False, "heads": 1})]
+OPTIONS += [(Sparse(), {"inducing_keys": None}), (Sparse(), {"inducing": 7})]
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIONS)
+@MASKS
+def test_output_and_its_law_are_loops_over_examples_and_heads(kind, options, mask):
+    x = randn(3, TOKENS, DIM)
+    output, drawn = kind.make(alpha=0, **options)(x, mask), kind.make(alpha=0, **options, output="draw")
+    nodes = run(drawn, x, mask)
+    law, value = nodes["z_q"]["fn"], nodes["z_q"]["value"]
+    for b, rows, heads in kind.loops(drawn, x, mask):
+        assert_close(output[b, rows], drawn.out(torch.cat([head.nu for head in heads], dim=-1)))
+        joined = torch.cat([value[b, h, rows] for h in range(drawn.heads)], dim=-1)
+        assert_close(nodes["_RETURN"]["value"][b, rows], drawn.out(joined))
+        for h, head in enumerate(heads):
+            assert_close(law.mean[b, h, rows], head.nu)
+            assert_close(kind.covariance(law.covariance)[b, h][rows[:, None], rows], head.predictive)
+            assert_close(law.variance[b, h, rows], head.predictive.diagonal().unsqueeze(-1).expand_as(head.nu))
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_mixtures_of_tokens_as_inducing_inputs(guide):
+    kind, x = Sparse(), randn(2, TOKENS, DIM)
+    layer = kind.make(canonical_guide=guide, regulariser_norm="example", tokens=TOKENS)
+    output, r = layer(x), r_of(layer, x)
+    for b, _, heads in kind.loops(layer, x):
+        assert_close(output[b], layer.out(torch.cat([head.nu for head in heads], dim=-1)))
+        assert_close(r[b], sum(head.bound(guide) for head in heads))
+
+
+THROUGH = [(kind, guide, {}) for kind in (Dense(), Sparse()) for guide in GUIDES]
+THROUGH += [(Dense(), "posterior", {"noisy_canonical": False, "noisy_output": False})]
+
+
+@pytest.mark.parametrize(("kind", "guide", "options"), THROUGH)
+@MASKS
+def test_sites_of_the_program_through_z_o(kind, guide, options, mask):
+    """z_o has its prior and carries its guide; z_k and nu are observed, each with its density given z_o; then z_q."""
+    layer = kind.make(canonical_guide=guide, collapsed=False, output="draw", alpha=0.7, **options)
+    x = randn(3, TOKENS, DIM)
+    nodes = run(layer, x, mask)
+    z_o, posterior = nodes["z_o"]["value"], nodes["z_o"]["infer"]["posterior"]
+    z_q = nodes["z_q"]
+    assert z_q["infer"]["posterior"] is z_q["fn"]  # so that neither density is computed
+    for b, rows, heads in kind.loops(layer, x, mask):
+        expected, scale = {"z_o": 0, "nu": 0, "z_k": 0}, 0.7 / (DIM * len(rows))
+        for h, head in enumerate(heads):
+            drawn, (mean, spread) = z_o[b, h, rows], head.drawn(guide)
+            assert_close(posterior.mean[b, h, rows], mean)
+            assert_close(posterior.variance[b, h, rows], spread.diagonal().unsqueeze(-1).expand_as(mean))
+            expected["z_o"] += log_density(drawn, head.prior[1]) - log_density(drawn - mean, spread)
+            for name, of, seen in (("nu", head.q, head.nu), ("z_k", head.k, head.z_k)):
+                mean, spread = head.given([of], [head.o], drawn)
+                assert_close(nodes[name]["value"][b, h, rows], seen)
+                expected[name] += log_density(seen - mean, spread)
+            mean, spread = head.given([head.q], [head.o], drawn)
+            assert_close(z_q["fn"].mean[b, h, rows], mean)
+            assert_close(kind.covariance(z_q["fn"].covariance)[b, h][rows[:, None], rows], spread)
+        joined = torch.cat([z_q["value"][b, h, rows] for h in range(HEADS)], dim=-1)
+        assert_close(nodes["_RETURN"]["value"][b, rows], layer.out(joined))
+        for name in ("nu", "z_k"):
+            assert_close(nodes[name]["log_prob"][b], scale * expected[name])
+        log_q = scale * posterior.log_prob(z_o)[b]  # padding, drawn as plain noise, counts alike in both
+        assert_close(nodes["z_o"]["log_prob"][b] - log_q, scale * expected["z_o"])
+        assert torch.as_tensor(nodes["z_o"]["infer"]["weight"]).expand(3)[b].item() == pytest.approx(scale)
+
+
+@KINDS
+def test_learned_guide_starts_at_the_prior(kind):
+    layer = kind.layer(DIM, HEADS, canonical_guide="learned", output="mean", noise=0.3).double()
+    assert_close(layer.log_noise.exp(), torch.full((HEADS,), 0.3).double())
+    assert not layer.log_noise.requires_grad
+    site = run(layer, randn(3, TOKENS, DIM), MASK)["z_o"]
+    assert (site["infer"]["posterior"].mean == 0).all()
+    drawn, prior = (kind.covariance(law.covariance) for law in (site["infer"]["posterior"], site["fn"]))
+    assert_close(drawn, prior, rtol=1e-4, atol=1e-4)
+
+
+@KINDS
+@pytest.mark.parametrize("intervene", [poutine.condition, poutine.do])
+def test_interventions_on_z_o_reach_output_and_predictions(kind, intervene):
+    layer, x, z_o = kind.make(collapsed=False), randn(3, TOKENS, DIM), randn(3, HEADS, TOKENS, DIM // HEADS, seed=1)
+    outputs = []
+    for b, _, heads in kind.loops(layer, x):
+        means = [head.given([head.q], [head.o], z_o[b, h])[0] for h, head in enumerate(heads)]
+        outputs.append(layer.out(torch.cat(means, dim=-1)))
+    expected = torch.stack(outputs)
+    assert_close(intervene(layer, data={"z_o": z_o})(x), expected)
+    model = Classifier(torch.nn.Sequential(layer, torch.nn.Flatten(-2), torch.nn.Linear(30, 3)).double(), num_data=3)
+    with intervene(data={"network.0.z_o": z_o}):
+        prediction = predict(model, guides.for_model(model), x, num_samples=4)
+    assert_close(prediction.probs, model.network[2](expected.flatten(-2)).softmax(-1))
+
+
+@KINDS
+def test_attention_matrix_maps_values_to_the_mean(kind):
+    layer, x = kind.make(alpha=0), randn(3, TOKENS, DIM)
+    matrix = layer.attention_matrix(x, MASK)
+    value = layer.query_key_value(x)[..., 2 * DIM :].unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    assert_close(layer.out((matrix @ value).transpose(1, 2).flatten(-2))[MASK], layer(x, MASK)[MASK])
+    pairs = (MASK[:, None, :, None] & MASK[:, None, None, :]).expand_as(matrix)
+    assert (matrix[~pairs] == 0).all()
+    assert (matrix[pairs] != 0).all()
+
+
+@KINDS
+@MASKS
+def test_at_the_mean_every_form_puts_out_nu(kind, mask):
+    x, keep = randn(3, TOKENS, DIM), torch.ones(3, TOKENS).bool() if mask is None else mask
+    expected = kind.make(alpha=0)(x, mask)[keep]
+    for output, collapsed in (("mean", False), ("draw", False), ("draw", True)):
+        with at_mean(), local_posteriors():
+            assert_close(kind.make(output=output, collapsed=collapsed)(x, mask)[keep], expected)
+
+
+@KINDS
+@COLLAPSED
+def test_draws_have_the_predictive_moments(kind, collapsed):
+    """Mean ν and covariance V[z_q | z_k] + σ²I, in closed form and through z_o; heads and columns are independent."""
+    layer, x, number = kind.make(output="draw", alpha=0, collapsed=collapsed), randn(1, 3, DIM), 20_000
+    with torch.no_grad(), draws(number), local_posteriors():
+        z_q = run(layer, x)["z_q"]["value"][:, 0]
+    ((_, _, heads),) = kind.loops(layer, x)
+    loc = torch.cat([head.nu.flatten() for head in heads])
+    expected = torch.block_diag(*(torch.kron(head.predictive, identity(layer.head_dim)) for head in heads))
+    centred, variance = z_q.flatten(1) - loc, expected.diagonal()
+    assert (centred.mean(0).abs() < 5 * (variance / number).sqrt()).all()
+    error = ((variance[:, None] * variance + expected**2) / number).sqrt()
+    assert ((centred.T @ centred / number - expected).abs() < 5 * error).all()
+
+
+@KINDS
+def test_examples_are_drawn_on_their_own(kind):
+    x = randn(1, TOKENS, DIM).expand(3, -1, -1)
+    with draws(2), local_posteriors():
+        nodes = run(kind.make(collapsed=False, output="draw"), x)
+    for name in ("z_o", "z_q"):
+        assert nodes[name]["value"].shape == (2, 3, HEADS, TOKENS, DIM // HEADS)
+        assert nodes[name]["value"].flatten(0, 1)[:, 0, 0, 0].unique().numel() == 6
+
+
+@KINDS
+def test_leading_draws_of_the_input_pass_through(kind):
+    layer, x = kind.make(canonical_guide="learned", output="draw"), randn(4, 2, 3, TOKENS, DIM)
+    nodes = run(layer, x, MASK)
+    for s, p in ((0, 0), (3, 1)):
+        alone = run(layer, x[s, p], MASK)
+        assert_close(nodes["z_q"]["fn"].mean[s, p], alone["z_q"]["fn"].mean)
+        assert_close(nodes["regulariser"]["log_prob"][s, p], alone["regulariser"]["log_prob"])
+    nodes = run(kind.make(output="draw", collapsed=False), x, MASK)
+    assert all(nodes[name]["log_prob"].shape == (4, 2, 3) for name in ("z_o", "z_k", "nu", "z_q"))
+
+
+@KINDS
+@COLLAPSED
+def test_padding_may_hold_anything_in_value_and_gradient(kind, collapsed):
+    layer, x = kind.make(canonical_guide="learned", collapsed=collapsed, output="draw"), randn(3, TOKENS, DIM)
+
+    def outcome(padding):
+        torch.manual_seed(0)
+        layer.zero_grad()
+        padded = x.where(MASK.unsqueeze(-1), padding).requires_grad_()
+        nodes = run(layer, padded, MASK)
+        terms = [node["log_prob"].sum() for node in nodes.values() if node["type"] == "sample"]
+        (nodes["_RETURN"]["value"][MASK].square().sum() + sum(terms)).backward()
+        assert (padded.grad[~MASK] == 0).all()
+        return [p.grad for p in layer.parameters() if p.requires_grad] + [padded.grad, *terms]
+
+    assert_close(outcome(math.nan), outcome(0.0))
+
+
+@KINDS
+def test_float32_at_the_papers_noise_needs_no_jitter(kind):
+    """σ = 0.1, 64 tokens, two of them equal (`JitterWarning` is an error here), near float64."""
+    layer, x = kind.layer(32, 4), F.layer_norm(torch.randn(2, 64, 32), (32,))
+    x[:, 1] = x[:, 0]
+    z_o = randn(2, 4, 64, 8)
+
+    def evaluate(dtype):
+        layer.to(dtype)
+        layer.collapsed, layer.output = True, "mean"
+        values = [layer(x.to(dtype)), r_of(layer, x.to(dtype))]
+        layer.collapsed, layer.output = False, "draw"
+        with poutine.condition(data={"z_o": z_o.to(dtype)}):
+            nodes = run(layer, x.to(dtype))
+        return values + [nodes["z_q"]["fn"].mean, *(nodes[name]["log_prob"] for name in ("z_o", "z_k", "nu"))]
+
+    for single, double in zip(evaluate(torch.float32), evaluate(torch.float64), strict=True):
+        assert single.dtype == torch.float32
+        assert_close(single.double(), double, atol=1e-3, rtol=1e-3)
+
+
+@KINDS
+@COLLAPSED
+def test_gradients(kind, collapsed):
+    layer, x = kind.make(dim=4, canonical_guide="learned", collapsed=collapsed, learn_noise=True), randn(1, 3, 4)
+    mask, z_o = torch.tensor([[True, False, True]]), randn(1, HEADS, 3, 2, seed=1)
+    names = [name for name, _ in layer.named_parameters()]
+
+    class Terms(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x, mask):
+            nodes = run(poutine.condition(self.layer, data={"z_o": z_o}), x, mask)
+            terms = [node["log_prob"] for node in nodes.values() if node["type"] == "sample"]
+            return nodes["_RETURN"]["value"], torch.stack(terms).sum()
+
+    def function(x, *parameters):
+        values = {f"layer.{name}": value for name, value in zip(names, parameters, strict=True)}
+        return [term for m in (None, mask) for term in torch.func.functional_call(Terms(), values, (x, m))]
+
+    inputs = (x, *layer.parameters())
+    assert torch.autograd.gradcheck(
+        function, [value.detach().clone().requires_grad_() for value in inputs], fast_mode=True
+    )

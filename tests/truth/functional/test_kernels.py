@@ -1,0 +1,79 @@
+"""Kernels against loops in float64, their gradients, and what rounding does to them."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from probattn.functional.kernels import exponential, rbf
+
+F64 = torch.float64
+
+
+def randn(*shape, seed=0, dtype=F64):
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+FORMULAE = {
+    rbf: lambda a, b: math.exp(-0.5 * sum((x - y) ** 2 for x, y in zip(a, b, strict=True))),
+    exponential: lambda a, b: math.exp(sum(x * y for x, y in zip(a, b, strict=True))),
+}
+
+
+@pytest.mark.parametrize("kernel", FORMULAE)
+def test_leading_dimensions_broadcast_both_ways(kernel):
+    a, b = randn(4, 1, 5, 2), randn(3, 6, 2, seed=1)
+    expected = torch.stack([torch.stack([kernel(a[i, 0], b[h]) for h in range(3)]) for i in range(4)])
+    assert_close(kernel(a, b), expected)
+    assert_close(kernel(b, a), expected.mT)
+
+
+@pytest.mark.parametrize("kernel", FORMULAE)
+def test_one_set_of_points_is_its_copy(kernel):
+    """The shorter way for ``b is a`` must be the same function, in value and gradient."""
+    a = randn(2, 5, 3).requires_grad_()
+    weights = randn(2, 5, 5, seed=1)
+    (short,) = torch.autograd.grad((weights * kernel(a, a)).sum(), a)
+    (long,) = torch.autograd.grad((weights * kernel(a, a.clone())).sum(), a)
+    assert_close(kernel(a, a), kernel(a, a.clone()))
+    assert_close(short, long)
+
+
+@pytest.mark.parametrize("kernel", FORMULAE)
+def test_gradients(kernel):
+    a, b = randn(2, 1, 3, 2).requires_grad_(), randn(2, 4, 2, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(kernel, (a, b))
+    assert torch.autograd.gradcheck(lambda a: kernel(a, a), (a,))
+    assert torch.autograd.gradgradcheck(kernel, (a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_gradient_at_equal_points_is_zero_and_finite(dtype):
+    a = randn(4, 3, dtype=dtype)
+    a[1], a[2] = a[0], 0
+    for one, other in ((a, a), (a, a.clone())):
+        one = one.requires_grad_()
+        gradient = torch.autograd.grad(rbf(one, other)[0, 1], one)[0]
+        assert_close(gradient, torch.zeros_like(a), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_float32_diagonal_is_one_whatever_the_scale(scale, offset):
+    """‖a‖² + ‖a‖² − 2 a·a by separate sums is off by 0.1 at scale 100, and its exponential with it."""
+    a = (scale * randn(8, 64, 32) + offset).float()
+    a[:, 5] = a[:, 3]
+    matrix = rbf(a, a)
+    assert (matrix.diagonal(dim1=-2, dim2=-1) == 1).all()
+    assert_close(matrix[:, 3, 5], torch.ones(8), atol=1e-6, rtol=0)
+    assert (matrix <= 1).all()
+
+
+def test_a_common_offset_cancels_before_the_square():
+    a, b = randn(8, 64, 32) / 4, randn(8, 48, 32, seed=1) / 4
+    moved_a, moved_b = (a + 100).float(), (b + 100).float()
+    exact = rbf(moved_a.double(), moved_b.double())
+    assert_close(rbf(moved_a, moved_b).double(), exact, atol=2e-6, rtol=0)
+    naive = -0.5 * (moved_a.square().sum(-1)[..., None] + moved_b.square().sum(-1)[..., None, :]) + moved_a @ moved_b.mT
+    assert (naive.exp() - exact).abs().max() > 1e-3

@@ -1,0 +1,99 @@
+"""Products with gradients by hand against torch's own, in float64; what they keep, and under vmap and autocast."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from probattn.functional import products
+
+
+def randn(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def plain_unit_rows(x, weights):
+    return (x * products.inverse_norm(x) @ weights).mT
+
+
+def plain_rows(rows, weights):
+    return torch.einsum("...phd,hps->...hds", rows, weights)
+
+
+CASES = [
+    (products.of_unit_rows, plain_unit_rows, (2, 3, 7, 5), (2, 3, 5, 4)),
+    (products.of_unit_rows, plain_unit_rows, (2, 3, 7, 5), (3, 5, 4)),
+    (products.of_unit_rows, plain_unit_rows, (3, 7, 5), (2, 3, 5, 4)),
+    (products.of_unit_rows, plain_unit_rows, (7, 5), (5, 4)),
+    (products.of_unit_rows, plain_unit_rows, (2, 2, 1, 3, 7, 5), (2, 1, 4, 3, 5, 1)),
+    (products.of_rows, plain_rows, (2, 4, 3, 5), (3, 4, 2)),
+    (products.of_rows, plain_rows, (4, 3, 5), (3, 4, 2)),
+    (products.of_rows, plain_rows, (2, 2, 4, 1, 5), (1, 4, 2)),
+]
+
+
+def gradients(function, *inputs, of=lambda value: value.sin().sum()):
+    return torch.autograd.grad(of(function(*inputs)), inputs)
+
+
+@pytest.mark.parametrize(("function", "plain", "first", "second"), CASES)
+def test_values_and_gradients_are_those_of_torch(function, plain, first, second):
+    inputs = randn(*first), randn(*second, seed=1)
+    assert_close(function(*inputs), plain(*inputs))
+    assert_close(gradients(function, *inputs), gradients(plain, *inputs))
+
+
+@pytest.mark.parametrize(("function", "plain", "first", "second"), [CASES[1], CASES[5]])
+def test_they_can_be_differentiated_twice(function, plain, first, second):
+    small = [tuple(min(size, 3) for size in shape) for shape in (first, second)]
+    assert torch.autograd.gradgradcheck(function, (randn(*small[0]), randn(*small[1], seed=1)))
+
+
+def test_a_zero_row_gives_zero_and_the_gradient_of_a_row_of_length_one():
+    x, weights = randn(1, 3, 5).detach(), randn(1, 5, 2, seed=1)
+    x[0, 1] = 0
+    x.requires_grad_()
+    value = products.of_unit_rows(x, weights)
+    assert value[0, :, 1].eq(0).all()
+    (grad,) = torch.autograd.grad(value.sum(), x)
+    assert_close(grad[0, 1], weights[0].sum(-1))
+    assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (2, None), (None, 1), (1, 2)])
+@pytest.mark.parametrize(("function", "plain", "first", "second"), [CASES[0], CASES[4]])
+def test_under_vmap_values_and_gradients_are_those_of_a_loop(function, plain, first, second, dims):
+    shapes = [
+        shape if dim is None else (*shape[:dim], 6, *shape[dim:])
+        for shape, dim in zip((first, second), dims, strict=True)
+    ]
+    inputs = randn(*shapes[0]), randn(*shapes[1], seed=1)
+
+    def looped(*inputs):
+        at = [[t.select(d, i) if d is not None else t for t, d in zip(inputs, dims, strict=True)] for i in range(6)]
+        return torch.stack([plain(*each) for each in at])
+
+    mapped = torch.vmap(function, in_dims=dims)
+    assert_close(mapped(*inputs), looped(*inputs))
+    assert_close(gradients(mapped, *inputs), gradients(looped, *inputs))
+
+
+@pytest.mark.parametrize(("function", "plain", "first", "second"), CASES)
+def test_gradients_under_autocast_are_those_of_float32_to_its_precision(function, plain, first, second):
+    inputs = randn(*first, dtype=torch.float32), randn(*second, seed=1, dtype=torch.float32)
+    half = inputs[0].detach().bfloat16().requires_grad_(), inputs[1]  # as a linear map before them gives it
+    exact = gradients(plain, *inputs)
+    for given in (inputs, half):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = function(*given)
+        grads = torch.autograd.grad(value.float().sin().sum(), given)
+        assert [grad.dtype for grad in grads] == [t.dtype for t in given]
+        for grad, expected in zip(grads, exact, strict=True):
+            assert (grad.float() - expected).norm() < 0.03 * expected.norm()
+
+
+def test_norms_are_precise_where_rows_are_not():
+    x = randn(50, 32, dtype=torch.float32).detach().bfloat16()
+    found = products.inverse_norm(x)
+    assert found.dtype == torch.float32
+    assert_close(found.double(), 1 / x.double().norm(dim=-1, keepdim=True), rtol=1e-6, atol=0)
+    assert products.inverse_norm(x.double()).dtype == torch.float64

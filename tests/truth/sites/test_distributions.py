@@ -1,0 +1,159 @@
+"""Distributions of local sites at every token: against torch's, under plates, and counted by both ELBOs."""
+
+import math
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides
+from probattn.distributions import ColumnNormal, DiagonalNormal, MarginalsOfJoint
+from probattn.functional.gaussian import Dense
+from probattn.models import Classifier
+from probattn.models.label_distributions import CategoricalWithEnergy
+
+F64 = torch.float64
+ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def dense(*shape, seed=0):
+    root = randn(*shape, shape[-1], seed=seed)
+    return torch.linalg.cholesky(root @ root.mT + torch.eye(shape[-1], dtype=F64))
+
+
+def build(seed=0):
+    """Batch of 2, 3 heads, 4 tokens, 2 columns."""
+    return ColumnNormal(randn(2, 3, 4, 2, seed=seed), Dense(dense(2, 3, 4, seed=seed + 1), 4))
+
+
+def by_torch(normal, b, h, d):
+    tril = normal.covariance.tril[b, h]
+    return MultivariateNormal(normal.loc[b, h, :, d], tril @ tril.T)
+
+
+def test_column_normal_is_a_normal_a_head_and_column():
+    normal, x = build(), randn(5, 2, 3, 4, 2, seed=3)
+    expected = torch.zeros(5, 2, dtype=F64)
+    for b in range(2):
+        for h in range(3):
+            for d in range(2):
+                expected[:, b] += by_torch(normal, b, h, d).log_prob(x[:, b, h, :, d])
+    assert_close(normal.log_prob(x), expected)
+    assert normal.batch_shape == (2,)
+    assert normal.event_shape == (3, 4, 2)
+
+
+def test_kl_is_torchs_summed_over_heads_and_columns():
+    q, p = build(), build(seed=10)
+    expected = torch.zeros(2, dtype=F64)
+    for b in range(2):
+        for h in range(3):
+            for d in range(2):
+                expected[b] += kl_divergence(by_torch(q, b, h, d), by_torch(p, b, h, d))
+    assert_close(kl_divergence(q, p), expected)
+    assert_close(kl_divergence(q, q), torch.zeros(2, dtype=F64))
+    shared = ColumnNormal(randn(2, 3, 4, 2, seed=8), q.covariance)
+    twin = ColumnNormal(shared.loc, Dense(q.covariance.tril.clone(), 4))
+    assert_close(kl_divergence(shared, q), kl_divergence(twin, q))
+
+
+def test_loc_and_covariance_broadcast():
+    normal = ColumnNormal(randn(5, 1, 3, 4, 2), Dense(dense(2, 3, 4), 4))
+    assert normal.batch_shape == (5, 2)
+    assert normal.mean.shape == normal.variance.shape == normal.sample().shape == (5, 2, 3, 4, 2)
+    x = randn(5, 2, 3, 4, 2, seed=2)
+    for s in range(5):
+        alone = ColumnNormal(normal.loc[s], normal.covariance)
+        assert_close(normal.log_prob(x)[s], alone.log_prob(x[s]))
+
+
+def marginals():
+    """Prior and posterior of independent tokens that stand for a joint law, and the KL of that."""
+    mean, scale = randn(2, 1, 3, 2), randn(2, 1, 3, 1, seed=1).exp()
+    prior = dist.Normal(torch.zeros_like(mean), scale).to_event(3)
+    drawn = dist.Normal(mean, 0.5 * scale).to_event(3)
+    return prior, drawn, torch.tensor([0.7, 11.0], dtype=F64, requires_grad=True)
+
+
+def test_marginals_of_a_joint_are_sampled_and_have_their_own_moments():
+    prior, drawn, kl = marginals()
+    q = MarginalsOfJoint(drawn, prior, kl)
+    torch.manual_seed(0)
+    x = q.rsample((4,))
+    torch.manual_seed(0)
+    assert torch.equal(x, drawn.rsample((4,)))
+    assert torch.equal(q.mean, drawn.mean)
+    assert torch.equal(q.variance, drawn.variance)
+    assert_close(q.log_prob(x) - prior.log_prob(x), kl.expand(4, 2))
+
+
+@ELBOS
+@pytest.mark.parametrize("number", [None, 5])
+def test_the_joint_kl_is_exact_under_both_elbos(elbo, number):
+    prior, drawn, kl = marginals()
+    posterior = MarginalsOfJoint(drawn, prior, kl)
+
+    def run(x):
+        with pyro.plate("draws", number or 1, dim=-2), pyro.plate("data", 2, dim=-1), poutine.scale(scale=1.5):
+            pyro.sample("g", prior, infer={"local": True, "posterior": posterior})
+
+    model, guide = (torch.nn.Identity() for _ in range(2))
+    model.forward, guide.forward = run, lambda x: None
+    loss = elbo().differentiable_loss(model, guide, torch.zeros(2))
+    assert_close(loss.item(), 1.5 * (number or 1) * 11.7)
+    loss.backward()
+    assert_close(kl.grad, torch.full((2,), 1.5 * (number or 1), dtype=F64))
+
+
+@pytest.mark.parametrize(
+    "layer", [SGPAttention.partial(inducing=2), CGPAttention, SparseCGPAttention.partial(inducing=2)]
+)
+def test_vectorised_particles_of_pyro(layer):
+    """They expand distributions by `expand`, draws(S) by a wrapper."""
+    network = torch.nn.Sequential(layer(8, 2), torch.nn.Flatten(-2), torch.nn.Linear(24, 2))
+    model = Classifier(network, num_data=4)
+    guide = guides.for_model(model)
+    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+    vectorised = TraceMeanField_ELBO(num_particles=100, vectorize_particles=True, max_plate_nesting=1)
+    with torch.no_grad():
+        losses = torch.stack([TraceMeanField_ELBO()(model, guide)(x, y) for _ in range(100)])
+        together = vectorised(model, guide)(x, y)
+    assert abs(together - losses.mean()) < 5 * losses.std() * (2 / 100) ** 0.5 + 1e-4
+
+
+@pytest.mark.parametrize("shift", [0.0, 7.0, -300.0])
+def test_categorical_keeps_the_free_energy_of_its_logits(shift):
+    logits = randn(2, 3, 4) + shift
+    labels = CategoricalWithEnergy(logits)
+    for s in range(2):
+        for i in range(3):
+            energy = -shift - math.log(sum(math.exp(logit - shift) for logit in logits[s, i].tolist()))
+            assert math.isclose(labels.energy[s, i], energy, rel_tol=1e-12)
+    assert labels.batch_shape == labels.energy.shape == (2, 3)
+    assert_close(labels.expand((5, 2, 3)).energy, labels.energy.expand(5, 2, 3))
+
+
+@pytest.mark.parametrize("lead", [(), (5,)])
+def test_kl_to_a_diagonal_normal_is_that_of_multivariate_normals(lead):
+    torch.manual_seed(0)
+    tril = (
+        torch.randn(*lead, 2, 3, 3, dtype=torch.float64).tril(-1) + torch.rand(2, 3, dtype=torch.float64).diag_embed()
+    )
+    loc, mean = torch.randn(2, *lead, 2, 3, dtype=torch.float64)
+    scale = torch.rand(2, 3, dtype=torch.float64) + 0.1
+    q = dist.MultivariateNormal(loc, scale_tril=tril)
+    p = DiagonalNormal(mean, scale_tril=scale.diag_embed())
+    whole = dist.MultivariateNormal(mean, scale_tril=scale.diag_embed())
+    torch.testing.assert_close(kl_divergence(q, p), kl_divergence(q, whole), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(p.stddev, whole.stddev, rtol=1e-12, atol=0)
+    assert type(p.expand((4, *p.batch_shape))) is DiagonalNormal
+    torch.testing.assert_close(p.expand((4, *p.batch_shape)).stddev, whole.stddev.expand(4, *p.batch_shape, 3))

@@ -1,0 +1,113 @@
+"""Guides: which KL are analytic and equal samples', q of each family, point masses, the prior's present scale."""
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from torch import nn
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from probattn import KEPSVGPAttention, families, guides, local_sites, name_layers, priors
+
+ANALYTIC = {
+    *((prior, family) for prior in ("normal", "horseshoe", "ard") for family in ("full", "diagonal", "lowrank")),
+    ("laplace", "diagonal"),
+    *((prior, "delta") for prior in priors.PRIORS),
+}
+
+
+class Regression(nn.Module):
+    """Two stochastic layers and a Gaussian likelihood over the mean token."""
+
+    num_data = 40
+
+    def __init__(self, prior="normal", learn_scale=True, **options):
+        super().__init__()
+        make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8, **options)
+        self.layers = nn.Sequential(make(8, 2), make(8, 2))
+        name_layers(self)
+
+    def forward(self, x, y=None):
+        with local_sites(batch=len(x), num_data=self.num_data):
+            mean = self.layers(x).mean((-2, -1))
+            return pyro.sample("y", dist.Normal(mean, 0.5), obs=y, infer={"local": True})
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(10, 5, 8, generator=generator), torch.randn(10, generator=generator)
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("prior", priors.PRIORS)
+def test_which_pairs_have_an_analytic_kl(prior, family):
+    layer = KEPSVGPAttention(8, 2, rank=2, prior=prior)
+    present = layer.sites()["u"]
+    posterior = guides.for_model(layer, family).u(present)
+    if (prior, family) not in ANALYTIC:
+        with pytest.raises(NotImplementedError):
+            kl_divergence(posterior, present)
+        return
+    kl = kl_divergence(posterior, present)
+    samples = posterior.sample((20_000,))
+    estimates = posterior.log_prob(samples) - present.log_prob(samples)
+    assert kl.shape == ()
+    assert (kl - estimates.mean()).abs() < 5 * estimates.std() / 20_000**0.5 + 1e-4
+
+
+def test_full_is_a_gaussian_with_its_own_covariance_per_output():
+    layer = KEPSVGPAttention(8, 2, rank=3).double()
+    guide = guides.for_model(layer).double()
+    with torch.no_grad():
+        guide.u.raw_tril += torch.randn(2, 3, 3, 3, dtype=torch.float64)
+    posterior = guide.u(layer.sites()["u"])
+    u = torch.randn(2, 3, 3, dtype=torch.float64)
+    expected = 0.0
+    for h in range(2):
+        for d in range(3):
+            covariance = guide.u.scale_tril[h, d] @ guide.u.scale_tril[h, d].T
+            expected += MultivariateNormal(guide.u.loc[h, d], covariance).log_prob(u[h, d])
+    assert_close(posterior.log_prob(u), expected)
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal", "lowrank"])
+def test_families_start_near_a_prior_draw_at_a_share_of_its_scale(family):
+    prior = priors.normal(torch.full((2, 400, 3), 2.0))
+    posterior = families.FAMILIES[family](prior)(prior)
+    assert posterior.stddev.square().mean().sqrt().item() == pytest.approx(0.2, rel=0.05)
+    assert posterior.mean.std().item() == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("prior", "elbo"), [("normal", Trace_ELBO), ("laplace", TraceMeanField_ELBO), ("student_t", Trace_ELBO)]
+)
+def test_delta_maximises_the_density_of_the_whitened_variable(elbo, prior, data):
+    """The loss with a point mass does not depend on Λ through p(u): d loss / d log λ comes from the KSVD term only."""
+    model = Regression(prior)
+    for layer in model.layers:
+        layer.eta = 0.0
+    guide = guides.for_model(model, "delta")
+    loss = elbo()(model, guide)(*data)
+    loss.backward()
+    for layer in model.layers:
+        assert layer.log_scale.grad.abs().max() < 1e-3 * loss.abs()
+    unit = priors.resolve(prior)(torch.ones(2, 2, 2))
+    whitened = [guide.get_submodule(f"layers.{i}.u").whitened * unit.stddev for i in range(2)]
+    u = {f"layers.{i}.u": v * model.layers[i].scale.unsqueeze(-2) for i, v in enumerate(whitened)}
+    trace = poutine.trace(poutine.condition(model, data=u)).get_trace(*data)
+    trace.compute_log_prob()
+    log_prior = sum(unit.log_prob(v) + unit.stddev.log().sum() for v in whitened)
+    assert_close(loss, -(trace.nodes["y"]["log_prob_sum"] + log_prior), rtol=1e-4, atol=1e-2)
+
+
+def test_guide_follows_the_models_present_scale():
+    model = Regression()
+    guide = guides.for_model(model, "delta")
+    before = guide(None)["layers.0.u"]
+    with torch.no_grad():
+        model.layers[0].log_scale += 1.0
+    assert_close(guide(None)["layers.0.u"], before * torch.e)

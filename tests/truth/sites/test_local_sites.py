@@ -1,0 +1,342 @@
+"""Local sites: sampled from their posteriors in one pass, scaled to the data set, weighted."""
+
+import math
+from contextlib import ExitStack, nullcontext
+
+import elbos
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal, init_to_feasible, init_to_median, init_to_sample
+from torch import nn
+from torch.testing import assert_close
+
+from probattn import SGPAttention, draws, guides, local_posteriors, local_sites
+from probattn.draws import at_mean
+from probattn.models import Classifier
+from probattn.weights import alpha, kl_weight
+
+X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
+N = 30
+A, C = 0.7, -0.4
+LOC, SCALE = 0.6, 0.5
+
+
+class Chain(nn.Module):
+    """A weight that all share, and two values of each example, the second's posterior a function of the first's draw.
+
+    w ~ N(0, 1); z1 ~ N(0, 1), posterior N(A x + w, 1/4); z2 ~ N(z1, 1), posterior N(C z1 + x, 0.09); y ~ N(z2, 1).
+    """
+
+    def __init__(self, *, factor=False):
+        super().__init__()
+        self.unused, self.factor = nn.Parameter(torch.zeros(())), factor
+
+    def forward(self, x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with local_sites(batch=len(x), num_data=N):
+            zero = torch.zeros(torch.broadcast_shapes(w.shape, x.shape))
+            first = {"local": True, "posterior": dist.Normal(A * x + w, 0.5)}
+            z1 = pyro.sample("z1", dist.Normal(zero, 1.0), infer=first)
+            second = {"local": True, "posterior": dist.Normal(C * z1 + x, 0.3)}
+            z2 = pyro.sample("z2", dist.Normal(z1, 1.0), infer=second)
+            if self.factor:
+                for name, extra in (("r", {"regulariser": True}), ("penalty", {})):
+                    unit = dist.Unit(-x.square().expand(zero.shape))
+                    pyro.sample(name, unit, obs=unit.sample(), infer={"is_auxiliary": True, "local": True, **extra})
+            return pyro.sample("y", dist.Normal(z2, 1.0), obs=y, infer={"local": True})
+
+
+class Global(nn.Module):
+    """The guide of one pass: it knows the shared site only."""
+
+    def forward(self, x, y=None):
+        return pyro.sample("w", dist.Normal(LOC, SCALE))
+
+
+class TwoPass(nn.Module):
+    """The guide of two passes: it runs the network below each local site itself, and draws it by name."""
+
+    def forward(self, x, y=None):
+        w = pyro.sample("w", dist.Normal(LOC, SCALE))
+        with local_sites(batch=len(x), num_data=N):
+            z1 = pyro.sample("z1", dist.Normal(A * x + w, 0.5), infer={"local": True})
+            pyro.sample("z2", dist.Normal(C * z1 + x, 0.3), infer={"local": True})
+
+
+def chain_loss(weight=1.0):
+    """Minus the ELBO of the whole data set in closed form, from the moments of w, z1 and z2 under the guide."""
+    kl_w = 0.5 * (SCALE**2 + LOC**2 - 1 - math.log(SCALE**2))
+    mean1, var1 = A * X + LOC, 0.25 + SCALE**2
+    kl_1 = 0.5 * (0.25 + mean1.square() + SCALE**2 - 1 - math.log(0.25))
+    kl_2 = 0.5 * (0.09 + ((C - 1) * mean1 + X).square() + (C - 1) ** 2 * var1 - 1 - math.log(0.09))
+    squares = (Y - C * mean1 - X).square() + 0.09 + C**2 * var1
+    return weight * kl_w + N / 3 * (kl_1 + kl_2 + 0.5 * math.log(2 * math.pi) + 0.5 * squares).sum()
+
+
+LIBRARY = {Trace_ELBO: elbos.Trace_ELBO, TraceMeanField_ELBO: elbos.TraceMeanField_ELBO}
+WAYS = {"shared": [], "example": ["example"], "number": [4], "both": ["example", 4]}
+EACH_WAY = pytest.mark.parametrize("how", WAYS)
+EACH_ELBO = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+
+
+def open_draws(stack, how):
+    for number in WAYS[how]:
+        stack.enter_context(draws(number))
+
+
+@EACH_ELBO
+@pytest.mark.parametrize("how", ["shared", "both"])
+def test_one_pass_and_two_passes_have_the_expected_loss_in_closed_form(elbo, how):
+    """The library's ELBO draws local sites in the model's pass; Pyro's own with a guide that knows them agrees."""
+    for objective, guide in ((LIBRARY[elbo](), Global()), (elbo(), TwoPass()), (LIBRARY[elbo](), TwoPass())):
+        torch.manual_seed(0)
+        losses, program = [], Chain()
+        with torch.no_grad():
+            for _ in range(80):
+                with ExitStack() as stack:
+                    open_draws(stack, how)
+                    losses.append(objective.differentiable_loss(program, guide, X, Y))
+        losses = torch.stack(losses)
+        assert (losses.mean() - chain_loss()).abs() < 4 * losses.std() / 80**0.5
+
+
+@EACH_WAY
+def test_local_sites_count_by_their_kl_with_the_scale_of_the_data_set(how):
+    objective = elbos.Trace_ELBO()
+    with ExitStack() as stack:
+        open_draws(stack, how)
+        objective.differentiable_loss(Chain(), Global(), X, Y)
+    model_trace, guide_trace = objective.traces
+    model_trace.compute_log_prob()
+    number = {"shared": 1, "example": 1, "number": 4, "both": 4}[how]
+    shape = {"shared": (3,), "example": (3,), "number": (4, 3), "both": (4, 3)}[how]
+    w, z1, z2 = (model_trace.nodes[name]["value"] for name in ("w", "z1", "z2"))
+    assert z1.shape == z2.shape == shape
+    assert len(z1.unique()) == z1.numel()
+    laws = {
+        "z1": (dist.Normal(A * X + w, 0.5), dist.Normal(0.0, 1.0)),
+        "z2": (dist.Normal(C * z1 + X, 0.3), dist.Normal(z1, 1.0)),
+    }
+    for name, (posterior, prior) in laws.items():
+        drawn, factor = model_trace.nodes[name], model_trace.nodes[f"{name}_kl"]
+        assert (drawn["is_observed"], drawn["infer"]["drawn"]) == (True, True)
+        assert_close(drawn["fn"].log_prob(drawn["value"]), torch.zeros(shape))
+        assert (factor["is_observed"], factor["infer"]["kl_of"]) == (True, name)
+        assert factor["scale"] == pytest.approx(N / 3 / number)
+        kl = torch.distributions.kl_divergence(posterior, prior).expand(shape)
+        assert_close(factor["log_prob_sum"], -N / 3 / number * kl.sum())
+    assert set(guide_trace.nodes) & {"z1", "z2"} == set()
+
+
+@EACH_ELBO
+def test_the_guides_own_draw_wins(elbo):
+    """A guide that draws one of the local sites: the other comes from the posterior that the model carries for it."""
+
+    class Own(Global):
+        def forward(self, x, y=None):
+            super().forward(x, y)
+            with local_sites(batch=len(x), num_data=N):
+                pyro.sample("z1", dist.Normal(50.0 * torch.ones(len(x)), 1e-3), infer={"local": True})
+
+    objective = LIBRARY[elbo]()
+    loss = objective.differentiable_loss(Chain(), Own(), X, Y)
+    model_trace, guide_trace = objective.traces
+    assert_close(model_trace.nodes["z1"]["value"], torch.full((3,), 50.0), rtol=0, atol=0.01)
+    assert guide_trace.nodes["z1"]["fn"].stddev[0] == pytest.approx(1e-3)
+    assert_close(model_trace.nodes["z2"]["value"], C * 50 + X, rtol=0, atol=1.5)
+    terms = objective.terms()
+    assert set(terms) == {"nll", "kl/w", "kl/z1", "kl/z2"}
+    assert sum(terms.values()) == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_observed_and_conditioned_local_sites_stay_what_they_are():
+    z1 = torch.tensor([1.0, 2.0, 3.0])
+    conditioned = poutine.condition(Chain(), data={"z1": z1})
+    trace = poutine.trace(local_posteriors(conditioned)).get_trace(X, Y)
+    assert torch.equal(trace.nodes["z1"]["value"], z1)
+    trace.compute_log_prob()
+    assert_close(trace.nodes["z1"]["log_prob_sum"], N / 3 * dist.Normal(0.0, 1.0).log_prob(z1).sum())
+    assert "z1_kl" not in trace.nodes
+    assert "z2_kl" in trace.nodes
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_draws_below_every_global_site_are_a_new_first_dimension_at_a_local_site(number):
+    """S different draws, also where S is the batch, and nothing global lies below; they average in the density."""
+
+    class Alone(Chain):
+        def forward(self, x, y=None):
+            with local_sites(batch=len(x), num_data=N):
+                posterior = dist.Normal(x.unsqueeze(-1).expand(-1, 2), 0.5).to_event(1)
+                prior = dist.Normal(torch.zeros(len(x), 2), 1.0).to_event(1)
+                z = pyro.sample("z", prior, infer={"local": True, "posterior": posterior})
+                return pyro.sample("y", dist.Normal(z.sum(-1), 1.0), obs=y, infer={"local": True})
+
+    class Nothing(nn.Module):
+        def forward(self, x, y=None):
+            pass
+
+    for elbo in (elbos.Trace_ELBO, elbos.TraceMeanField_ELBO):
+        objective = elbo()
+        with draws(number):
+            loss = objective.differentiable_loss(Alone(), Nothing(), X, Y)
+        model_trace, guide_trace = objective.traces
+        z = model_trace.nodes["z"]["value"]
+        assert z.shape == (number, 3, 2)
+        assert len(z.unique()) == z.numel()
+        prior, posterior = dist.Normal(0.0, 1.0), dist.Normal(X.unsqueeze(-1), 0.5)
+        kl = torch.distributions.kl_divergence(posterior, prior).sum(-1) * 2
+        log_likelihood = dist.Normal(z.sum(-1), 1.0).log_prob(Y).mean(0)
+        assert_close(loss, N / 3 * (kl - log_likelihood).sum())
+    with draws("example"), draws(number):
+        objective.differentiable_loss(Alone(), Nothing(), X, Y)
+    z = objective.traces[0].nodes["z"]["value"]
+    assert z.shape == (number, 3, 2)
+    assert len(z.unique()) == z.numel()
+
+
+@EACH_ELBO
+def test_kl_weight_leaves_local_sites_alone(elbo):
+    """Everything at its mean: the loss moves by the KL of w alone, or by its two log densities there."""
+    losses, terms = [], []
+    for weight in (1.0, 0.25):
+        objective = LIBRARY[elbo]()
+        with at_mean(), kl_weight(weight):
+            losses.append(objective.differentiable_loss(Chain(), Global(), X, Y))
+        terms.append(objective.terms())
+    assert losses[0] - losses[1] == pytest.approx(0.75 * terms[0]["kl/w"], abs=1e-3)
+    assert terms[1]["kl/w"] == pytest.approx(0.25 * terms[0]["kl/w"], rel=1e-5)
+    for name in ("nll", "kl/z1", "kl/z2"):
+        assert terms[1][name] == terms[0][name]
+    if elbo is TraceMeanField_ELBO:
+        assert terms[0]["kl/w"] == pytest.approx(0.5 * (SCALE**2 + LOC**2 - 1 - math.log(SCALE**2)), rel=1e-5)
+
+
+@EACH_ELBO
+def test_kl_weight_has_its_own_weight_for_local_sites(elbo):
+    """In the guide's trace as in the model's; what is observed and what all share keep their scale."""
+    terms = []
+    for local in (1.0, 0.25):
+        objective = LIBRARY[elbo]()
+        torch.manual_seed(0)
+        with kl_weight(1.0, local=local):
+            loss = objective.differentiable_loss(Chain(factor=True), Global(), X, Y)
+        terms.append(objective.terms())
+        assert sum(terms[-1].values()) == pytest.approx(loss.item(), rel=1e-5)
+    for name, value in terms[0].items():
+        assert terms[1][name] == pytest.approx((0.25 if name in ("kl/z1", "kl/z2") else 1.0) * value, rel=1e-5), name
+
+
+@pytest.mark.parametrize("number", [None, 4])
+def test_at_mean_puts_local_sites_at_the_mean_of_their_posteriors_given_those_below(number):
+    for outer_draws in (False, True):
+        objective = elbos.Trace_ELBO()
+        with ExitStack() as stack:
+            handlers = [at_mean()] if number is None else [at_mean(), draws(number)]
+            for handler in reversed(handlers) if outer_draws else handlers:
+                stack.enter_context(handler)
+            objective.differentiable_loss(Chain(), Global(), X, Y)
+        nodes = objective.traces[0].nodes
+        mean = A * X + LOC
+        for name, expected in (("z1", mean), ("z2", C * mean + X)):
+            assert_close(nodes[name]["value"], expected.expand(nodes[name]["value"].shape))
+    with at_mean():
+        nodes = poutine.trace(Chain()).get_trace(X).nodes
+    assert_close(nodes["z1"]["value"], A * X)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.7, 1.0])
+def test_alpha_scales_the_regularisers_only(weight):
+    terms = []
+    for scale in (1.0, weight):
+        objective = elbos.TraceMeanField_ELBO()
+        with at_mean(), alpha(scale):
+            objective.differentiable_loss(Chain(factor=True), Global(), X, Y)
+        terms.append(objective.terms())
+    assert terms[0]["penalty/r"] == pytest.approx(N / 3 * X.square().sum().item())
+    for name, value in terms[0].items():
+        assert terms[1][name] == pytest.approx((weight if name == "penalty/r" else 1.0) * value)
+
+
+@EACH_ELBO
+@EACH_WAY
+def test_batches_are_an_unbiased_estimate_of_the_data_set_with_local_sites(elbo, how):
+    """Everything at its mean: the losses of disjoint batches average to that of all examples at once."""
+    torch.manual_seed(1)
+    x, y = torch.randn(N), torch.randn(N)
+
+    def loss(index):
+        with ExitStack() as stack:
+            stack.enter_context(at_mean())
+            open_draws(stack, how)
+            return LIBRARY[elbo]().differentiable_loss(Chain(factor=True), Global(), x[index], y[index])
+
+    batches = torch.randperm(N).split(5)
+    whole = loss(torch.arange(N))
+    assert_close(sum(loss(batch) for batch in batches) / len(batches), whole)
+    assert (loss(batches[0]) - whole).abs() > 1e-2
+
+
+def test_gradients_reach_posteriors_through_the_draws():
+    """The reparametrised gradient of the one-pass loss in A, in closed form: d loss / d A."""
+    slope = torch.tensor(A, requires_grad=True)
+
+    class Learned(Chain):
+        def forward(self, x, y=None):
+            with local_sites(batch=len(x), num_data=N):
+                infer = {"local": True, "posterior": dist.Normal(slope * x, 0.5)}
+                z = pyro.sample("z", dist.Normal(torch.zeros(len(x)), 1.0), infer=infer)
+                return pyro.sample("y", dist.Normal(z, 1.0), obs=y, infer={"local": True})
+
+    class Nothing(nn.Module):
+        def forward(self, x, y=None):
+            pass
+
+    torch.manual_seed(0)
+    expected = N / 3 * (slope * X.square() - X * (Y - slope * X)).sum()
+    for elbo in (elbos.Trace_ELBO, elbos.TraceMeanField_ELBO):
+        with draws(20_000):
+            loss = elbo().differentiable_loss(Learned(), Nothing(), X, Y)
+        (gradient,) = torch.autograd.grad(loss, slope)
+        assert (gradient - expected).abs() < 1.0
+
+
+@pytest.mark.parametrize("elbo", [pyro.infer.Trace_ELBO, pyro.infer.TraceMeanField_ELBO])
+def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2))
+    model = Classifier(network, num_data=4)
+    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+    guide = AutoNormal(local_posteriors(model))
+    with pytest.raises(ValueError, match=r"draws no site network\.0\.g.*local_posteriors\(model\)"):
+        elbo().loss(model, guide, x, y)
+
+
+@pytest.mark.parametrize("inducing", [2, None])
+def test_predictive_of_pyro_draws_local_sites_anew_in_each_sample(inducing):
+    """Also where no global site is below, so that nothing else has the dimension of the samples."""
+    torch.manual_seed(0)
+    network = nn.Sequential(SGPAttention(8, 2, inducing=inducing), nn.Flatten(-2), nn.Linear(24, 2))
+    model = local_posteriors(Classifier(network, num_data=4))
+    guide, x = guides.for_model(model), torch.randn(4, 3, 8)
+    sites = ["network.0.g", "_RETURN"]
+    for parallel in (False, True):
+        predictive = Predictive(model, guide=guide, num_samples=6, parallel=parallel, return_sites=sites)
+        assert len(predictive(x)["network.0.g"].flatten(1).unique(dim=0)) == 6
+
+
+@pytest.mark.parametrize("init", [init_to_feasible, init_to_median, init_to_sample])
+def test_an_autoguides_initial_values_leave_local_sites_to_their_posteriors(init):
+    torch.manual_seed(0)
+    network = nn.Sequential(SGPAttention(8, 2, inducing=2), nn.Flatten(-2), nn.Linear(24, 2))
+    model = local_posteriors(Classifier(network, num_data=4))
+    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+    for first in (nullcontext(), draws(3), pyro.plate("particles", 5, dim=-2)):
+        guide = AutoNormal(model, init_loc_fn=init)
+        with first:
+            guide(x, y)
+        assert set(guide(x, y)) == {"network.0.u"}
