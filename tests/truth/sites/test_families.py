@@ -98,3 +98,11 @@ def test_a_family_with_options_reaches_other_supports():
     guide = guides.for_model(layer, functools.partial(families.Full, init_scale=1.0))
     assert isinstance(guide.get_submodule("prior.tau"), families.Constrained)
     assert set(guide()) == {"u", "prior.tau", "prior.zeta"}
+
+
+def test_a_point_mass_on_a_positive_site_counts_the_jacobian_of_its_unconstrained_value():
+    """The mode of z = log τ in units of its spread s, not of τ: −KL = log p(τ) + log |dτ/dz| + log s."""
+    prior = dist.HalfCauchy(torch.tensor([0.5, 2.0], dtype=F64)).to_event(1)
+    module = families.on_support(families.Delta, prior)
+    q = module(prior)
+    assert_close(-kl_divergence(q, prior), prior.log_prob(q.v) + q.v.log().sum() + module.scale.log().sum())
