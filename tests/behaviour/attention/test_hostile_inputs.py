@@ -5,13 +5,13 @@ import random
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
+from hostile_layers import Network, fuzz_layers
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
 from probattn.inference import predict
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
-from tests.fuzz.layers import Network, fuzz_layers
 
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.slow)], ids=len)

@@ -1,0 +1,169 @@
+"""README, docs/ and examples/: the code of each runs with the results it shows; commands and public names exist."""
+
+import importlib
+import inspect
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import probattn
+from probattn import guides, inference, models
+from probattn.experiments.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+BUILT = {DOCS / "_build", DOCS / "api" / "generated"}
+PAGES = sorted(page for page in DOCS.rglob("*.md") if not BUILT & set(page.parents))
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES, ROOT / "experiments" / "results" / "README.md"]
+
+
+def share_right(prediction):
+    return inference.metrics.accuracy(prediction.probs, prediction.labels)
+
+
+def readme(names):
+    prediction = names["prediction"]
+    scores = names["decision"].evaluate(prediction.probs, prediction.labels)
+    assert scores["coverage"] > 0.5
+    assert scores["risk"] < 0.02 < 1 - share_right(prediction)
+
+
+def custom_layers(names):
+    assert names["results"]["accuracy"] > 0.6
+    assert {name for name, _ in guides.latent_sites(names["model"])} == {
+        f"network.blocks.{block}.attention.log_sharpness" for block in range(2)
+    }
+
+
+def sharing(names):
+    difference = names["answer"]["probs"] - names["network"](names["images"])["probs"]
+    assert difference.abs().max() < 1e-5
+
+
+def layers(names):
+    assert names["history"].epochs[-1]["train_loss"] < names["history"].epochs[0]["train_loss"]
+    assert (names["changed"].probs - names["free"].probs).abs().max() > 0.01
+
+
+def prediction(names):
+    assert names["accepted"].double().mean() > 0.5
+    assert names["sets"].evaluate(names["answers"].probs, names["answers"].labels)["coverage"] > 0.9
+    assert names["detection"]["mutual_information"]["auroc"] > 0.9
+    assert [site.state for site in names["sites"]] == ["not converged"]
+
+
+def third_party_networks(names):
+    assert share_right(names["prediction"]) > 0.6
+    trained = {name for name, weight in names["with_block"].named_parameters() if weight.requires_grad}
+    assert {name.split(".")[2] for name in trained} == {"block", "head"}
+
+
+def training(names):
+    assert names["history"].epochs[-1]["valid/accuracy"] > 0.5
+    assert names["loss"].isfinite()
+
+
+CHECKS = {
+    "README.md": readme,
+    "docs/custom-layers.md": custom_layers,
+    "docs/sharing.md": sharing,
+    "docs/layers.md": layers,
+    "docs/prediction.md": prediction,
+    "docs/third-party-networks.md": third_party_networks,
+    "docs/training.md": training,
+}
+
+
+@pytest.mark.parametrize("page", CHECKS)
+def test_the_code_of_a_page_has_the_results_that_it_shows(page, run_page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    CHECKS[page](run_page(ROOT / page))
+
+
+def test_the_code_of_every_page_is_run():
+    with_code = {page.relative_to(ROOT).as_posix() for page in PAGES if "```python\n" in page.read_text("utf-8")}
+    assert with_code == {*CHECKS, "docs/pyro.md"} - {"README.md"}  # docs/pyro.md has its own file of tests
+
+
+def serves(names):
+    assert all(sum(probs) == pytest.approx(1, abs=1e-4) for probs in names["answers"]["probs"])
+
+
+def distinguishes_inputs(names):
+    assert names["results"]["eval_accuracy"] > 0.7  # 0.5 is chance
+    trainer = names["trainer"]
+    trainer.train_dataset = [row | {"token_type_ids": [1] * len(row["input_ids"])} for row in names["test"]]
+    with pytest.raises(ValueError, match="token_type_ids"):
+        trainer.train()
+
+
+EXAMPLES = {
+    "train_digits": lambda names: names["results"]["accuracy"] > 0.75,  # 0.1 is chance
+    "custom_prior": lambda names: min(values["accuracy"] for values in names["results"].values()) > 0.8,
+    "pyro_svi_loop": lambda names: names["rmse"] < 0.9 and 0.6 < names["coverage"] < 1,
+    "replace_attention_in_torchvision_vit": lambda names: (
+        names["difference"] < 1e-4 and names["results"]["accuracy"] > names["before"] - 0.05
+    ),
+    "finetune_text_classifier": lambda names: distinguishes_inputs(names) is None,
+    "lightning_training": lambda names: names["results"]["accuracy"] > 0.5,
+    "conformal_prediction_sets": lambda names: 0.85 < names["values"]["coverage"] <= 1,
+    "regression_intervals": lambda names: (
+        names["results"]["rmse"] < 70 and 0.8 < names["values"]["coverage"] <= 1  # 77 is the labels' deviation
+    ),
+    "export_and_serve": lambda names: serves(names) is None,
+}
+NEEDS = {"finetune_text_classifier": ("transformers", "accelerate"), "lightning_training": ("lightning.pytorch",)}
+
+
+# Trainers of other libraries call what their dependencies deprecate.
+@pytest.mark.filterwarnings("ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_runs_as_it_is(path, monkeypatch, tmp_path):
+    for library in NEEDS.get(path.stem, ()):
+        pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [path.stem])
+    assert EXAMPLES[path.stem](runpy.run_path(str(path), run_name="__main__"))
+
+
+def written_commands(path):
+    """Return the `probattn` commands in code spans and blocks, a line each, without comments."""
+    text = path.read_text(encoding="utf-8")
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    blocks = re.sub(r"\\\n", " ", "\n".join(re.findall(r"```(.*?)```", text, flags=re.DOTALL)))
+    matches = (re.match(r"(?:[$!] ?)?probattn ([a-z].*)", line.strip()) for line in [*blocks.splitlines(), *spans])
+    return [match[1].partition(" #")[0] for match in matches if match]
+
+
+def unknown_words(line):
+    """Return the first word if it is no command, and the options that the command does not have."""
+    commands, (first, *rest) = typer.main.get_command(app).commands, line.split()
+    if first not in commands:
+        return [first]
+    options = {word for part in commands[first].params for word in (*part.opts, *part.secondary_opts)}
+    return [word for word in re.findall(r"--[a-z][a-z-]*", " ".join(rest)) if word not in {*options, "--help"}]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_commands_in_the_documentation_exist_with_their_options(path):
+    assert {line: words for line in written_commands(path) if (words := unknown_words(line))} == {}
+
+
+def test_every_public_name_is_in_the_api_reference_and_has_a_docstring():
+    listed = re.compile(r"\.\. currentmodule:: (\S+)\n\n\.\. autosummary::\n(?:   :.*\n)*\n((?:   \S+\n)+)")
+    known = set()
+    for page in (DOCS / "api").glob("*.md"):
+        for module, names in listed.findall(page.read_text(encoding="utf-8")):
+            for name in names.split():
+                *inner, last = name.split(".")
+                value = getattr(importlib.import_module(".".join([module, *inner])), last)
+                known.add(id(value))
+                assert inspect.getdoc(value), name
+    for package in (probattn, models, models.likelihoods, inference, inference.metrics):
+        public = {name: value for name, value in vars(package).items() if not name.startswith("_") and callable(value)}
+        ours = {name for name, value in public.items() if package.__name__ in str(getattr(value, "__module__", ""))}
+        assert sorted(name for name in ours if id(public[name]) not in known) == []

@@ -1,0 +1,36 @@
+"""`probattn bench`, from its arguments to its output, on sizes so small that no speed is tested."""
+
+import pandas as pd
+import pytest
+
+from probattn.experiments.bench import measure, suites
+
+TINY = ("network.dim=20", "network.heads=2", "network.depth=1", "network.mlp_dim=8", "data.batch_size=2")
+TOY = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
+
+
+@pytest.mark.parametrize(("suite", "number"), [("layers", 5), ("vit", 4)])
+def test_tables_are_printed_and_written(command, tmp_path, monkeypatch, assignments, suite, number):
+    monkeypatch.setattr(measure, "TURN", 0.0)
+    layers = ((("softmax", "KEP-SVGP concat"), TOY), (("softmax", "CGP", "SGPA"), TOY))
+    monkeypatch.setattr(suites, "SHAPES", {"layers": layers})
+    path = tmp_path / "new" / "figures.csv"
+    code, text, _ = command("bench", suite, "--rounds", 1, "--out", path, *assignments(TINY))
+    assert code == 0
+    rows = pd.read_csv(path)
+    assert len(rows) == number
+    assert (rows.groupby("section").ratio.first() == 1).all()
+    assert (rows.low <= rows.high).all()
+    for ratio in rows.ratio:
+        assert f" {ratio:,.3f}" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["layers", "--out", "."], "--out"), (["vit", "--set", "train.epoch=3"], "train.epochs")],
+)
+def test_what_cannot_be_measured_or_written_is_an_error_before(command, monkeypatch, is_one_message, arguments, words):
+    monkeypatch.setattr(suites, "measure", lambda *arguments, **options: pytest.fail("measured"))
+    code, out, err = command("bench", *arguments)
+    assert (code in (1, 2), out) == (True, "")
+    assert is_one_message(err, words)

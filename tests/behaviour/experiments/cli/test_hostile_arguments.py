@@ -1,0 +1,101 @@
+"""Hostile arguments: each is answered by one short message that names what is wrong, and nothing is left behind."""
+
+import contextlib
+import os
+from multiprocessing.process import BaseProcess
+from unittest.mock import patch
+
+import pytest
+from torch import nn
+
+KEP = "digits/kep-svgp"
+BIG, ESC, BYTE = "9" * 30, "\x1b[31mred", "\udcff"
+TRAIN = ["train", KEP, "--out", "{tmp}/new"]
+EVALUATE = ["evaluate", "{run}"]
+
+
+class AcceptedError(BaseException):
+    """Raised in place of the work of a command that has passed all checks."""
+
+
+@contextlib.contextmanager
+def without_work():
+    """Stop commands where a network would run, or a process would start."""
+
+    def accept(*arguments, **options):
+        raise AcceptedError
+
+    with patch.object(nn.Module, "__call__", accept), patch.object(BaseProcess, "start", accept):
+        yield
+
+
+def variants(command, *values):
+    """The command with each of the values as its last argument."""
+    return [[*command, value] for value in values]
+
+
+def changes(key, *values):
+    return variants([*TRAIN, "--set"], *(f"{key}={value}" for value in values))
+
+
+ROWS = {
+    r"\x1b[31mred": [["train", ESC], ["reproduce", ESC], ["demo", "--layers", ESC], ["train", f"--{ESC}"]],
+    "red": [[*EVALUATE, "--method", f"laplace+{ESC}"], [*EVALUATE, "--ood", ESC], ["train", KEP, "--layer", ESC]],
+    "--config": [["train"], ["train", "--config", "{tmp}/nowhere.yaml"]],
+    "--seeds": [["study", "--seeds"], *variants(["study", "--seeds"], "", "nan", "0", "1.5", BIG)],
+    "--seed": variants([*EVALUATE, "--seed"], "-1", str(2**63), "x"),
+    "--set takes key=value": variants([*TRAIN, "--set"], "", ESC, "train.epochs"),
+    "unknown": variants([*TRAIN, "--set"], "=", "=1", f"{ESC}=1", "train.epochs.x=1"),
+    "epochs": changes("train.epochs", "", "nan", "none", "1.5", ESC, "0", BIG),
+    "lr": changes("train.lr", "nan", "inf", "1e400"),
+    "devices": changes("train.devices", "", "0", "cuda", "1,", "7,8", "[0]", BIG, ESC),
+    "dim": [*changes("network.dim", "0", "nan", BIG, "none"), *changes("network.mlp_dim", BIG)],
+    "data.": [*changes("data.batch_size", "0", BIG), *changes("data.limit", "0", BIG)],
+    "rank": changes("layer.rank", "0", "100", "10000000", BIG),
+    "data": changes("data.name", "", "mnist", ESC, BYTE),
+    "--out": [
+        *variants(["train", KEP, "--out"], "{tmp}/file", "{tmp}/fifo", "/dev/null"),
+        *([command, "{run}", "--out", "{tmp}/file"] for command in ("compare", "study", "demo")),
+    ],
+    ": ": variants(["train", KEP, "--out"], "{tmp}/file/x", "{tmp}/loop", "/proc/x"),
+    "--data": variants([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
+    "holds no run": [
+        *variants(["evaluate"], "{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE),
+        *variants(["compare"], "{tmp}/fifo", "{tmp}/new"),
+        ["export", "{tmp}/fifo", "--out", "{tmp}/x.pt2"],
+    ],
+    "folder of images": variants([*EVALUATE, "--ood"], "./nowhere", "{tmp}/fifo", f"./{ESC}"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder of what no command expects: pipes, links in a circle, files in place of folders."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "file").write_text("text", encoding="utf-8")
+    (folder / "empty").mkdir()
+    os.mkfifo(folder / "fifo")
+    (folder / "loop").symlink_to(folder / "loop")
+    return folder
+
+
+@pytest.mark.parametrize("words", ROWS, ids=lambda words: words[:14])
+def test_a_hostile_argument_is_answered_by_a_short_message(command, place, evaluated, monkeypatch, words):
+    monkeypatch.chdir(place)
+    for arguments in ROWS[words]:
+        filled = [part.replace("{tmp}", str(place)).replace("{run}", str(evaluated[KEP])) for part in arguments]
+        with without_work():
+            status, out, err = command(*filled)
+        assert status in (1, 2), (filled, status)
+        assert words in err, (filled, err)
+        assert err.startswith("error: ") or "\nerror: " in err
+        assert len(err.splitlines()) <= 4, err
+        assert all(character.isprintable() or character == "\n" for character in out + err), ascii(err)
+        assert not (place / "new").exists(), "a command that fails leaves nothing behind"
+
+
+@pytest.mark.parametrize("arguments", [["train", KEP, "--out", ESC], ["evaluate", "{run}", "--seed", str(2**63 - 1)]])
+def test_good_arguments_are_accepted(command, place, evaluated, monkeypatch, arguments):
+    monkeypatch.chdir(place)
+    with without_work(), pytest.raises(AcceptedError):
+        command(*(part.replace("{run}", str(evaluated[KEP])) for part in arguments))

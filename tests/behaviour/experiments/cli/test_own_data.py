@@ -1,0 +1,118 @@
+"""The commands of docs/your-own-data.md on tiny data, and what `train` says about data that cannot be used."""
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+PAGE = Path(__file__).parents[4] / "docs" / "your-own-data.md"
+COMMANDS = [
+    shlex.split(line.removeprefix("probattn "), comments=True)
+    for block in re.findall(r"```\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("probattn ")
+]
+SMALL = ("network.dim=16", "network.depth=1", "network.heads=1", "network.mlp_dim=8", "train.num_samples=2")
+LAYER = """
+from probattn import SoftmaxAttention
+
+class MyAttention(SoftmaxAttention):
+    pass
+"""
+
+
+def table(path, rows):
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The working folder, with the data and the package that the page names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mypackage").mkdir()
+    (tmp_path / "mypackage" / "module.py").write_text(LAYER, encoding="utf-8")
+    for name, number in (("cat", 9), ("dog", 5), ("ship", 4)):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for seed in range(number):
+            pixels = np.random.default_rng(seed).integers(0, 256, (40, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pets" / name / f"{seed}.png")
+    texts = [(f"{'good' if n % 2 else 'bad'} film, number {n}", ("neg", "pos")[n % 2]) for n in range(20)]
+    table(tmp_path / "reviews.csv", [("review", "sentiment"), *texts])
+    lines = (json.dumps({"text": text, "label": label}) for text, label in texts)
+    (tmp_path / "reviews.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    numbers = np.random.default_rng(0).normal(size=(30, 4))
+    table(tmp_path / "diabetes.csv", [("a", "b", "c", "target"), *numbers.tolist()])
+    table(tmp_path / "new.csv", [("a", "b", "c"), *numbers[:, :3].tolist()])
+    flowers = [(*row[:3], "xyz"[n % 3], ("north", "south")[n % 2]) for n, row in enumerate(numbers.tolist())]
+    table(tmp_path / "iris.csv", [("a", "b", "c", "species", "site"), *flowers])
+    return tmp_path
+
+
+def small(arguments):
+    """The same command for a tiny network, two epochs and one seed."""
+    if "--epochs" in arguments:
+        position = arguments.index("--epochs")
+        arguments = arguments[:position] + arguments[position + 2 :]
+    arguments = ["1" if word == "3" else word for word in arguments]
+    changes = [*SMALL] if {"sgpa", "softmax", "tabular/csv", "study"} & set(arguments) else [*SMALL, "layer.rank=1"]
+    return [*arguments, "--epochs", "2", *(part for change in changes for part in ("--set", change))]
+
+
+@pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
+@pytest.mark.parametrize("run", ["reviews", "diabetes", "iris", "balanced", "compared"])
+def test_the_commands_of_the_page(command, home, run):
+    printed = ""
+    for arguments in COMMANDS:
+        if f"runs/{run}" in arguments and "--resume" not in arguments:
+            code, out, err = command(*(small(arguments) if arguments[0] in ("train", "study") else arguments))
+            assert code == 0, (arguments, err)
+            printed += out
+    if run == "compared":
+        assert (home / "runs" / "compared" / "results.csv").exists()
+        assert "MyAttention" in printed
+        return
+    saved = json.loads((home / "runs" / run / "preprocessing.json").read_text(encoding="utf-8"))
+    kind = {"diabetes": "table", "iris": "table", "pets": "images", "balanced": "images"}.get(run, "texts")
+    classes = {"diabetes": [], "iris": ["x", "y", "z"]}.get(run, ["neg", "pos"])
+    assert (saved["kind"], saved["classes"]) == (kind, ["cat", "dog", "ship"] if kind == "images" else classes)
+    if run == "diabetes":
+        assert "RMSE" in printed
+        assert "90 %" in printed
+        assert "Predicted and true" in (home / "runs" / run / "report.html").read_text(encoding="utf-8")
+
+
+def test_data_that_have_moved_are_named_and_changed_ones_refused(command, home):
+    train = ["train", "text/csv", "--data", "reviews.csv", "--out", "run", "--layer", "softmax"]
+    train += ["--set", "data.text_column=review", "--set", "data.label_column=sentiment"]
+    assert command(*small(train))[0] == 0
+    (home / "reviews.csv").rename(home / "moved.csv")
+    assert command("predict", "run", "moved.csv")[0] == 0  # the column is that of training
+    code, _, err = command("evaluate", "run")
+    assert code == 1
+    assert "reviews.csv" in err
+    lines = (home / "moved.csv").read_text(encoding="utf-8").splitlines()
+    table(home / "changed.csv", csv.reader(lines[:-1]))
+    code, _, err = command("evaluate", "run", "--data", home / "changed.csv")
+    assert code == 1
+    assert "trained with" in err
+
+
+def test_a_file_of_settings_is_printed_and_read(command, home):
+    code, text, _ = command("presets", "text/csv", "--yaml")
+    assert code == 0
+    (home / "reviews.yaml").write_text(text.replace("text_column: text", "text_column: review"), encoding="utf-8")
+    run = ["train", "--config", "reviews.yaml", "--data", "reviews.csv", "--out", "run"]
+    code, _, err = command(*run)
+    assert code == 1
+    assert "no column 'label'" in err
+    code, _, err = command(*small([*run, "--set", "data.label_column=sentiment"]))
+    assert code == 0, err
+    settings = json.loads((home / "run/settings.json").read_text(encoding="utf-8"))
+    assert settings["settings"]["data"]["text_column"] == "review"

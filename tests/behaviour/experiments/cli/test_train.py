@@ -1,0 +1,133 @@
+"""`probattn train`: what it writes, resumes and does not accept; files on disk stay as they are after an error."""
+
+import itertools
+import json
+
+import pytest
+import torch
+
+from probattn.inference.training import trainer
+from probattn.inference.training.run_log import read_log
+
+KEP, SOFTMAX, CGP = "digits/kep-svgp", "digits/softmax", "digits/cgp"
+WARM = ["warm_start.epochs=2", "train.num_samples=2", "data.limit=64", "data.batch_size=16"]
+
+
+def records(folder):
+    return [{key: record[key] for key in record if key != "seconds"} for record in read_log(folder / "log.jsonl")]
+
+
+def weights(folder):
+    return torch.load(folder / "best.pt")["model"]
+
+
+def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, trained, assignments, tiny):
+    out = tmp_path / "new" / "run"
+    out.mkdir(parents=True)
+    (out / ".settings.json.123").write_text("{", encoding="utf-8")  # the draft of a process that was killed
+    code, text, err = command("train", KEP, "--out", out, "--resume", *assignments(tiny))
+    assert code == 0
+    epochs = [record for record in read_log(out / "log.jsonl") if record["kind"] == "epoch"]
+    best = min(epochs, key=lambda record: record["valid/nll"])
+    assert text.startswith(f"best epoch {best['epoch']} of 2, valid nll {best['valid/nll']:.4f}")
+    assert f"probattn evaluate {out}" in text
+    assert "epoch 2/2" in err
+    steps = [record for record in read_log(out / "log.jsonl") if record["kind"] == "step"]
+    assert [record["step"] for record in steps] == list(range(1, 9))  # 200 images, 64 a batch, 2 epochs
+    for record in steps:
+        terms = {key: value for key, value in record.items() if key == "nll" or key.startswith(("kl/", "penalty/"))}
+        assert set(terms) == {"nll", "kl/network.blocks.1.attention.u", "penalty/network.blocks.1.attention.ksvd"}
+        assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-4)
+    saved = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+    assert saved["settings"]["network"]["dim"] == 16
+    same = weights(trained[KEP])
+    assert all(torch.equal(value, same[name]) for name, value in weights(out).items())
+
+
+def test_a_finished_run_is_left_alone_or_continued_to_more_epochs(command, kep, assignments, tiny, contents):
+    before = contents(kep)
+    code, _, err = command("train", KEP, "--out", kep, "--resume", *assignments(tiny))
+    assert (code, err) == (0, "")
+    assert contents(kep) == before
+    code, text, _ = command("train", "--out", kep, "--resume", "--epochs", 3)
+    assert code == 0
+    assert " of 3, valid nll" in text
+
+
+@pytest.mark.parametrize("step", [2, 14])
+def test_a_run_killed_in_either_phase_continues_as_if_it_had_not_been(
+    command, monkeypatch, tmp_path, step, assignments, tiny
+):
+    """Steps 1 to 8 are the warm start's, and 9 to 16 those of the run proper."""
+    steps, train_step = itertools.count(1), trainer.train_step
+    arguments = ("train", CGP, *assignments([*tiny, *WARM]), "--out")
+    assert command(*arguments, tmp_path / "whole")[0] == 0
+
+    def killed(*arguments, **options):
+        if next(steps) == step:
+            raise KeyboardInterrupt
+        return train_step(*arguments, **options)
+
+    monkeypatch.setattr(trainer, "train_step", killed)
+    code, _, err = command(*arguments, tmp_path / "run")
+    assert code == 130
+    assert "--resume" in err
+    assert command(*arguments, tmp_path / "run", "--resume")[0] == 0
+    for phase in ("", "warm-start"):
+        one, other = (tmp_path / name / phase for name in ("whole", "run"))
+        assert all(torch.equal(value, weights(other)[name]) for name, value in weights(one).items())
+        assert records(one) == records(other)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "words"),
+    [
+        ("digits/kepsvgp", [], [KEP]),
+        (KEP, ["train.epoch=3"], ["train.epochs"]),
+        (KEP, ["train.epochs=many"], ["train.epochs", "many"]),
+        (KEP, ["train.monitor=foo"], ["monitor", "foo"]),
+        (KEP, ["layer.rank=17", "network.dim=128", "network.patch_size=4"], ["4 tokens", "17"]),
+        (KEP, ["warm_start.epochs=1", "layer.rank=4"], ["KEPSVGPAttention"]),
+    ],
+)
+def test_a_run_that_cannot_start_leaves_no_folder(
+    command, tmp_path, preset, changes, words, assignments, is_one_message
+):
+    code, text, err = command("train", preset, "--out", tmp_path / "run", *assignments(changes))
+    assert (code, text) == (1, "")
+    assert is_one_message(err, *words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("no_network")
+def test_missing_data_are_named_with_the_option(command, tmp_path, is_one_message):
+    code, _, err = command("train", "kep-svgp/cifar10", "--data", tmp_path, "--out", tmp_path / "run")
+    assert code == 1
+    assert is_one_message(err, tmp_path, "--data")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("preset", "more", "changes", "words"),
+    [
+        (KEP, [], [], ["--resume"]),
+        (KEP, ["--resume"], ["train.epochs=3", "layer.rank=3"], ["layer.rank=3"]),
+        (SOFTMAX, ["--resume"], [], ["layer.name=softmax"]),
+    ],
+)
+def test_a_run_is_not_written_over(
+    command, kep, preset, more, changes, words, assignments, tiny, contents, is_one_message
+):
+    before = contents(kep)
+    code, text, err = command("train", preset, "--out", kep, *more, *assignments([*tiny, *changes]))
+    assert (code, text) == (1, "")
+    assert is_one_message(err, kep, *words)
+    assert contents(kep) == before
+
+
+def test_a_folder_of_other_files_is_not_used(command, tmp_path, contents):
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    code, _, err = command("train", KEP, "--out", tmp_path)
+    assert code == 1
+    assert "--out" in err
+    assert contents(tmp_path) == {"notes.txt": b"mine"}

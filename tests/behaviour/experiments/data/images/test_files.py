@@ -1,0 +1,90 @@
+"""Image files: orientation, transparency in every encoding, sizes, and files that cannot be read."""
+
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.images.files import find_files, pixels, read_pixels
+
+SHAPE = (3, 8, 8)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_upright_whatever_their_exif_orientation(tmp_path, orientation):
+    upright = np.zeros((16, 16, 3), np.uint8)
+    upright[:8, :8], upright[:8, 8:], upright[8:, :8] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # methods of Image.transpose, which the camera did
+    stored = Image.fromarray(upright)
+    if orientation > 1:
+        stored = stored.transpose(Image.Transpose(undo[orientation]))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "photo.jpg", exif=exif, quality=100)
+    result = read_pixels(tmp_path / "photo.jpg", (3, 16, 16)).transpose(1, 2, 0).astype(int)
+    assert np.abs(result - upright).mean() < 12  # what JPEG loses
+
+
+def saved(mode, tmp_path, suffix=".png"):
+    """A file whose left half is black and opaque, and whose right half is transparent."""
+    alpha = np.zeros((8, 8), np.uint8)
+    alpha[:, :4] = 255
+    image = Image.new("P", (8, 8))
+    image.putpalette([0, 0, 0])
+    image = image.convert(mode)
+    image.putalpha(Image.fromarray(alpha))
+    image.save(tmp_path / f"icon{suffix}", lossless=True)
+    return (tmp_path / f"icon{suffix}").read_bytes()
+
+
+ENCODINGS = {
+    "RGBA": lambda folder: saved("RGBA", folder),
+    "LA": lambda folder: saved("LA", folder),
+    "WebP": lambda folder: saved("RGBA", folder, ".webp"),
+    "GIF": lambda folder: saved("RGBA", folder, ".gif"),
+    "palette and alpha": lambda folder: saved("PA", folder, ".tif"),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_transparent_images_stand_on_the_background(tmp_path, encoding, channels):
+    path = tmp_path / "image.png"
+    path.write_bytes(ENCODINGS[encoding](tmp_path))
+    result = read_pixels(path, (channels, 8, 8), background="#ffc800")
+    background = [255, 200, 0] if channels == 3 else [round(0.299 * 255 + 0.587 * 200)]
+    assert (result[:, :, :4] == 0).all()
+    assert (result[:, :, 4:] == np.array(background)[:, None, None]).all()
+    with pytest.raises(DatasetError, match=r"image\.png: it is transparent and cannot be seen on black: .*background"):
+        read_pixels(path, SHAPE, background="black")
+
+
+def test_the_shorter_side_is_scaled_and_the_middle_kept():
+    wide = np.zeros((4, 12, 3), dtype=np.uint8)
+    wide[:, 4:8] = 200  # the middle square
+    assert (pixels(Image.fromarray(wide), (3, 4, 4)) == 200).all()
+    assert pixels(Image.fromarray(wide.transpose(1, 0, 2)), (3, 4, 4)).min() == 200
+    assert pixels(Image.new("L", (5, 7), 30), (3, 2, 2)).tolist() == [[[30, 30], [30, 30]]] * 3
+    assert pixels(Image.fromarray(wide), (1, 2, 6), crop=False).shape == (1, 2, 2)
+    with pytest.raises(ValueError, match="more than 8 bits"):
+        pixels(Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)), (3, 4, 4))
+
+
+def test_links_are_followed_and_hidden_files_left_out(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "elsewhere" / "good.png")
+    (tmp_path / "data" / ".hidden").mkdir(parents=True)
+    for name in ("._0000.png", "Thumbs.db", ".hidden/x.png", "notes.txt"):
+        (tmp_path / "data" / name).touch()
+    (tmp_path / "data" / "more").symlink_to(tmp_path / "elsewhere")
+    names = [file.name for file in find_files(tmp_path / "data")]
+    assert names == ["notes.txt", "good.png"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_image_file_is_named(tmp_path, make):
+    make(tmp_path / "a.png")
+    with pytest.raises(DatasetError, match=r"cannot read .*a\.png"):
+        read_pixels(tmp_path / "a.png", SHAPE)

@@ -1,0 +1,138 @@
+"""Batches of images and of texts: normalisation, order, padding, crops and flips, and the state that fixes them."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.transforms.v2 import functional as tv
+
+from probattn.experiments.data.batch_loader import ImageLoader, TextLoader, crop_flip
+from probattn.experiments.data.images.image_datasets import Images
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
+
+
+def noise(count=23):
+    pixels = torch.randint(1, 256, (count, 3, 5, 5), generator=torch.Generator().manual_seed(7))
+    return Images(pixels.to(torch.uint8), torch.arange(count))
+
+
+def loader(data=None, **options):
+    data = noise() if data is None else data
+    return ImageLoader(data.images, data.labels, **{"batch_size": 5, "mean": MEAN, "std": STD} | options)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def epoch(batches):
+    x, y = zip(*batches, strict=True)
+    return torch.cat(x), torch.cat(y)
+
+
+def every_crop(image, padding):
+    """All crops of one image by torchvision, in the order of (top, left), then all of them mirrored."""
+    padded, span = tv.pad(image, [padding]), range(2 * padding + 1)
+    crops = [tv.crop(padded, top, left, *image.shape[-2:]) for top in span for left in span]
+    return torch.stack(crops + [tv.horizontal_flip(crop) for crop in crops])
+
+
+def test_batches_are_torchvisions_normalisation_in_the_order_of_the_data():
+    data = noise()
+    expected = torch.stack([tv.normalize(tv.to_dtype(i, torch.float32, scale=True), MEAN, STD) for i in data.images])
+    x, y = epoch(loader(data))
+    assert x.dtype == torch.float32
+    torch.testing.assert_close(x, expected)
+    assert torch.equal(y, data.labels)
+    assert [len(y) for _, y in loader(data)] == [5, 5, 5, 5, 3]
+
+
+def test_crops_and_flips_are_torchvisions_and_uniform():
+    image, padding, count = noise(1).images, 1, 2000
+    out = crop_flip(image.expand(count, -1, -1, -1), padding=padding, generator=seeded())
+    matches = (out[:, None] == every_crop(image[0], padding)).flatten(2).all(-1)
+    assert (matches.sum(1) == 1).all()
+    counts, mean = matches.sum(0), count / 18
+    assert ((counts - mean) ** 2 / mean).sum() < 41  # chi-square with 17 degrees of freedom, p = 0.001
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"augment": True}])
+def test_state_at_the_start_fixes_the_epoch(options):
+    batches = loader(generator=seeded(), **options)
+    elsewhere = torch.get_rng_state()
+    epoch(batches)
+    state = batches.generator.get_state()
+    second, third = epoch(batches), epoch(batches)
+    assert not torch.equal(second[0], third[0])
+    resumed = loader(generator=seeded(1), **options)
+    resumed.generator.set_state(state)
+    for result in (second, third):
+        x, y = epoch(resumed)
+        assert torch.equal(x, result[0])
+        assert torch.equal(y, result[1])
+    assert torch.equal(torch.get_rng_state(), elsewhere)
+
+
+def sequences(lengths, *, width=None):
+    """Sequence i holds i + 1 in every place (with a width: counts on from it), so that none is like another."""
+    if width is None:
+        return [torch.full((length,), index + 1) for index, length in enumerate(lengths)]
+    return [torch.arange(1, 1 + length * width).view(length, width) + index for index, length in enumerate(lengths)]
+
+
+def text_loader(lengths, *, width=None, **options):
+    return TextLoader(sequences(lengths, width=width), torch.arange(len(lengths)), **{"batch_size": 3} | options)
+
+
+def skewed(count=400):
+    """Many short ones, few long ones."""
+    return (2 + 60 * torch.rand(count, generator=seeded(5)) ** 4).long().tolist()
+
+
+def padding(batches):
+    return sum((~mask).sum().item() for _, _, mask in batches)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=40),
+    st.integers(1, 9),
+    st.booleans(),
+    st.sampled_from([None, 1, 3]),
+)
+def test_every_example_once_with_its_label_padded_by_zeros(lengths, batch_size, shuffle, width):
+    data = sequences(lengths, width=width)
+    batches = text_loader(lengths, width=width, batch_size=batch_size, shuffle=shuffle)
+    seen = []
+    for x, y, mask in batches:
+        assert x.dtype == torch.int64
+        assert mask.dtype == torch.bool
+        longest = max(lengths[index] for index in y)
+        assert mask.shape == (len(y), longest)
+        assert x.shape == (len(y), longest, *data[0].shape[1:])
+        for row, index, real in zip(x, y.tolist(), mask, strict=True):
+            length = lengths[index]
+            assert real.tolist() == [True] * length + [False] * (longest - length)
+            assert torch.equal(row[:length], data[index])
+            assert (row[length:] == 0).all()
+        seen.append(y)
+    assert len(seen) == len(batches) == -(-len(lengths) // batch_size)
+    order = torch.cat(seen).tolist()
+    assert sorted(order) == list(range(len(lengths)))
+    assert shuffle or order == sorted(order)
+    assert sorted(map(len, seen))[1:] == [batch_size] * (len(seen) - 1)
+    assert (batches.num_data, batches.batch_size) == (len(lengths), batch_size)
+
+
+def test_by_length_the_longest_come_first_and_order_says_which_sequence_is_where():
+    lengths = skewed()
+    batches = text_loader(lengths, batch_size=7, by_length=True)
+    seen, shortest = torch.cat([y for _, y, _ in batches]), max(lengths)
+    assert torch.equal(seen, batches.order)
+    assert seen.tolist() == sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    for _, y, mask in batches:
+        assert mask.shape[1] <= shortest
+        shortest = min(lengths[index] for index in y)
+    assert 10 * padding(batches) < padding(text_loader(lengths, batch_size=7))
+    assert torch.equal(text_loader(lengths).order, torch.arange(len(lengths)))

@@ -1,0 +1,154 @@
+"""Evaluation of a small run by every method on corrupted and OOD images, against the same steps by hand."""
+
+import shutil
+
+import pandas as pd
+import pytest
+import torch
+from fitted_methods import features_of, laplace, mc_dropout
+
+from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.data.images.corruptions import corrupt
+from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.evaluation import evaluate, methods
+from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
+from probattn.experiments.evaluation.metric_display import DETECTORS
+from probattn.experiments.runs.load import open_run
+from probattn.inference import PosteriorPredictive, metrics, predict, with_gp_readout
+from probattn.inference.io.checkpoint import read
+from probattn.inference.io.files import write_archive
+from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.metrics import ood
+
+KEP = "digits/kep-svgp"
+SHIFT = {"shift": True, "corruptions": ("gaussian_noise", "contrast"), "severities": (1, 5)}
+BY = ("temperature", "mc-dropout", "laplace", "laplace+temperature", "anchored")
+SETS = ("valid", "test", "shift/contrast/5", "ood/letters")
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory, trained):
+    """Folder and evaluation of a run, by several methods, under shift and on letters."""
+    folder = shutil.copytree(trained[KEP], tmp_path_factory.mktemp("evaluated") / "kep")
+    return folder, evaluate.evaluate(folder, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
+
+
+@pytest.fixture
+def copy(evaluated, tmp_path):
+    """Copy of the evaluated run's folder."""
+    return shutil.copytree(evaluated[0], tmp_path / "copy")
+
+
+def predictions(folder, method="posterior", names=SETS):
+    return read_evaluated_run(folder).predictions(names, method)
+
+
+def scores(frame, method, name):
+    row = frame[(frame["method"] == method) & (frame["set"] == name)].iloc[0]
+    return {key: value for key, value in row[5:].dropna().items() if not key.startswith("coverage")}
+
+
+def laplace_by_hand(run):
+    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4)
+    return lambda batches: predictor.predict_features(features_of(run.model, run.guide, batches, num_samples=4))
+
+
+def anchored_by_hand(run):
+    predictor = PosteriorPredictive(run.model, run.guide, num_samples=4)
+    return with_gp_readout(predictor, *map(run.batches, (run.dataset.train, run.dataset.valid)), depths="all").predict
+
+
+def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
+    folder, done = evaluated
+    run = open_run(folder)
+    test = run.dataset.test
+    shifted = Images(corrupt(test.images, "contrast", 5), test.labels)
+    made = {
+        "posterior": lambda run: lambda data: predict(run.model, run.guide, data, num_samples=4),
+        "mc-dropout": lambda run: mc_dropout(run.model, run.guide, num_samples=4).predict,
+        "laplace": laplace_by_hand,
+        "anchored": anchored_by_hand,
+    }
+    for method, make in made.items():
+        for images, name in ((test, "test"), (shifted, "shift/contrast/5")):
+            torch.manual_seed(3)
+            predictor = make(run)
+            torch.manual_seed(4 if method in ("mc-dropout", "anchored") else 3)
+            expected = metrics.evaluate(predictor(run.batches(images)).probs, images.labels)
+            finite = {key: value for key, value in expected.items() if value == value}
+            assert scores(done.scores, method, name) == pytest.approx(finite, rel=1e-5, abs=1e-6)
+
+
+def test_temperature_is_fitted_on_the_validation_part_of_what_it_stands_on(evaluated):
+    for under, method in (("posterior", "temperature"), ("laplace", "laplace+temperature")):
+        plain, scaled = predictions(evaluated[0], under), predictions(evaluated[0], method)
+        temperature = fit_temperature(plain["valid"])
+        for name in SETS[1:]:
+            torch.testing.assert_close(scaled[name].probs, scale(plain[name], temperature).probs)
+
+
+def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_validation(evaluated):
+    folder, done = evaluated
+    stored = predictions(folder)
+    expected = ood.evaluate(stored["test"], stored["ood/letters"], fitted_on=stored["valid"])
+    flat = {f"{key}_{metric}": value for key, row in expected.items() for metric, value in row.items()}
+    assert scores(done.scores, "posterior", "ood/letters") == flat
+    assert set(expected) == set(DETECTORS)
+
+
+def test_scores_csv_is_the_wide_form_and_the_report_gets_the_posterior_predictive(evaluated):
+    folder, done = evaluated
+    frame, stored = pd.read_csv(folder / "scores.csv"), predictions(folder)
+    assert list(frame.columns[:6]) == ["run", "seed", "method", "set", "n", "accuracy"]
+    assert set(frame["method"]) == {"posterior", *BY}
+    pd.testing.assert_frame_equal(frame, done.scores, check_dtype=False)
+    assert torch.equal(done.result.test.probs, stored["test"].probs)
+    assert torch.equal(done.result.ood["letters"].probs, stored["ood/letters"].probs)
+
+
+def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
+    before = {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")}
+    assert len(before) == (1 + len(BY)) * (3 + 4)  # validation, test, letters, and two corruptions at two severities
+    monkeypatch.setattr(methods, "fit", lambda *arguments, **options: pytest.fail("predicted"))
+    evaluate.evaluate(copy, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
+    assert {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")} == before
+
+
+def test_other_draws_are_predicted_anew(copy):
+    before = predictions(copy)
+    evaluate.evaluate(copy, num_samples=4, seed=4)
+    assert not torch.equal(before["test"].probs, predictions(copy)["test"].probs)
+    assert "ood/letters" not in predictions(copy)  # not asked for
+
+
+@pytest.mark.parametrize("damage", ["weights", "file", "digest"])
+def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
+    before, path = predictions(copy)["test"].probs, copy / "predictions" / "posterior" / "test.pt"
+    if damage == "weights":
+        content = read(copy / "best.pt")
+        content["model"]["network.head.bias"] += torch.arange(10.0)
+        write_archive(copy / "best.pt", content)
+    elif damage == "file":
+        path.write_bytes(path.read_bytes()[:1000])
+    else:
+        content = torch.load(path)
+        content["stamp"]["data"] = "of other images"
+        content["fields"]["probs"] = before.flip(1)
+        torch.save(content, path)
+    evaluate.evaluate(copy, num_samples=4, seed=3)
+    assert torch.equal(before, predictions(copy)["test"].probs) == (damage != "weights")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"by": ("temperature+laplace",)}, SettingsError, "laplace.temperature"),
+        ({"ood": ("lettters",)}, ValueError, "letters"),
+        ({"shift": True, "corruptions": ("gausian_noise",)}, ValueError, "gaussian_noise"),
+        ({"shift": True, "severities": (6,)}, ValueError, "6"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, options, error, words):
+    monkeypatch.setattr(evaluate, "predict_sets", lambda *arguments, **settings: pytest.fail("predicted"))
+    with pytest.raises(error, match=words):
+        evaluate.evaluate(copy, **options)

@@ -1,0 +1,163 @@
+"""`probattn train`, killed in a step or at any moment, or started twice at once: resumed, it ends as a run left alone.
+
+The commands are forks of this file, run as a program, which saves the seconds that importing takes.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from probattn.experiments.cli import main as cli
+from probattn.inference.io.checkpoint import read
+from probattn.inference.training import trainer
+from probattn.inference.training.run_log import read_log
+
+ROOT = Path(__file__).parents[4]
+EPOCHS, BATCHES = 3, 10
+SETTINGS = {"train.epochs": EPOCHS, "train.warmup_epochs": 1, "train.log_every": 1, "train.num_samples": 2}
+SETTINGS |= {"data.limit": 80, "data.batch_size": 8, "network.dim": 16, "network.depth": 2, "network.heads": 2}
+SETTINGS |= {"network.mlp_dim": 16, "network.dropout": 0.2}
+CHANGES = tuple(part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}"))
+FILES = [".lock", "best.pt", "last.pt", "log.jsonl", "preprocessing.json", "settings.json"]
+
+
+def start(out, *more, before=lambda: None):
+    """Start the command in a fork of this process and return its number; its output goes to ``PID.log``."""
+    pid = os.fork()
+    if pid:
+        return pid
+    torch.set_num_threads(1)
+    output = os.open(out.parent / f"{os.getpid()}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    status = 1
+    try:
+        before()
+        sys.argv = ["probattn", "train", "digits/kep-svgp", "--out", str(out), *CHANGES, *more]
+        cli.main()
+    except SystemExit as end:
+        status = end.code or 0
+    finally:
+        os._exit(status)
+
+
+def wait(pid):
+    """Return the exit status of a process, negative if a signal ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def finish(out, *more):
+    pid = start(out, *more)
+    assert wait(pid) == 0, (out.parent / f"{pid}.log").read_text(encoding="utf-8")
+
+
+def kill_in_step(number):
+    """Kill this process in the middle of a training step."""
+    left, train_step = iter(range(1, number)), trainer.train_step
+
+    def dying(*arguments, **options):
+        result = train_step(*arguments, **options)
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    trainer.train_step = dying
+
+
+def killed_in_steps(out):
+    """Kill a run in the first epoch, in the third one, and in the middle of writing a line; resume it each time."""
+    assert wait(start(out, before=lambda: kill_in_step(6))) == -signal.SIGKILL
+    assert sorted(os.listdir(out)) == [".lock", "log.jsonl", "preprocessing.json", "settings.json"]
+    assert count_steps(out) == 5
+    assert wait(start(out, "--resume", before=lambda: kill_in_step(2 * BATCHES + 8))) == -signal.SIGKILL
+    assert count_steps(out) == 2 * BATCHES + 7
+    assert read(out / "last.pt")["extra"]["step"] == 2 * BATCHES
+    with (out / "log.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"kind": "step", "st')
+    finish(out, "--resume")
+
+
+def count_steps(out):
+    """Training steps in the log so far."""
+    return sum(b'"kind": "step"' in line for line in (out / "log.jsonl").read_bytes().splitlines())
+
+
+def started_twice(out):
+    """Start two processes of one run at the same time; one of them fails."""
+    both = [start(out) for _ in range(2)]
+    assert sorted(map(wait, both)) == [0, 1]
+    output = "".join((out.parent / f"{pid}.log").read_text() for pid in both)
+    assert "Traceback" not in output
+    assert f"error: The file lock '{out}" in output or f"error: {out} holds a run" in output
+
+
+def killed_at_any_moment(out, seconds, seed):
+    """Kill a run and its resumed ones at random moments."""
+    chosen = random.Random(seed)
+    for _ in range(3):
+        pid = start(out, "--resume")
+        time.sleep(chosen.uniform(0, seconds))
+        os.kill(pid, signal.SIGKILL)
+        wait(pid)
+    finish(out, "--resume")
+
+
+def main(root, kills):
+    """Train a run that is left alone and those that are not."""
+    began = time.monotonic()
+    finish(root / "whole")
+    seconds = time.monotonic() - began
+    killed_in_steps(root / "in-steps")
+    started_twice(root / "twice")
+    for seed in range(kills):
+        killed_at_any_moment(root / f"random-{seed}", seconds, seed)
+
+
+def run_main(folder, *, kills):
+    command = [sys.executable, "-m", "tests.behaviour.experiments.runs.test_kill", folder, str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def check_equal(root):
+    runs = sorted(path for path in root.iterdir() if path.is_dir())
+    for name in ("best.pt", "last.pt"):
+        expected = repr(flat(read(root / "whole" / name)))
+        assert [run.name for run in runs if repr(flat(read(run / name))) != expected] == []
+    logs = [[{**record, "seconds": 0} for record in read_log(run / "log.jsonl")] for run in runs]
+    assert [run.name for run, log in zip(runs, logs, strict=True) if repr(log) != repr(logs[-1])] == []
+    assert len({(run / "settings.json").read_bytes() for run in runs}) == 1
+    assert [run.name for run in runs if sorted(os.listdir(run)) != FILES] == []
+    last = read(root / "whole" / "last.pt")["extra"]
+    assert (last["epoch"], last["step"]) == (EPOCHS, EPOCHS * BATCHES)
+
+
+def flat(value):
+    """Return tensors, and dicts and lists of them, in a form whose ``repr`` shows every bit."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), value.tolist()]
+    if isinstance(value, dict):
+        unused = ("python", "numpy")  # random states that a fork seeds anew, and that the commands do not use
+        return [(key, flat(part)) for key, part in value.items() if key not in unused]
+    return [flat(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def test_every_run_ends_as_one_that_was_left_alone(tmp_path):
+    check_equal(run_main(tmp_path, kills=0))
+
+
+@pytest.mark.slow
+def test_runs_killed_at_random_moments_end_as_one_that_was_left_alone(tmp_path):
+    check_equal(run_main(tmp_path, kills=20))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,69 @@
+"""Pipelines predict what the run predicts, calibrated, without the data, and elsewhere what they predict here."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.runs.load import open_run
+from probattn.experiments.sharing.pipeline import Pipeline
+from probattn.inference import CheckpointError, predict
+
+KEP = "digits/kep-svgp"
+ELSEWHERE = """
+import torch
+from probattn.experiments.sharing.pipeline import Pipeline
+torch.save(Pipeline.from_pretrained("shared").predict(torch.load("images.pt")).probs, "probs.pt")
+"""
+
+
+@pytest.fixture
+def images(digits_run):
+    return open_run(digits_run).dataset.test.images[:40]
+
+
+def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_fresh_process_the_same(
+    digits_run, images, tmp_path
+):
+    run, pipeline = open_run(digits_run), Pipeline.from_pretrained(digits_run)
+    expected = predict(run.model, run.guide, run.batches(run.dataset.test.select(torch.arange(40))), seed=0)
+    state = torch.get_rng_state()
+    plain = pipeline.predict(images, calibrated=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(plain.probs, expected.probs)
+    assert torch.equal(plain.mutual_information, expected.mutual_information)
+    scaled = pipeline.predict(images).probs
+    temperature = pipeline.calibration.temperature
+    assert torch.allclose(scaled, (expected.probs.log() / temperature).softmax(-1), atol=1e-6)
+    assert not torch.allclose(scaled, plain.probs, atol=1e-3)
+    pipeline.save_pretrained(tmp_path / "shared")
+    torch.save(images, tmp_path / "images.pt")
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(torch.load(tmp_path / "probs.pt"), scaled)
+    assert Pipeline.from_pretrained(tmp_path / "shared").calibration == pipeline.calibration
+
+
+def test_a_calibration_of_other_weights_is_refused(digits_run, tmp_path):
+    folder = shutil.copytree(digits_run, tmp_path / "run")
+    run = Pipeline.from_pretrained(folder)
+    Calibration(weights="0" * 64, num_samples=1, seed=0, temperature=1.0, confidence=0.5).save(folder)
+    with pytest.raises(CheckpointError, match="other weights"):
+        Pipeline.from_pretrained(folder)
+    (folder / "calibration.json").unlink()
+    assert Pipeline.from_pretrained(folder).calibration is None
+    assert run.run.weights == Pipeline.from_pretrained(folder).run.weights
+
+
+def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path):
+    texts = ["a good story", "an unknown word"]
+    here = Pipeline.from_pretrained(text_run)
+    here.save_pretrained(tmp_path / "shared")
+    there = Pipeline.from_pretrained(tmp_path / "shared")
+    assert there.classes == ("negative", "positive")
+    assert torch.equal(here.predict(texts).probs, there.predict(texts).probs)
+    with pytest.raises(TypeError, match="takes a sequence"):
+        there.predict("a text")

@@ -1,0 +1,43 @@
+"""``probattn predict``: answers to images and texts, and what could not be read."""
+
+import csv
+import functools
+
+import pandas as pd
+import pytest
+
+
+@pytest.fixture
+def predict(command):
+    """Runs `probattn predict`: exit code, stdout, stderr."""
+    return functools.partial(command, "predict")
+
+
+def test_images_are_answered_and_what_is_none_is_named(predict, digits_run, photos, tmp_path):
+    path = tmp_path / "new" / "answers.csv"
+    code, _, err = predict(digits_run, photos, photos / "missing.png", "--out", path, "--sort", "entropy")
+    lines = pd.read_csv(path)
+    assert code == 1
+    names = ("wide.png", "more/fits.png", "broken.jpg", "missing.png")
+    assert set(lines.input) == {str(photos / name) for name in names}
+    answers = lines[lines.error.isna()]
+    assert len(answers) == 2
+    assert answers.entropy.is_monotonic_decreasing
+    assert (answers.confidence == answers.filter(like="p(").max(axis=1)).all()
+    assert err.startswith("error: 2 of 4 inputs could not be read\n")
+    assert "missing.png" in err
+
+
+def test_texts_come_from_options_lines_tables_and_json_lines(predict, text_run, tmp_path):
+    (tmp_path / "a.txt").write_text("a good film\n\na bad film\n")
+    (tmp_path / "a.csv").write_text('id,review\n1,"a good\nfilm"\n2,bad\n')
+    (tmp_path / "a.jsonl").write_text('{"review": "good"}\n{"review": "bad"}\n')
+    files = [tmp_path / name for name in ("a.txt", "a.csv", "a.jsonl")]
+    out = tmp_path / "answers.csv"
+    code, _, err = predict(text_run, *files, "--text", "good", "--column", "review", "--out", out)
+    with out.open(newline="") as file:
+        rows = {row["input"]: row for row in csv.DictReader(file)}
+    assert (code, err) == (0, "")
+    expected = {"text 1", *(f"{files[0]}:{line}" for line in (1, 3)), *(f"{files[1]}:{line}" for line in (2, 4))}
+    assert set(rows) == expected | {f"{files[2]}:{line}" for line in (1, 2)}
+    assert float(rows["text 1"]["p(negative)"]) + float(rows["text 1"]["p(positive)"]) == pytest.approx(1)

@@ -1,0 +1,80 @@
+"""A small table of a paper is trained, evaluated and written beside the paper's numbers."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from probattn.experiments.evaluation import methods
+from probattn.experiments.studies import reproduction
+
+TINY = "train.epochs=2 train.warmup_epochs=0 data.limit=100 network.dim=16 network.depth=2 network.heads=2"
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """An entry of two models on digits, and one of a data set that is missing."""
+    head = "entry,block,row,preset,changes,method,set,metric,title,scale,value,std\n"
+    lines = [
+        f"made-up/figure-1,digits,MSP,digits/softmax,{TINY},posterior,test,accuracy,ACC,100,83.5,0.4",
+        f"made-up/figure-1,digits,MSP,digits/softmax,{TINY},posterior,shift/noise/1,nll,NLL,10,11.1,",
+        f"made-up/figure-1,digits,TS,digits/softmax,{TINY},temperature,test,accuracy,ACC,100,83.5,0.4",
+        f"made-up/figure-1,digits,TS,digits/softmax,{TINY},temperature,shift/noise/1,nll,NLL,10,11.1,",
+        f"made-up/figure-1,digits,Ensemble,digits/softmax,{TINY},ensemble,test,accuracy,ACC,100,86,",
+        f"made-up/figure-1,digits,KEP,digits/kep-svgp,{TINY} layer.rank=4,posterior,test,accuracy,ACC,100,84.7,0.6",
+        f"made-up/figure-1,digits,KEP,digits/kep-svgp,{TINY} layer.rank=4,posterior,log,seconds,s/epoch,1,30,",
+        "made-up/figure-1,CIFAR,MSP,kep-svgp/cifar100-softmax,,posterior,test,accuracy,ACC,100,52.8,0.5",
+    ]
+    (tmp_path / "corruptions.csv").write_text("group,corruptions\nnoise,gaussian_noise shot_noise\n")
+    (tmp_path / "entries.csv").write_text(
+        "name,title,source,trials,unavailable,note\nmade-up/figure-1,Digits,no paper,5,,A note.\n"
+    )
+    (tmp_path / "made-up.csv").write_text(head + "\n".join(lines) + "\n")
+    monkeypatch.setattr(reproduction, "PAPERS", tmp_path)
+    return tmp_path
+
+
+def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path, command, monkeypatch, no_network):
+    options = ("--seeds", 2, "--out", tmp_path / "out", "--workers", 1, "--data", tmp_path)
+    code, _, err = command("reproduce", "made-up/figure-1", *options)
+    assert (code, "CIFAR" in err, (tmp_path / "out").exists()) == (1, True, False)
+    arguments = ("reproduce", "made-up/figure-1", "digits/softmax", "digits/kep-svgp", *options)
+    assert command(*arguments)[0] == 0
+    table = pd.read_csv(tmp_path / "out/made-up/figure-1.csv").set_index(["row", "metric"])
+    assert list(table["seeds"]) == [2, 2, 2, 2, 1, 2, 2]
+    assert table["low"].notna().sum() == 5  # of all but the ensemble and the seconds
+    assert table.loc[("MSP", "accuracy"), "ours"] == table.loc[("TS", "accuracy"), "ours"]
+    assert math.isnan(table.loc[("KEP", "seconds"), "difference"])
+    page = (tmp_path / "out/made-up/figure-1.md").read_text(encoding="utf-8")
+    assert "A note." in page
+    assert "| the paper | 83.50 ± 0.40 | 11.10 | – |" in page
+    assert "| the paper | 84.70 ± 0.60 | – | 30.00 |" in page
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("last.pt")}
+    monkeypatch.setattr(methods, "fit", lambda *args, **options: pytest.fail("predicted"))
+    assert command(*arguments)[0] == 0
+    assert len(before) == 4
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["kep-svgp/tabel-2"], ["kep-svgp/table-2"]),
+        (["kep-svgp/table-8"], ["probattn bench"]),
+        (["kep-svgp/table-1", "kep-svgp/cifar10-sofmax"], ["kep-svgp/cifar10-softmax"]),
+    ],
+)
+def test_what_cannot_be_reproduced_is_an_error_of_one_line(arguments, words, command, is_one_message):
+    code, _, err = command("reproduce", *arguments)
+    assert code == 1
+    assert is_one_message(err, *words)
+
+
+def test_the_list_has_every_entry_and_a_dry_run_trains_nothing(command, tmp_path):
+    code, shown, _ = command("reproduce", "--list")
+    assert code == 0
+    assert all(name in shown for name in reproduction.entries().index)
+    code, shown, _ = command("reproduce", "kep-svgp/table-5", "--dry-run", "--out", tmp_path)
+    assert code == 0
+    assert "kep-svgp/cola" in shown
+    assert list(tmp_path.iterdir()) == []

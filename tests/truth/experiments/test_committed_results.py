@@ -1,0 +1,112 @@
+"""The committed results give the figure and the tables of the pages."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probattn.experiments.evaluation.evaluated_run import mean_shift
+from probattn.experiments.evaluation.metric_display import DISPLAY
+from probattn.experiments.plots.differences import differences
+from probattn.experiments.plots.style import to_svg
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "experiments" / "results"
+PAGES = {"results": RESULTS / "README.md", "evidence": ROOT / "docs" / "when-does-it-help.md"}
+COLUMNS = {metric.title: key for key, metric in DISPLAY.items()}
+GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
+SETS = {
+    "": "test",
+    "shifted": "shift/mean/1-3-5",
+    "out of domain": "domain/out-of-domain",
+    "photometric": "shift/photometric",
+    "other": "shift/other",
+}
+STANDARDISED = {
+    "softmax": "digits/softmax",
+    "KEP-SVGP": "digits/kep-svgp",
+    "sparse CGP": "digits/sparse-cgp",
+    "anchored": "digits/anchored",
+}
+TABLES = {
+    ("results", "Digits, images as they are"): ("digits", "posterior", "digits/{}", {}),
+    ("results", "CoLA, learned words"): ("cola", "posterior", "{}", {}),
+    ("evidence", "Digits"): ("digits-standardised", "temperature", "{} (network.standardise=true)", STANDARDISED),
+    ("evidence", "MNIST"): ("mnist", "temperature", "mnist/{}", {"KEP-SVGP": "kep-svgp"}),
+    ("evidence", "CIFAR-10"): (
+        "cifar10",
+        "temperature",
+        "kep-svgp/cifar10{}",
+        {
+            "softmax": "-softmax",
+            "KEP-SVGP in the last layer": "",
+            "softmax plus GP in the last layer": f" {GP}",
+        },
+    ),
+    ("evidence", "IMDB"): (
+        "imdb",
+        "temperature",
+        "kep-svgp/imdb{}",
+        {"softmax": "-softmax", "KEP-SVGP": "", "authors' form of KEP-SVGP": "-paper"},
+    ),
+    ("evidence", "CoLA"): (
+        "finetune-cola",
+        "temperature",
+        "finetune/cola{}",
+        {"softmax": "-softmax", "KEP-SVGP": "", "softmax plus GP": f" {GP}", "sparse CGP": "-sparse"},
+    ),
+}
+"""Page and section of a table → study, method, name of a run, and what a row's name is there."""
+
+
+@pytest.fixture
+def evidence():
+    spec = importlib.util.spec_from_file_location("evidence", ROOT / "docs" / "evidence.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def means(study):
+    """Return the mean over seeds by run, method, test set and metric."""
+    lines, keys = pd.read_csv(RESULTS / f"{study}.csv"), ["run", "method", "set", "metric"]
+    if "mean" in lines:
+        return lines.groupby(keys)["mean"].first()
+    if lines["set"].str.startswith("shift/fog").any():
+        groups = {f"shift/{group}": mean_shift(lines, group) for group in ("photometric", "other")}
+        lines = pd.concat([lines, *(frame.assign(set=name) for name, frame in groups.items())])
+    return lines.melt(id_vars=[*lines.columns[:5]], var_name="metric").groupby(keys)["value"].mean()
+
+
+def agrees(text, value):
+    digits = len(text.partition(".")[2])
+    return abs(float(text) - value) <= 10.0**-digits * (0.5 + 1e-6)
+
+
+@pytest.mark.parametrize("table", TABLES, ids="/".join)
+def test_the_tables_of_the_pages_are_those_of_the_files(table):
+    (page, section), (study, method, name, runs) = table, TABLES[table]
+    text = PAGES[page].read_text(encoding="utf-8").replace("−", "-").partition(f"\n## {section}\n")[2]
+    header, _, *rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
+    columns = [re.match(r" (\S+) [^↑↓]*[↑↓] ?(.*) ", cell) for cell in header.split("|")[2:-1]]
+    values = means(study)
+    for row in rows:
+        label, *cells = re.sub(r"[*\\]", "", row).split("|")[1:-1]
+        run, _, ensemble = label.strip().partition(", ensemble of ")
+        by = f"ensemble of {ensemble}" if ensemble else method
+        for column, cell in zip(columns, cells, strict=True):
+            if column is not None:  # the number of seeds has no direction
+                metric = COLUMNS[column[1]]
+                key = (name.format(runs.get(run, run)), by, SETS[column[2].strip()], metric)
+                assert agrees(cell.strip(), DISPLAY[metric].scale * values.loc[key]), (row, key)
+
+
+def test_the_figure_is_that_of_the_committed_results(evidence):
+    """Its texts, ticks among them, are those of a new drawing; lines may differ between versions of Matplotlib."""
+    drawn, expected = (
+        re.findall(r"<!-- (.*?) -->", svg.decode())
+        for svg in (evidence.FIGURE.read_bytes(), to_svg(differences(evidence.comparison())))
+    )
+    assert drawn == expected

@@ -1,0 +1,50 @@
+"""Metrics on resampled test examples, against the metrics of the resamples themselves."""
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from evaluated_runs import random_prediction
+from scipy import stats
+
+from probattn.experiments.evaluation.example_intervals import metric_intervals, resampled_metrics
+from probattn.inference import Prediction, metrics
+
+
+def numbers(n=60):
+    torch.manual_seed(0)
+    law = dist.Normal(torch.randn(3, n, 1), 0.5 + torch.rand(3, n, 1)).to_event(1)
+    mean = law.mean.mean(0)
+    variance = law.variance.mean(0) + law.mean.var(0, correction=0)
+    return Prediction(mean=mean, variance=variance, labels=torch.randn(n, 1), components=(law,))
+
+
+@pytest.mark.parametrize(("prediction", "count"), [(random_prediction(150, 4), 5), (numbers(), 5)])
+def test_each_value_is_the_metric_of_its_resample(prediction, count):
+    values = resampled_metrics(prediction, resamples=120, seed=7)
+    assert len(values) == count
+    draws = np.random.default_rng(7).integers(len(prediction), size=(120, len(prediction)))
+    for number in (0, 1, 119):
+        expected = metrics.evaluate(prediction[torch.as_tensor(draws[number])])
+        resample = {key: value[number] for key, value in values.items()}
+        assert resample == pytest.approx({key: expected[key] for key in resample}, rel=1e-6)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say():
+    """Brier scores of 100 samples of a calibrated network, whose expected score is known."""
+    inside = 0
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        probs = torch.tensor([[0.8, 0.2]], dtype=torch.float64).expand(200, 2)
+        prediction = Prediction(probs=probs, labels=(torch.rand(200, generator=generator) > 0.8).long())
+        low, high = metric_intervals(prediction, {"brier": metrics.brier(probs, prediction.labels)})["brier"]
+        inside += low <= 2 * 0.8 * 0.2 <= high
+    assert stats.binomtest(inside, 60, 0.95).pvalue > 0.001
+
+
+def test_intervals_lie_around_their_metric():
+    values = metrics.evaluate(random_prediction(100, 4))
+    intervals = metric_intervals(random_prediction(100, 4), values)
+    assert intervals.keys() >= {"accuracy", "ece", "nll", "aurc"}
+    for key, (low, high) in intervals.items():
+        assert low <= values[key] <= high

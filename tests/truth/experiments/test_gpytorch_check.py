@@ -1,0 +1,91 @@
+"""Closed forms equal GPyTorch's in float64, and a formula that is off by a millionth is detected and named."""
+
+from functools import cached_property
+
+import gpytorch
+import pytest
+import torch
+from gpytorch import variational
+
+from probattn.experiments.studies import gpytorch_check
+from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
+from probattn.functional import kep_svgp, sgpa
+from probattn.functional.sparse_cgp import SparseCGP
+from probattn.inference.methods.sv_dkl_gps import FeatureGPs
+
+COMPONENTS = ["KEP-SVGP", "SGPA", "sparse CGP"]
+LAWS = ("mean", "query_covariance", "key_covariance", "predictive")
+
+
+def test_every_component_is_gpytorchs():
+    before = torch.get_rng_state()
+    errors = gp_check(seed=1)
+    assert {name: error for name, error in errors.items() if not error <= 1e-12} == {}
+    assert list(errors) == COMPONENTS
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def randn(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+@torch.no_grad()
+def test_the_standard_form_of_sgpa_is_the_gp_with_inducing_inputs_at_the_tokens():
+    tokens, value, spread = randn(3, 7, 4), randn(3, 7, 2), randn(3, 7).exp()
+    rbf = gpytorch.kernels.RBFKernel().double().initialize(lengthscale=1.0)
+    k = rbf(tokens).to_dense()
+    tril = spread.diag_embed().unsqueeze(1).expand(-1, 2, -1, -1)
+    gp = gpytorch_check.VariationalGP(tokens, value.mT @ torch.linalg.cholesky(k), tril, rbf).eval()
+    torch.testing.assert_close((k @ value).mT, gp(tokens.unsqueeze(1)).mean)
+    kl = gp.variational_strategy.kl_divergence().sum()
+    torch.testing.assert_close(sgpa.amortised_kl(value, k @ value, spread), kl)
+
+
+@torch.no_grad()
+def test_the_gps_of_sv_dkl_are_interpolated_from_the_grid_as_by_gpytorch():
+    gps, z = FeatureGPs(3, grid_size=12).double().eval(), 1.9 * torch.rand(7, 3).double() - 0.95
+    for parameter in gps.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
+    ours = gps.marginals(z)
+    gps.variational_strategy.__class__ = variational.GridInterpolationVariationalStrategy
+    theirs = gps.marginals(z)
+    torch.testing.assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance))
+
+
+def off(value):
+    """Return a value that is a millionth too large."""
+    if isinstance(value, tuple):
+        return type(value)(*map(off, value))
+    return value * (1 + 1e-6)
+
+
+def function_off(monkeypatch, owner, name):
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **options: off(original(*args, **options)))
+
+
+def property_off(monkeypatch, owner, name):
+    """Change the noise or the factor of a covariance."""
+    original = vars(owner)[name]
+    compute = original.func if isinstance(original, cached_property) else original.fget
+
+    def changed(law):
+        value = compute(law)
+        if isinstance(value, torch.Tensor):
+            return off(value)
+        return type(value)(off(vars(value).get("tril", vars(value).get("factor"))), *list(vars(value).values())[1:])
+
+    monkeypatch.setattr(owner, name, property(changed))
+
+
+@pytest.mark.parametrize(
+    ("component", "change", "owner", "name"),
+    [
+        *(("KEP-SVGP", function_off, kep_svgp, name) for name in ("marginals", "kl_divergence")),
+        *(("SGPA", function_off, sgpa, name) for name in ("conditional_covariance", "features")),
+        *(("sparse CGP", property_off, SparseCGP, name) for name in LAWS),
+    ],
+)
+def test_a_wrong_formula_is_named(monkeypatch, component, change, owner, name):
+    change(monkeypatch, owner, name)
+    assert [other for other, error in gp_check().items() if not error <= TOLERANCE] == [component]

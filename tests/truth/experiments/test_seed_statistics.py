@@ -1,0 +1,127 @@
+"""Means, standard deviations, paired intervals and best rows, against arithmetic by hand and SciPy's paired t-test."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from probattn.experiments.evaluation.metric_display import DISPLAY, MetricDisplay, best_of, format_value
+from probattn.experiments.evaluation.seed_statistics import compare
+
+ACC = DISPLAY["accuracy"]
+
+
+def seeds(key, *values):
+    return {seed: {key: value} for seed, value in enumerate(values)}
+
+
+def one(scores, key="accuracy", **options):
+    """Return the cells of one metric by row."""
+    table = compare(scores, metrics={key: DISPLAY[key]}, **options)
+    return {row: table.cells[row][key] for row in table.rows}
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 8), st.integers(0, 3), st.integers(0, 3))
+def test_interval_is_that_of_the_paired_t_test_over_shared_seeds(seed, shared, only_row, only_baseline):
+    rng = np.random.default_rng(seed)
+    common = list(rng.permutation(100)[:shared])
+    shift = float(rng.choice([-3, 0, 3]))
+    row = {int(s): {"nll": float(rng.normal(shift))} for s in [*common, *range(200, 200 + only_row)]}
+    baseline = {int(s): {"nll": float(rng.normal())} for s in [*range(300, 300 + only_baseline), *common[::-1]]}
+    cell = one({"row": row, "base": baseline}, "nll", baselines={"row": "base"})["row"]
+    a, b = ([runs[int(s)]["nll"] for s in common] for runs in (row, baseline))
+    test = stats.ttest_rel(a, b)
+    interval = test.confidence_interval(0.95)
+    assert (cell.low, cell.high) == pytest.approx((interval.low, interval.high))
+    assert cell.difference == pytest.approx(np.mean(a) - np.mean(b))
+    assert cell.significant == (test.pvalue < 0.05)
+    assert cell.mean == pytest.approx(np.mean([run["nll"] for run in row.values()]))
+    assert cell.std == pytest.approx(np.std([run["nll"] for run in row.values()], ddof=1))
+    assert cell.n == shared + only_row
+
+
+def test_one_seed_has_no_spread_and_one_shared_seed_no_interval():
+    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8, 0.7)}
+    cells = one(scores, baselines={"a": "b"})
+    assert cells["a"].std is None
+    assert cells["a"].difference == pytest.approx(0.1)
+    assert cells["a"].low is cells["a"].high is None
+    assert not cells["a"].significant
+
+
+def test_one_shared_seed_has_the_percentiles_of_resampled_examples():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.9, 0.01, 1000), rng.normal(0.8, 0.01, 1000)
+    resampled = {"a": {"accuracy": a}, "b": {"accuracy": b}}
+    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
+    cell = one(scores, baselines={"a": "b"}, resampled=resampled)["a"]
+    assert (cell.low, cell.high) == pytest.approx(tuple(np.percentile(a - b, [2.5, 97.5])))
+    assert cell.significant
+    two = {"a": seeds("accuracy", 0.9, 0.8), "b": seeds("accuracy", 0.8, 0.6)}
+    assert one(two, baselines={"a": "b"}, resampled=resampled)["a"].low < 0  # of the seeds, Student's t
+    same = one(scores, baselines={"a": "b"}, resampled={"a": {"accuracy": a}, "b": {"accuracy": a}})["a"]
+    assert same.low is None
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.01, -0.2])
+def test_differences_that_are_all_the_same_have_no_interval(shift):
+    base = (0.91, 0.93, 0.97)
+    scores = {"a": seeds("accuracy", *(value + shift for value in base)), "b": seeds("accuracy", *base)}
+    cell = one(scores, baselines={"a": "b"})["a"]  # value + 0.01 − value varies in the last digit
+    assert cell.difference == pytest.approx(shift)
+    assert (cell.low, cell.high, cell.significant) == (None, None, False)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_undefined_for_a_seed_is_undefined_for_the_row(bad):
+    scores = {"a": seeds("accuracy", 0.9, bad, 0.8), "b": seeds("accuracy", 0.9, 0.7, 0.8), "c": seeds("accuracy", 1.0)}
+    table = compare(scores, metrics={"accuracy": ACC}, baselines={"a": "b", "b": "a"})
+    a, b = table.cells["a"]["accuracy"], table.cells["b"]["accuracy"]
+    assert math.isnan(a.mean)
+    assert (a.std, a.difference, a.low) == (None, None, None)
+    assert b.mean == pytest.approx(0.8)
+    assert (b.difference, b.low) == (None, None)
+    assert table.best["accuracy"] == {"c"}
+
+
+def test_best_follows_the_direction_and_is_of_each_group():
+    scores = {name: {0: {"accuracy": acc, "nll": nll}} for name, acc, nll in
+              [("a", 0.8, 0.3), ("b", 0.9, 0.2), ("c", 0.7, 0.1), ("A", 0.95, 0.02), ("B", 0.91, 0.05)]}  # fmt: skip
+    metrics = {"accuracy": ACC, "nll": DISPLAY["nll"]}
+    table = compare(scores, metrics=metrics)
+    assert (table.best["accuracy"], table.best["nll"]) == ({"A"}, {"A"})
+    assert table.rows == tuple(scores)
+    table = compare(scores, metrics=metrics, groups={"ensembles": ["B", "A"], "single": ["a", "b", "c"]})
+    assert (table.best["accuracy"], table.best["nll"]) == ({"A", "b"}, {"A", "c"})
+    assert table.rows == ("B", "A", "a", "b", "c")
+
+
+def test_ties_as_printed_are_all_best_and_one_value_alone_is_not():
+    values = {"a": 0.97124, "b": 0.97116, "c": 0.9699, "d": math.nan}
+    assert best_of(values, ACC) == {"a", "b"}  # 97.12, 97.12, 96.99, –
+    assert best_of({"a": 0.97124, "b": 0.97126}, ACC) == {"b"}  # 97.12, 97.13
+    assert best_of({"a": 0.97124, "b": 0.97116}, ACC) == frozenset()
+    assert best_of({"a": 0.97124, "b": math.nan}, ACC) == frozenset()
+    assert best_of({"a": 9.0, "b": 10.0}, MetricDisplay("", 1, higher_is_better=True)) == {
+        "b"
+    }  # by number, not by text
+    assert best_of({"a": -0.001, "b": 0.001, "c": 1.0}, MetricDisplay("", 1, higher_is_better=False)) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("value", "scale", "text"),
+    [
+        (0.98764, 100, "98.76"),
+        (0.0123456, 1000, "12.35"),
+        (-0.00001, 100, "0.00"),
+        (-0.5, 1, "-0.50"),
+        (math.nan, 1, "–"),
+        (-math.inf, 1, "–"),
+    ],
+)
+def test_printed_numbers(value, scale, text):
+    assert format_value(value, scale) == text
