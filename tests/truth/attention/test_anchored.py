@@ -113,14 +113,6 @@ def test_the_program_has_the_exact_posterior_and_its_kl():
     torch.testing.assert_close(trace.nodes["layer.evidence"]["log_prob"], 0.5 * law.evidence.sum(-1))
 
 
-def test_the_layer_regresses_values_with_noise_of_standard_deviation_sigma():
-    layer, x = AnchoredAttention(8, 2, anchors=3, noise=0.3, learn_noise=True).double(), torch.randn(2, 6, 8).double()
-    layer.out = torch.nn.Identity()
-    points = layer.query_key_value(x).unflatten(-1, (3, 2, 4)).movedim(-3, 0).transpose(-3, -2)
-    law = Anchored(*points, layer.anchors, torch.full((2,), 0.3**2, dtype=x.dtype), None, 6)
-    torch.testing.assert_close(layer(x), law.mean.transpose(-3, -2).flatten(-2), rtol=1e-6, atol=1e-6)
-
-
 def test_anchors_start_at_keys_of_vectors_seen_each_head_at_its_own():
     layer, x = AnchoredAttention(8, 2, anchors=5).double(), torch.randn(3, 6, 8).double()
     layer.initialise(x)
