@@ -2,6 +2,7 @@
 
 import math
 
+import pyro
 import pyro.distributions as dist
 import pytest
 import torch
@@ -9,9 +10,10 @@ from arviz_stats.base import array_stats
 from conjugate import F64, NOISE, conjugate, evidence, gaussian_guide, posterior
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoMultivariateNormal
+from torch import nn
 from torch.distributions import transform_to
 
-from probattn import SGPAttention, guides
+from probattn import SGPAttention, guides, local_sites
 from probattn.inference.diagnostics.psis import psis_khat
 from probattn.models import Supervised
 
@@ -77,6 +79,31 @@ def test_sgpa_counts_the_density_of_what_it_draws(drawn):
         raw = transform_to(constraints.softplus_lower_cholesky).inv(torch.ones(1, 1, dtype=F64))
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
     assert estimated_evidence(model, guide, x, y, num_samples=600) == pytest.approx(expected.item(), abs=0.25)
+
+
+class Amortised(nn.Module):
+    """u ~ N(0, 1); z ~ N(u, 1) of each example, with the posterior N(x, ½²); y ~ N(z, 0.7²)."""
+
+    num_data = 3
+
+    def forward(self, x, y=None):
+        u = pyro.sample("u", dist.Normal(x.new_zeros(()), 1.0))
+        with local_sites(batch=len(x), num_data=len(x)):
+            infer = {"local": True, "posterior": dist.Normal(x, 0.5)}
+            z = pyro.sample("z", dist.Normal(u.expand(len(x)), 1.0), infer=infer)
+            return pyro.sample("y", dist.Normal(z, 0.7), obs=y, infer={"local": True})
+
+
+class OfU(nn.Module):
+    def forward(self, x, y=None):
+        pyro.sample("u", dist.Normal(x.new_tensor(0.3), 0.8))
+
+
+def test_local_sites_are_weighted_by_the_posterior_that_they_are_drawn_from():
+    x, y = torch.tensor([[0.2, -0.3, 0.9], [0.5, 0.1, 1.2]], dtype=F64)
+    marginal = dist.MultivariateNormal(torch.zeros(3, dtype=F64), 1 + 1.49 * torch.eye(3, dtype=F64))
+    estimate = estimated_evidence(Amortised(), OfU(), x, y, num_samples=2000)
+    assert estimate == pytest.approx(marginal.log_prob(y).item(), abs=0.15)
 
 
 def test_an_autoguide_over_one_vector_has_a_density_and_a_point_mass_none():

@@ -88,6 +88,18 @@ def test_quantiles_are_roots_of_the_distribution_function_or_near(name):
                 assert y == int(y) or name not in DISCRETE
 
 
+def test_estimates_of_samples_are_exact_for_as_many_point_masses():
+    """The smallest atom with P(Y ≤ y) ≥ level, and E|Y − y| − ½ E|Y − Y′| over all pairs."""
+    atoms = torch.randn(NUM_SAMPLES, 1, 1, dtype=F64)
+    prediction, y = predicted(dist.Delta(atoms, event_dim=1)), torch.tensor([[0.3]], dtype=F64)
+    levels = [0.001, 0.25, 0.5, 0.9995]
+    ranks = [math.ceil(level * NUM_SAMPLES) - 1 for level in levels]
+    assert torch.equal(prediction.quantiles(levels)[:, 0, 0], atoms.flatten().sort().values[ranks])
+    assert prediction.cdf(y).item() == (atoms <= 0.3).double().mean().item()
+    spread = (atoms.flatten()[:, None] - atoms.flatten()).abs().mean().item()
+    assert prediction.crps(y).item() == pytest.approx((atoms - y).abs().mean().item() - spread / 2)
+
+
 def test_sampled_estimates_repeat_and_move_no_generator():
     prediction, state = predicted(CASES["poisson"][0]), torch.get_rng_state()
     y = torch.ones(EXAMPLES, TARGETS, dtype=F64)
