@@ -31,6 +31,7 @@ SOFTMAX = {
 """Study → its run with softmax attention."""
 ROWS = {
     "digits: KEP-SVGP": ("digits-standardised", f"digits/kep-svgp {STANDARDISED}"),
+    "digits: sparse CGP": ("digits-standardised", f"digits/sparse-cgp {STANDARDISED}"),
     "digits: anchored": ("digits-standardised", f"digits/anchored {STANDARDISED}"),
     "MNIST: KEP-SVGP": ("mnist", "mnist/kep-svgp"),
     "MNIST: anchored": ("mnist", "mnist/anchored"),

@@ -1,15 +1,17 @@
 """Batches of data in the forms that loaders yield, as ``(x, y, mask)`` of tensors."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import is_dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+
+from probattn.inference.programs import required
 
 INPUTS = ("x", "input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features", "inputs", "image",
           "images", "features")  # fmt: skip
@@ -20,6 +22,10 @@ PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask")
 """Names of masks that are True (or not 0) at padding, as ``nn.MultiheadAttention`` takes them; they are inverted."""
 PREDICTION_BATCH_SIZE = 256
 """Batch size of a data set that is predicted without a loader."""
+
+
+class Loader(Iterable, Sized, Protocol):
+    """Sized iterable of batches, such as a ``DataLoader`` or a list."""
 
 
 class Batch(NamedTuple):
@@ -116,7 +122,7 @@ def select_fields(
     """Return a copy of a loader that yields the batches ``(x, y, mask)`` of fields with other names.
 
     >>> loader = DataLoader([{"pixels": torch.zeros(3), "digit": 1}], batch_size=1)
-    >>> [tuple(part.shape) for part in next(iter(select_fields(loader, x="pixels", y="digit")))[:2]]
+    >>> [tuple(tensor.shape) for tensor in next(iter(select_fields(loader, x="pixels", y="digit")))[:2]]
     [(1, 3), (1,)]
 
     Args:
@@ -136,7 +142,7 @@ def select_fields(
 
 
 def _collate(collate: Callable[[list], Any], names: dict[str, str | None], examples: list) -> Batch:
-    fields = _fields(collate(examples))
+    fields = required(_fields(collate(examples)))
     return unpack_batch({known: fields[name] for known, name in names.items() if name is not None})
 
 

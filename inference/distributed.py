@@ -6,13 +6,13 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from probattn.inference.batches import unpack_batch
+from probattn.inference.batches import Loader, unpack_batch
 from probattn.inference.imports import without_side_effects
 from probattn.inference.io.checkpoint import random_states, set_random_states
 
@@ -80,13 +80,13 @@ def gather_results(function: Callable[[], T]) -> list[T]:
 
 def broadcast_result(function: Callable[[], T]) -> T:
     """Call a function on rank 0 only and return its result on all ranks, which wait for it."""
-    return gather_results(function if world().rank == 0 else lambda: None)[0]
+    return cast(T, gather_results(function if world().rank == 0 else lambda: None)[0])
 
 
 def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
     """Return the means over ranks of numbers that have the same names on all."""
     gathered = gather_results(lambda: values)
-    return {name: sum(each[name] for each in gathered) / len(gathered) for name in values}
+    return {name: sum(of_rank[name] for of_rank in gathered) / len(gathered) for name in values}
 
 
 def seed_per_rank() -> None:
@@ -117,14 +117,14 @@ def rank_batches(loader: Iterable) -> Iterator[RankBatch]:
     without a row gets the first one with a weight of 0.
     """
     rank, size = world()
-    for batch in (unpack_batch(each).arguments() for each in loader):
+    for batch in (unpack_batch(data).arguments() for data in loader):
         examples = len(batch[0])
         rows = len(range(rank, examples, size))
         index = slice(rank, None, size) if rows else slice(0, 1)
-        yield RankBatch(tuple(each[index].contiguous() for each in batch), size * rows / examples, examples)
+        yield RankBatch(tuple(tensor[index].contiguous() for tensor in batch), size * rows / examples, examples)
 
 
-def check_same_batches(loader: Iterable) -> None:
+def check_same_batches(loader: Loader) -> None:
     """Refuse a loader whose first batch would have other examples on another rank.
 
     Raises:

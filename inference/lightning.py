@@ -20,6 +20,7 @@ from probattn.inference.training.validation import prediction_metrics
 
 with without_side_effects(), extra("lightning", needed_by="probattn.inference.lightning"):
     from lightning.pytorch import LightningModule
+    from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 
 NOT_TAKEN = ("guide_optimizer", "accumulate_grad_batches", "clip_norm", "precision", "compile", "patience", "monitor",
              "accelerator", "devices", "seed", "deterministic", "log_every", "checkpoint_every",
@@ -91,14 +92,13 @@ class SVIModule(LightningModule):
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the posterior predictive of a batch: tensors of :class:`~probattn.inference.Prediction` by name."""
         prediction = self._predict(batch)
-        values = {name: getattr(prediction, name) for name in PREDICTED}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name in PREDICTED if (value := getattr(prediction, name)) is not None}
 
     def _predict(self, batch: Any) -> Prediction:
         data = batch if isinstance(batch, Tensor) else [batch]
         return predict(self.model, self.guide, data, num_samples=self.options.num_samples)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Return the optimiser and the scheduler of ``fit``, for which the trainer must have a last epoch or step."""
         steps = self.trainer.estimated_stepping_batches  # first: this sets up the loaders
         steps_per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)

@@ -1,5 +1,7 @@
 """Search for the source of a NaN or Inf."""
 
+from collections.abc import Mapping
+
 from pyro.poutine import Trace
 from torch import Tensor, nn
 
@@ -11,7 +13,7 @@ class NonFiniteError(NumericalError):
     """A NaN or Inf in data, weights or loss."""
 
 
-def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[Trace, ...]) -> str | None:
+def find_non_finite(batch: tuple, modules: Mapping[str, nn.Module], traces: tuple[Trace, ...]) -> str | None:
     """Return the first that holds a NaN or Inf: rows of the batch, else a parameter, else a site, else None.
 
     Args:
@@ -25,10 +27,10 @@ def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[T
         if _has_non_finite(value):
             rows = (~value.isfinite()).flatten(1).any(1) if value.dim() > 1 else ~value.isfinite()
             return f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean the data"
-    for part, module in modules.items():
+    for role, module in modules.items():
         for name, parameter in module.named_parameters():
             if _has_non_finite(parameter):
-                return f"parameter {name} of the {part}: lower lr, or set clip_norm"
+                return f"parameter {name} of the {role}: lower lr, or set clip_norm"
     for trace in traces:
         for name, site in trace.nodes.items():
             if site["type"] == "sample" and any(map(_has_non_finite, (site["value"], site.get("log_prob")))):

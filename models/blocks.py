@@ -1,5 +1,8 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
+from collections.abc import Callable, Iterator
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -48,8 +51,8 @@ class Block(nn.Module):
     def feed_forward_without_dropout(self, x: Tensor) -> Tensor:
         """Apply the second half without dropout in any mode, for inducing inputs, which are parameters and not data."""
         hidden = self.norm_mlp(x)
-        for part in self.mlp:
-            hidden = hidden if isinstance(part, nn.Dropout) else part(hidden)
+        for module in self.mlp:
+            hidden = hidden if isinstance(module, nn.Dropout) else module(hidden)
         return x + hidden
 
 
@@ -79,14 +82,17 @@ class Blocks(nn.Sequential):
             x: tokens; blocks with draws may add the draws dimension.
             mask: ``(batch, tokens)``, True at real tokens.
         """
-        given = () if mask is None else (mask,)
+        masks = () if mask is None else (mask,)
         for block in self:
-            x = block(x, *given)
+            x = block(x, *masks)
         return x
+
+    def __iter__(self) -> Iterator[Block]:
+        return cast(Iterator[Block], super().__iter__())
 
     def connect_inducing_inputs(self) -> None:
         """Set the path of each layer's inducing inputs through the block below; call again after replacing a layer."""
-        path = []
+        path: list[Callable[[Tensor], Tensor]] = []
         for block in self:
             if isinstance(block.attention, ProbabilisticAttention):
                 block.attention.follow(*path, block.attention_input)
@@ -102,7 +108,7 @@ class Blocks(nn.Sequential):
             x: input of the first block, ``(batch, tokens, dim)``.
             mask: ``(batch, tokens)``, True at real tokens.
         """
-        given, real = ((), ...) if mask is None else ((mask,), mask)
+        masks, real = ((), ...) if mask is None else ((mask,), mask)
         self.connect_inducing_inputs()
         stream = x
         with evaluation_mode(self), at_mean():
@@ -110,14 +116,15 @@ class Blocks(nn.Sequential):
                 if isinstance(block.attention, ProbabilisticAttention):
                     block.attention.initialise(stream[real])
                 # The path to the next layer's inducing inputs starts here, between the halves of the block.
-                stream = x + block.attention(block.norm_attention(x), *given)
+                stream = x + block.attention(block.norm_attention(x), *masks)
                 x = block.feed_forward_without_dropout(stream)
 
 
 class Transformer(nn.Module):
     """Base of the networks: tokens, blocks, mean over the real tokens, layer norm, linear head.
 
-    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``.
+    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``, and ``forward`` by
+    :meth:`outputs`.
     """
 
     def add_blocks(
@@ -134,7 +141,7 @@ class Transformer(nn.Module):
         """Return the embedded tokens ``(batch, tokens, dim)`` of inputs."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def outputs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs ``(*draws, batch, outputs)``.
 
         Args:

@@ -29,12 +29,12 @@ class Dropout(nn.Dropout):
         """Zero random elements of x in training and scale the others by 1 / (1 − rate)."""
         if not self.training or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
-        kept = max(1, round(_LEVELS * (1 - self.p)))
-        if kept == _LEVELS:
+        passed = max(1, round(_LEVELS * (1 - self.p)))
+        if passed == _LEVELS:
             return x
         integers = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-        mask = integers.view(torch.int16)[: x.numel()].view(x.shape) < kept - _LEVELS // 2
-        return x * mask.to(x.dtype).mul_(_LEVELS / kept)
+        mask = integers.view(torch.int16)[: x.numel()].view(x.shape) < passed - _LEVELS // 2
+        return x * mask.to(x.dtype).mul_(_LEVELS / passed)
 
 
 def make_dropout(rate: float) -> nn.Dropout:

@@ -60,17 +60,17 @@ class SpellingEmbedding(nn.Module):
         """Return embeddings ``(words, dim)`` of words ``(words, K)``."""
         lengths = (words != 0).sum(-1, keepdim=True)
         vectors = self.characters(words).mT
-        features = torch.cat([self._max_pool(filters, vectors, lengths) for filters in self.filters], dim=-1).relu()
+        filters = zip(self.filters, FILTERS, strict=True)
+        pooled = [_max_pool(convolution(vectors), lengths + length - 1) for convolution, length in filters]
+        features = torch.cat(pooled, dim=-1).relu()
         gate = self.gate(features).sigmoid()
-        features = gate * self.change(features).relu() + (1 - gate) * features
-        return self.out(features)
+        return self.out(gate * self.change(features).relu() + (1 - gate) * features)
 
-    @staticmethod
-    def _max_pool(filters: nn.Conv1d, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Return the maximum of each filter over the positions that overlap the word, ``(words, filters)``."""
-        responses = filters(vectors)
-        inside = torch.arange(responses.shape[-1], device=lengths.device) < lengths + filters.padding[0]
-        return responses.where(inside.unsqueeze(1), -torch.inf).amax(-1)
+
+def _max_pool(responses: Tensor, overlapping: Tensor) -> Tensor:
+    """Return the maximum of each filter over the first positions, which overlap the word, ``(words, filters)``."""
+    inside = torch.arange(responses.shape[-1], device=responses.device) < overlapping
+    return responses.where(inside.unsqueeze(1), -torch.inf).amax(-1)
 
 
 class SpelledEmbedding(nn.Module):

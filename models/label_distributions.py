@@ -1,7 +1,8 @@
 """Distributions of labels, with what predictions and padding need beside the density."""
 
+from collections.abc import Sequence
+
 import pyro.distributions as dist
-import torch
 from torch import Tensor
 
 
@@ -22,7 +23,7 @@ class CategoricalWithEnergy(dist.Categorical):
     Args:
         logits: ``(..., classes)``, normalised or not.
         class_weights: ``(classes,)``, positive, or None.
-        options: ``validate_args`` of the base class.
+        validate_args: as for the base class.
 
     Attributes:
         given_logits: ``logits``.
@@ -30,8 +31,8 @@ class CategoricalWithEnergy(dist.Categorical):
 
     class_weights: Tensor | None = None  # also of copies without the attribute, as predictions make them
 
-    def __init__(self, logits: Tensor, class_weights: Tensor | None = None, **options: bool | None) -> None:
-        super().__init__(logits=logits, **options)
+    def __init__(self, logits: Tensor, class_weights: Tensor | None = None, validate_args: bool | None = None) -> None:
+        super().__init__(logits=logits, validate_args=validate_args)
         self.given_logits, self.class_weights = logits, class_weights
 
     @property
@@ -39,7 +40,7 @@ class CategoricalWithEnergy(dist.Categorical):
         """Free energy −log Σ_c exp(logit_c), of the batch shape (Liu et al., 2020, eq. 4)."""
         return -self.given_logits.logsumexp(-1)
 
-    def expand(self, batch_shape: torch.Size, _instance: None = None) -> "CategoricalWithEnergy":
+    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "CategoricalWithEnergy":
         """Return the same distribution with another batch shape."""
         new = super().expand(batch_shape, self.__new__(type(self)))
         new.given_logits, new.class_weights = self.given_logits.expand(*batch_shape, -1), self.class_weights
@@ -68,7 +69,7 @@ class Masked(dist.MaskedDistribution):
         super().__init__(base_dist, mask)
         self.real = mask
 
-    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "Masked":
+    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "Masked":
         """Return the same distribution with a larger batch shape."""
         return Masked(self.base_dist.expand(batch_shape), self.real.expand(batch_shape))
 

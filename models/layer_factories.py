@@ -56,8 +56,8 @@ def layer_factories(attention: Attention, *, depth: int) -> list[LayerFactory]:
     Raises:
         ValueError: a number of factories other than ``depth``; an unknown name.
     """
-    is_sequence = isinstance(attention, Sequence) and not isinstance(attention, str)
-    factories = list(map(layer_factory, attention if is_sequence else [attention] * depth))
+    layers = [attention] * depth if isinstance(attention, str) or not isinstance(attention, Sequence) else attention
+    factories = [layer_factory(layer) for layer in layers]
     if len(factories) != depth:
         raise ValueError(f"{len(factories)} attention factories for {depth} blocks; give one, or one per block")
     return factories

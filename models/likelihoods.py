@@ -1,6 +1,7 @@
 """Likelihoods: modules ``outputs -> Distribution`` with batch shape ``(*draws, batch)``, in float32 or better."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import pyro.distributions as dist
 import torch
@@ -11,6 +12,9 @@ from torch.nn.functional import logsigmoid, pad, softplus
 from probattn.attention.options import check_positive
 from probattn.functional.dtypes import at_least_float32
 from probattn.models.label_distributions import BernoulliOfAnyDtype, CategoricalWithEnergy, Masked, OrderedCategorical
+
+Scale = float | Sequence[float] | None
+Weights = Tensor | Sequence[float] | None
 
 
 class Categorical(nn.Module):
@@ -28,15 +32,12 @@ class Categorical(nn.Module):
         ValueError: weights that are not positive and finite; in the forward pass, another number of classes.
     """
 
-    class_weights: Tensor | None
-
-    def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
+    def __init__(self, class_weights: Weights = None) -> None:
         super().__init__()
-        if class_weights is not None:
-            class_weights = torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
-            if class_weights.dim() != 1 or not (class_weights.isfinite() & (class_weights > 0)).all():
-                raise ValueError(f"class_weights must be positive numbers, one per class, got {class_weights.tolist()}")
-        self.register_buffer("class_weights", class_weights)
+        weights = None if class_weights is None else torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
+        if weights is not None and (weights.dim() != 1 or not (weights.isfinite() & (weights > 0)).all()):
+            raise ValueError(f"class_weights must be positive numbers, one per class, got {weights.tolist()}")
+        self.class_weights = None if weights is None else nn.Buffer(weights)
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""
@@ -94,7 +95,7 @@ class Ordinal(nn.Module):
 class _Scaled(nn.Module):
     """Base of likelihoods with a noise scale that does not depend on the input."""
 
-    def __init__(self, scale: float | Sequence[float] | None = None) -> None:
+    def __init__(self, scale: Scale = None) -> None:
         super().__init__()
         initial = torch.as_tensor(1.0 if scale is None else scale, dtype=torch.get_default_dtype())
         if not (initial > 0).all():
@@ -177,9 +178,7 @@ class StudentT(_Scaled):
         ValueError: a scale that is not positive, or df out of bounds.
     """
 
-    def __init__(
-        self, df: float = 5.0, scale: float | Sequence[float] | None = None, *, learn_df: bool = False
-    ) -> None:
+    def __init__(self, df: float = 5.0, scale: Scale = None, *, learn_df: bool = False) -> None:
         super().__init__(scale)
         if not df > (1 if learn_df else 0):
             raise ValueError(f"df must be positive, and above 1 with learn_df=True; got {df}")
@@ -189,9 +188,8 @@ class StudentT(_Scaled):
     @property
     def df(self) -> Tensor:
         """Degrees of freedom, a scalar tensor."""
-        return (
-            self.scale.new_tensor(self.fixed_df) if self.raw_df is None else 1 + softplus(at_least_float32(self.raw_df))
-        )
+        raw, scale = self.raw_df, self.scale
+        return scale.new_tensor(self.fixed_df) if raw is None else 1 + softplus(at_least_float32(raw))
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
@@ -253,7 +251,7 @@ class PerToken(nn.Module):
 
     def initialise(self, labels: Tensor) -> None:
         """Initialise the likelihood of tokens from the labels of real tokens ``(m, ...)``."""
-        self.likelihood.initialise(labels)
+        cast(_Scaled, self.likelihood).initialise(labels)
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the joint distribution of an example's labels; without a mask all tokens are real."""

@@ -1,6 +1,6 @@
 """Text classifier on a pretrained encoder, of which some attention layers are replaced by layers of this library."""
 
-from typing import Literal
+from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
@@ -43,12 +43,13 @@ class PretrainedClassifier(nn.Module):
         super().__init__()
         check_choice("pooling", pooling, ("mean", "cls"))
         self.pooling = pooling
-        layers = "all" if last is None else range(-last, 0)
-        self.encoder = replace_attention(encoder, attention=attention, layers=layers)
+        self.encoder = replace_attention(
+            encoder, attention=attention, layers="all" if last is None else range(-last, 0)
+        )
         if getattr(self.encoder.wrapped, "pooler", None) is not None:
-            self.encoder.wrapped.pooler = None  # some apply it after the last hidden states
+            self.encoder.wrapped.register_module("pooler", None)  # some apply it after the last hidden states
         self.dropout = nn.Dropout(dropout_rate(dropout))
-        self.head = nn.Linear(encoder.config.hidden_size, classes)
+        self.head = nn.Linear(cast(Any, encoder).config.hidden_size, classes)
         name_layers(self)
         self.train()
 

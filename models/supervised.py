@@ -1,7 +1,5 @@
 """Pyro model of a labelled data set: a network and a likelihood."""
 
-from collections.abc import Sequence
-
 import pyro
 import pyro.distributions as dist
 from torch import Tensor, nn
@@ -9,6 +7,7 @@ from torch import Tensor, nn
 from probattn.functional import errors, padding
 from probattn.guides import latent_sites
 from probattn.local_sites import local_sites
+from probattn.messages import infer_dict
 from probattn.models import likelihoods
 from probattn.models.label_distributions import Masked
 from probattn.param_store import StoredModule
@@ -68,12 +67,9 @@ class Supervised(StoredModule):
         """
         with local_sites(batch=x.shape[0], num_data=self.num_data):
             likelihood = self.likelihood_of(x, mask)
-            expected = x.shape[:1] + likelihood.event_shape
-            if y is not None and y.shape != expected:
-                raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
             if y is not None:
-                _refuse_labels(likelihood, y)
-            return pyro.sample(self.label_site, likelihood, obs=y, infer={"local": True, "label": True})
+                _check_labels(likelihood, y, x.shape[:1] + likelihood.event_shape)
+            return pyro.sample(self.label_site, likelihood, obs=y, infer=infer_dict(local=True, label=True))
 
     def likelihood_of(self, x: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; arguments as for :meth:`forward`.
@@ -100,18 +96,18 @@ class Classifier(Supervised):
         class_weights: a positive weight per class (see :class:`~probattn.models.likelihoods.Categorical`), or None.
     """
 
-    def __init__(
-        self, network: nn.Module, *, num_data: int, class_weights: Tensor | Sequence[float] | None = None
-    ) -> None:
+    def __init__(self, network: nn.Module, *, num_data: int, class_weights: likelihoods.Weights = None) -> None:
         super().__init__(network, likelihoods.Categorical(class_weights), num_data=num_data)
 
 
-def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
-    """Refuse labels of examples, or of real tokens, that are no classes; Pyro refuses others outside the support.
+def _check_labels(likelihood: dist.TorchDistribution, y: Tensor, shape: tuple[int, ...]) -> None:
+    """Check the shape of labels, and that those of examples or of real tokens are classes; Pyro checks other supports.
 
     Raises:
-        ValueError: names the rows.
+        ValueError: another shape, or other labels, with their rows.
     """
+    if y.shape != shape:
+        raise ValueError(f"the likelihood takes labels of shape {tuple(shape)}, got {tuple(y.shape)}")
     tokens = getattr(likelihood, "base_dist", likelihood)
     classes = getattr(tokens, "base_dist", tokens)
     if isinstance(classes, dist.Categorical):

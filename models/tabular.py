@@ -45,7 +45,7 @@ class TabularTransformer(Transformer):
         super().__init__()
         self.embedding = ColumnEmbedding(sizes, dim)
         self.add_blocks(attention, outputs=outputs, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
-        self.register_buffer("units", None if units is None else torch.tensor(units))
+        self.units = None if units is None else nn.Buffer(torch.tensor(units))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return outputs ``(*draws, batch, outputs)`` of rows ``(batch, columns)``.
@@ -53,7 +53,7 @@ class TabularTransformer(Transformer):
         Raises:
             ValueError: another number of columns.
         """
-        outputs = super().forward(x)
+        outputs = self.outputs(x)
         return outputs if self.units is None else self.units[0] + self.units[1] * outputs
 
     def tokens(self, x: Tensor) -> Tensor:
@@ -73,13 +73,12 @@ class ColumnEmbedding(nn.Module):
     def __init__(self, sizes: Sequence[int | None], dim: int) -> None:
         super().__init__()
         self.columns = len(sizes)
-        kinds = torch.tensor([size is not None for size in sizes])
-        self.register_buffer("is_category", kinds, persistent=False)
-        starts = torch.tensor([0, *(size or 0 for size in sizes)])[:-1].cumsum(0)
-        self.register_buffer("starts", starts, persistent=False)
+        self.is_category = nn.Buffer(torch.tensor([size is not None for size in sizes]), persistent=False)
+        counts = [size or 0 for size in sizes]
+        self.starts = nn.Buffer(torch.tensor([0, *counts])[:-1].cumsum(0), persistent=False)
         self.weight = nn.Parameter(torch.randn(self.columns, dim))
         self.bias = nn.Parameter(torch.randn(self.columns, dim))
-        self.codes = nn.Embedding(1 + sum(size or 0 for size in sizes), dim)
+        self.codes = nn.Embedding(1 + sum(counts), dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the vectors of rows, whose categories are codes.

@@ -45,6 +45,18 @@ class TextTransformer(Transformer):
         self.positions = nn.Parameter(0.1 * torch.randn(max_length, dim))
         self.add_blocks(attention, outputs=classes, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
 
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return logits ``(*draws, batch, classes)``.
+
+        Args:
+            x: texts ``(batch, tokens, ...)``.
+            mask: ``(batch, tokens)``, True at real tokens; None if all are real.
+
+        Raises:
+            ValueError: more tokens than ``max_length``.
+        """
+        return self.outputs(x, mask)
+
     def tokens(self, x: Tensor) -> Tensor:
         """Return embedded tokens plus positions, ``(batch, tokens, dim)``.
 

@@ -49,9 +49,8 @@ class ViT(Transformer):
             raise ValueError(f"patch_size {patch_size} does not divide image_size {image_size}")
         self.image_shape = (channels, image_size, image_size)
         self.patch_size, self.standardise = patch_size, standardise
-        tokens = (image_size // patch_size) ** 2
         self.embed = nn.Linear(channels * patch_size**2, dim)
-        self.positions = nn.Parameter(torch.randn(tokens, dim))
+        self.positions = nn.Parameter(torch.randn((image_size // patch_size) ** 2, dim))
         self.add_blocks(attention, outputs=classes, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -60,7 +59,7 @@ class ViT(Transformer):
         Raises:
             ValueError: images of another shape.
         """
-        return super().forward(images)
+        return self.outputs(images)
 
     def tokens(self, images: Tensor) -> Tensor:
         """Return embedded patches plus positions, ``(batch, tokens, dim)``."""

@@ -1,5 +1,7 @@
 """Gaussian distributions of a layer's sites, with their KL."""
 
+from collections.abc import Sequence
+
 import pyro.distributions as dist
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ class ColumnNormal(dist.TorchDistribution):
         self.loc, self.covariance = loc.expand(*shape, loc.shape[-1]), covariance
         super().__init__(shape[:-2], self.loc.shape[-3:], validate_args=False)
 
-    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "ColumnNormal":
+    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "ColumnNormal":
         """Return the same distribution with a larger batch shape."""
         return ColumnNormal(self.loc.expand(*batch_shape, *self.event_shape), self.covariance)
 
@@ -43,7 +45,7 @@ class ColumnNormal(dist.TorchDistribution):
         """Variance of every scalar."""
         return self.covariance.variance().unsqueeze(-1).expand_as(self.loc)
 
-    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Sample ``(*sample_shape, ..., H, N, d)``, differentiable in loc and covariance."""
         return self.loc + self.covariance.draw(torch.Size(sample_shape) + self.batch_shape + self.event_shape)
 

@@ -15,7 +15,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
-from probattn.messages import batch_size, is_latent, is_local, unwrapped
+from probattn.messages import batch_size, infer_of, is_latent, is_local, law_of, unwrapped
 from probattn.pyro_internals import HANDLERS
 
 _SAMPLES: ContextVar[int | None] = ContextVar("samples", default=None)
@@ -47,7 +47,8 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         super().__init__()
         if number != "example" and (isinstance(number, (str, bool)) or number < 1):
             raise ValueError(f'draws takes a positive number or "example", got {number!r}')
-        self.number, self._outer = number, []
+        self.number = number
+        self._outer: list[int | None] = []
 
     def __enter__(self) -> Self:
         self._outer.append(_SAMPLES.get())
@@ -55,9 +56,9 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
             _SAMPLES.set(self.number)
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> bool | None:
+    def __exit__(self, *error: Any) -> None:
         _SAMPLES.set(self._outer.pop())
-        return super().__exit__(*error)
+        super().__exit__(*error)
 
     def _pyro_sample(self, msg: Message) -> None:
         fn = msg["fn"]
@@ -66,15 +67,15 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         per_example, is_drawn = self.number == "example", is_latent(msg)
         if per_example and (not is_drawn or is_local(msg)):
             return
-        dim, size = (-1, batch_size(inside=self)) if per_example else (-2, self.number)
+        dim, size = (-1, batch_size(inside=self)) if self.number == "example" else (-2, self.number)
         if size is None:
             raise ValueError(
                 'draws("example") found no batch: run the program under an ELBO or poutine.trace(...).get_trace(x), '
                 "with the batch as its first tensor, or use draws(number)"
             )
         if is_drawn:
-            for other in msg["cond_indep_stack"]:
-                if other.dim == dim:
+            for plate in msg["cond_indep_stack"]:
+                if plate.dim == dim:
                     raise ValueError(
                         f"site {msg['name']} is in a plate of dimension {dim}, which draws use: leave it free, or "
                         "predict with vectorize=False"
@@ -96,9 +97,9 @@ class at_mean(Messenger):  # noqa: N801
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg) and msg["value"] is None:
-            fn = msg["infer"].get("posterior", msg["fn"])
-            if "posterior" in msg["infer"] or not is_local(msg):
-                msg["value"], msg["done"] = mean_of(fn, msg["fn"].batch_shape), True
+            infer, prior = infer_of(msg), law_of(msg)
+            if "posterior" in infer or not is_local(msg):
+                msg["value"], msg["done"] = mean_of(infer.get("posterior", prior), prior.batch_shape), True
 
 
 class stochastic_input:  # noqa: N801
@@ -205,5 +206,5 @@ class Drawn(ExpandedDistribution):
 
 
 @register_kl(Drawn, dist.Distribution)
-def _kl_drawn(q: Drawn, p: dist.Distribution) -> Tensor:
+def _kl_drawn(q: Drawn, p: torch.distributions.Distribution) -> Tensor:
     return kl_divergence(q.base_dist, p.base_dist if isinstance(p, Drawn) else p).expand(q.batch_shape)

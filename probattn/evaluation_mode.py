@@ -12,11 +12,11 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 @contextmanager
 def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     """Put modules in evaluation mode; on exit each submodule returns to its own mode, training or evaluation."""
-    modes = [(part, part.training) for module in modules for part in module.modules()]
+    modes = [(submodule, submodule.training) for module in modules for submodule in module.modules()]
     try:
         for module in modules:
             module.eval()
         yield
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for submodule, mode in modes:
+            submodule.training = mode

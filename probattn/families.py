@@ -1,6 +1,7 @@
 """Guide families: variational distributions over one latent site, built from its prior."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pyro.distributions as dist
 import torch
@@ -33,7 +34,7 @@ class _RelativeToPrior(nn.Module):
 
     def __init__(self, prior: dist.TorchDistribution) -> None:
         super().__init__()
-        self.register_buffer("scale", None if has_stddev(prior) else stddev_of(prior).detach())
+        self.scale = None if has_stddev(prior) else nn.Buffer(stddev_of(prior).detach())
 
     def prior_scale(self, prior: dist.TorchDistribution) -> Tensor:
         """Return Λ, ``(..., *event)``."""
@@ -73,7 +74,7 @@ class Full(_RelativeToPrior):
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
         scale, loc = self.prior_scale(prior), at_least_float32(self.loc)
-        tril = scale.unsqueeze(-1) * TRIL(at_least_float32(self.raw_tril))
+        tril = scale.unsqueeze(-1) * self.scale_tril
         return dist.MultivariateNormal(scale * loc, scale_tril=tril).to_event(loc.dim() - 1)
 
     def blocks(self) -> int:
@@ -86,7 +87,7 @@ class Full(_RelativeToPrior):
 
         The loss is ``scale`` times the one whose gradients the parameters have.
         """
-        raw, grad_loc, grad_tril = map(at_least_float32, (self.raw_tril, self.loc.grad, self.raw_tril.grad))
+        raw, grad_loc, grad_tril = at_least_float32(self.raw_tril), _gradient(self.loc), _gradient(self.raw_tril)
         slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
         grad_tril = grad_tril.tril(-1) + (grad_tril.diagonal(dim1=-2, dim2=-1) / slope).diag_embed()
         direction, tril = natural_step(TRIL(raw), scale * grad_loc, scale * grad_tril, length)
@@ -126,9 +127,8 @@ class Diagonal(_RelativeToPrior):
 
         The loss is ``scale`` times the one whose gradients the parameters have.
         """
-        raw, grad_loc, grad_raw = (
-            at_least_float32(value).unsqueeze(-1) for value in (self.raw_scale, self.loc.grad, self.raw_scale.grad)
-        )
+        values = (at_least_float32(self.raw_scale), _gradient(self.loc), _gradient(self.raw_scale))
+        raw, grad_loc, grad_raw = (value.unsqueeze(-1) for value in values)
         stddev, grad_stddev = F.softplus(raw).unsqueeze(-1), (grad_raw / raw.sigmoid()).unsqueeze(-1)
         direction, stddev = natural_step(stddev, scale * grad_loc, scale * grad_stddev, length)
         self.raw_scale.copy_(_softplus_inverse(stddev[..., 0, 0]))
@@ -210,8 +210,7 @@ class Constrained(nn.Module):
     def __init__(self, prior: dist.TorchDistribution, family: Family) -> None:
         super().__init__()
         loc, scale = robust_moments(biject_to(prior.support).inv(prior.sample((1001,))))
-        self.register_buffer("loc", loc)
-        self.register_buffer("scale", scale)
+        self.loc, self.scale = nn.Buffer(loc), nn.Buffer(scale)
         self.unconstrained = family(self._reference())
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
@@ -225,6 +224,10 @@ class Constrained(nn.Module):
 
     def _reference(self) -> dist.TorchDistribution:
         return dist.Normal(at_least_float32(self.loc), at_least_float32(self.scale)).to_event(self.loc.dim())
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return at_least_float32(cast(Tensor, parameter.grad))
 
 
 FAMILIES: dict[str, Family] = {"full": Full, "diagonal": Diagonal, "lowrank": LowRank, "delta": Delta}
@@ -241,12 +244,13 @@ def resolve(family: str | Family) -> Family:
 
 def on_support(family: Family, prior: dist.TorchDistribution) -> nn.Module:
     """Return a family's module for a site; families of this library reach supports other than ℝ by a bijection."""
-    own = getattr(family, "func", family) in FAMILIES.values()  # func: the family of a functools.partial
-    if own and prior.support.is_discrete:
+    is_ours = getattr(family, "func", family) in FAMILIES.values()  # func: the family of a functools.partial
+    support = cast(Constraint, prior.support)
+    if is_ours and support.is_discrete:
         raise ValueError("no family of this library covers a discrete site: give overrides, or a guide by rest=")
-    if own and not prior.event_shape:
+    if is_ours and not prior.event_shape:
         family = Delta if family is Delta else Diagonal  # the others need a last dimension
-    return Constrained(prior, family) if own and not is_real(prior.support) else family(prior)
+    return Constrained(prior, family) if is_ours and not is_real(support) else family(prior)
 
 
 def is_real(support: Constraint) -> bool:

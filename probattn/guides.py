@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
+from unittest import mock
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -12,7 +13,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.families import Family, on_support, resolve
-from probattn.messages import is_latent
+from probattn.messages import infer_of, is_latent, law_of, value_of
 from probattn.param_store import StoredModule
 from probattn.sites import SiteModule
 
@@ -49,11 +50,14 @@ class Guide(StoredModule):
             with poutine.block():  # an AutoGuide runs the model once, which shows the order of its sites
                 self.rest(*args, **kwargs)
             self._rest_first = self._rest_first is not False
-        given = (self.rest(*args, **kwargs) or {}) if self._rest_first else {}  # priors may depend on these sites
-        with _FromGuide(self, given):
-            values = sample_priors(unwrapped(self._model[0]))
-        values = {site: values[site] for site in self.sites} | given
-        return values if self.rest is None or self._rest_first else values | (self.rest(*args, **kwargs) or {})
+        before = self._sample_rest(*args, **kwargs) if self._rest_first else {}  # priors may depend on these sites
+        with _FromGuide(self, before):
+            values = sample_priors(module_of(self._model[0]))
+        values = {site: values[site] for site in self.sites} | before
+        return values if self._rest_first else values | self._sample_rest(*args, **kwargs)
+
+    def _sample_rest(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        return {} if self.rest is None else self.rest(*args, **kwargs) or {}
 
     def cover(self, site: str, posterior: nn.Module) -> None:
         """Cover one more site of the model by a module ``prior -> distribution``, such as one of a known posterior."""
@@ -70,7 +74,7 @@ class Guide(StoredModule):
         parent.add_module(name, posterior)
 
     def _covers(self, msg: Message) -> bool:
-        is_covered = msg["name"] in self.sites or "posterior" in msg["infer"]
+        is_covered = msg["name"] in self.sites or "posterior" in infer_of(msg)
         if self._rest_first is None and is_latent(msg):
             self._rest_first = not is_covered
         return is_covered
@@ -112,8 +116,8 @@ def for_model(
         if not any(fnmatchcase(site, pattern) for site in sites):
             raise ValueError(f"override {pattern!r} matches no latent site; sites: {', '.join(sites) or 'none'}")
     chosen = {site: resolve(family) for site in sites}
-    for pattern, other in overrides.items():
-        chosen.update({site: resolve(other) for site in sites if fnmatchcase(site, pattern)})
+    for pattern, override in overrides.items():
+        chosen.update({site: resolve(override) for site in sites if fnmatchcase(site, pattern)})
     return Guide(model, chosen, rest=rest)
 
 
@@ -125,26 +129,18 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
 
     Raises:
         ValueError: a prior with a batch shape; two layers of one name.
+        TypeError: a function, whose layers cannot be found.
     """
-    module = unwrapped(model)
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: give its layers, "
-            "guides.for_model(nn.ModuleList([first, second])), and name them, name_layers(...)"
-        )
+    module = module_of(model)
     with poutine.block(), poutine.trace() as run:
         if model is module:
             sample_priors(module)
         else:  # the handlers around the module see the priors' program in its place
-            forward = vars(module).get("forward")
-            module.forward = lambda *_, **__: sample_priors(module)
-            try:
+            with mock.patch.object(module, "forward", lambda *_, **__: sample_priors(module)):  # noqa: PT008
                 model()
-            finally:
-                vars(module).pop("forward") if forward is None else setattr(module, "forward", forward)
     for name, node in run.trace.nodes.items():
         if is_latent(node):
-            prior = node["fn"]
+            prior = law_of(node)
             if prior.batch_shape:
                 dims = len(prior.batch_shape) + len(prior.event_shape)
                 raise ValueError(
@@ -161,23 +157,38 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
         ValueError: two layers of one name.
     """
 
-    def sample(part: nn.Module) -> None:
-        for layer in part.modules():
+    def sample(root: Any) -> None:
+        for layer in root.modules():
             if isinstance(layer, SiteModule):
                 for name, prior in layer.sites().items():
                     layer.sample(name, prior)
 
     with poutine.trace() as run:  # PyroModules name their samples inside a call alone
         (pyro_method(sample) if isinstance(module, PyroModule) else sample)(module)
-    return {name: node["value"] for name, node in run.trace.nodes.items() if node["type"] == "sample"}
+    return {name: value_of(node) for name, node in run.trace.nodes.items() if node["type"] == "sample"}
 
 
 def unwrapped(program: Program) -> Program:
     """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ...)."""
     program = poutine.unwrap(program)
-    while not isinstance(program, nn.Module) and callable(getattr(program, "fn", None)):
-        program = poutine.unwrap(program.fn)
+    while not isinstance(program, nn.Module) and callable(inner := getattr(program, "fn", None)):
+        program = poutine.unwrap(inner)
     return program
+
+
+def module_of(model: Program) -> nn.Module:
+    """Return the module inside handlers.
+
+    Raises:
+        TypeError: a function, whose layers cannot be found.
+    """
+    module = unwrapped(model)
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: give its layers, "
+            "guides.for_model(nn.ModuleList([first, second])), and name them, name_layers(...)"
+        )
+    return module
 
 
 class _FromGuide(Messenger):
@@ -185,18 +196,19 @@ class _FromGuide(Messenger):
 
     Args:
         guide: the guide.
-        given: values of other sites.
+        values: of other sites, by name.
     """
 
-    def __init__(self, guide: Guide, given: Mapping[str, Tensor]) -> None:
+    def __init__(self, guide: Guide, values: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.guide, self.given = guide, given
+        self.guide, self.values = guide, values
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["name"] in self.guide.sites:
-            msg["fn"] = self.guide.get_submodule(msg["name"])(msg["fn"])
+        name = str(msg["name"])
+        if name in self.guide.sites:
+            msg["fn"] = self.guide.get_submodule(name)(msg["fn"])
         else:
-            msg["value"], msg["stop"] = self.given.get(msg["name"]), True
+            msg["value"], msg["stop"] = self.values.get(name), True
 
 
 class _AtMedian(Messenger):
@@ -204,4 +216,4 @@ class _AtMedian(Messenger):
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg):
-            msg["value"], msg["done"] = msg["fn"].sample((1001,)).median(0).values, True
+            msg["value"], msg["done"] = law_of(msg).sample((1001,)).median(0).values, True

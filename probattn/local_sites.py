@@ -1,12 +1,12 @@
 """Local sites: their plate and scale in a mini-batch, and their draw from the posterior that they carry."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
-from pyro.infer.reparam.reparam import Reparam
+from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.poutine.indep_messenger import CondIndepStackFrame, IndepMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn.draws import Drawn, draw, expanded, num_samples
+from probattn.messages import infer_dict, infer_of
 from probattn.pyro_internals import HANDLERS
 
 
@@ -38,7 +39,7 @@ class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers 
         self.factor = num_data / batch
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["infer"].get("local"):
+        if infer_of(msg).get("local"):
             msg["cond_indep_stack"] = (self.frame, *msg["cond_indep_stack"])
             msg["scale"] = msg["scale"] * self.factor
 
@@ -61,9 +62,9 @@ def local_posteriors(model: Callable | None = None, *, guided: Collection[str] =
 
     def strategy(msg: Message) -> Reparam | None:
         is_set = msg["is_observed"] or msg["value"] is not None or msg["name"] in guided
-        return _FromPosterior(msg["infer"]) if "posterior" in msg["infer"] and not is_set else None
+        return _FromPosterior(infer_of(msg)) if "posterior" in infer_of(msg) and not is_set else None
 
-    return poutine.reparam(model, config=strategy)
+    return poutine.reparam(config=strategy) if model is None else poutine.reparam(model, config=strategy)
 
 
 class _FromPosterior(Reparam):
@@ -72,8 +73,8 @@ class _FromPosterior(Reparam):
     def __init__(self, infer: dict[str, Any]) -> None:
         self.infer = infer
 
-    def apply(self, msg: Message) -> Message:
-        name, prior, value = msg["name"], msg["fn"], msg["value"]
+    def apply(self, msg: ReparamMessage) -> ReparamResult:
+        name, prior, value = msg["name"], cast(dist.TorchDistribution, msg["fn"]), msg["value"]
         posterior, self.infer["drawn"] = self.infer["posterior"], True
         if value is None:
             prior = _in_plates(prior)
@@ -84,17 +85,17 @@ class _FromPosterior(Reparam):
                 # Handlers that scale the site, by a weight or num_data / batch, scale its factor as well.
                 infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}
                 infer |= {"is_auxiliary": True, "kl_of": name}
-                pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer)
+                pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer_dict(**infer))
         # else it is an initial value, of the run in which an AutoGuide lists the sites of the model
         return {"fn": dist.Delta(value, event_dim=prior.event_dim).mask(False), "value": value, "is_observed": True}
 
 
 def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:
     """Return the prior with the dimensions of draws and of plates around the model, which see the site too late."""
-    if num_samples() is not None:
-        prior = expanded(prior, -2, num_samples())
+    if (number := num_samples()) is not None:
+        prior = expanded(prior, -2, number)
     for plate in HANDLERS:
-        if isinstance(plate, IndepMessenger) and (plate.dim or 0) < -1:
+        if isinstance(plate, IndepMessenger) and plate.dim is not None and plate.dim < -1:
             prior = expanded(prior, plate.dim, getattr(plate, "subsample_size", plate.size))
     return prior
 

@@ -1,10 +1,12 @@
-"""Predicates of sample sites: latent or observed, global or local."""
+"""Messages of sample sites: their distribution and options, latent or observed, global or local."""
+
+from typing import Any, cast
 
 import pyro.distributions as dist
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import Message
+from pyro.poutine.runtime import InferDict, Message
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
@@ -13,12 +15,32 @@ from torch.distributions import Independent
 from probattn.pyro_internals import HANDLERS
 
 
+def law_of(msg: Message) -> dist.TorchDistribution:
+    """Return the distribution of a sample site."""
+    return cast(dist.TorchDistribution, msg["fn"])
+
+
+def value_of(msg: Message) -> Tensor:
+    """Return the value of a site that has been sampled."""
+    return cast(Tensor, msg["value"])
+
+
+def infer_of(msg: Message) -> dict[str, Any]:
+    """Return the options of a site (see :func:`infer_dict`)."""
+    return cast(dict[str, Any], msg["infer"])
+
+
+def infer_dict(**options: Any) -> InferDict:
+    """Return options of a site as the type that Pyro's statements take, which lists Pyro's own alone."""
+    return cast(InferDict, options)
+
+
 def is_latent(msg: Message) -> bool:
     """Return True for messages and trace nodes of latent sample sites, other than labels to be predicted."""
     return (
         msg["type"] == "sample"
         and not msg["is_observed"]
-        and not msg["infer"].get("label")
+        and not infer_of(msg).get("label")
         and isinstance(msg["fn"], TorchDistributionMixin)
     )
 
@@ -32,7 +54,7 @@ def is_local(msg: Message, trace: Trace | None = None) -> bool:
         msg: a message, or a node of a finished trace.
         trace: that trace.
     """
-    if msg["infer"].get("local"):
+    if infer_of(msg).get("local"):
         return True
     for frame in msg["cond_indep_stack"]:
         if frame.dim == -1 and not is_of_draws(frame):
@@ -47,7 +69,7 @@ def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:
 
 def is_amortised(msg: Message) -> bool:
     """Return True for local sites that :func:`~probattn.local_posteriors` has drawn from the posterior they carry."""
-    return msg["type"] == "sample" and bool(msg["infer"].get("drawn"))
+    return msg["type"] == "sample" and bool(infer_of(msg).get("drawn"))
 
 
 def is_of_draws(frame: CondIndepStackFrame) -> bool:

@@ -113,8 +113,8 @@ class ARD(Hierarchical):
         event_dim = scale.dim() if event_dim is None else event_dim
         event = scale.shape[-event_dim:]
         shared = event if event_dim < 3 else (event[0], *(1,) * (event_dim - 2), event[-1])
-        prior = dist.Gamma(*(_constant(shared, value, like=scale) for value in (self.shape, self.rate)))
-        precision = self.sample("precision", prior.to_event(event_dim))
+        shape, rate = (_constant(shared, value, like=scale) for value in (self.shape, self.rate))
+        precision = self.sample("precision", dist.Gamma(shape, rate).to_event(event_dim))
         return at(normal, scale * precision.rsqrt(), event_dim)
 
 

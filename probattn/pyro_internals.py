@@ -43,8 +43,8 @@ def is_svi() -> bool:
 
 def sampled_attributes(module: nn.Module) -> list[str]:
     """Return the names of the attributes of a module and its parts that are a ``PyroSample``."""
-    parts = [(path, part) for path, part in module.named_modules() if isinstance(part, PyroModule)]
-    return [f"{path}.{name}".removeprefix(".") for path, part in parts for name in part._pyro_samples]
+    modules = [(path, submodule) for path, submodule in module.named_modules() if isinstance(submodule, PyroModule)]
+    return [f"{path}.{name}".removeprefix(".") for path, submodule in modules for name in submodule._pyro_samples]
 
 
 class PathModule(PyroModule):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from probattn.draws import mark_drawn, num_samples
 from probattn.local_sites import local_sites
+from probattn.messages import infer_dict, infer_of
 from probattn.param_store import register_parameters
 from probattn.pyro_internals import HANDLERS, backward_task, is_svi, without_handlers
 
@@ -120,9 +121,9 @@ def name_layers(module: nn.Module, prefix: str = "", *, registers: bool = True) 
         prefix: put in front of each path.
         registers: False if the caller registers their parameters in Pyro's parameter store.
     """
-    for path, part in module.named_modules():
-        if isinstance(part, SiteModule):
-            part._name, part.registers = join(prefix, path), registers
+    for path, submodule in module.named_modules():
+        if isinstance(submodule, SiteModule):
+            submodule._name, submodule.registers = join(prefix, path), registers
 
 
 def outside_examples() -> AbstractContextManager[None]:
@@ -130,7 +131,8 @@ def outside_examples() -> AbstractContextManager[None]:
 
     A global site has one value for all examples, and its density counts once.
     """
-    in_plate, hidden = False, []
+    in_plate = False
+    hidden: list[Messenger] = []
     for handler in HANDLERS:
         if isinstance(handler, IndepMessenger) and handler.dim == -1:
             in_plate = True
@@ -150,8 +152,9 @@ def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
     """
     batch_shape = value.shape[: value.dim() - event_dim]
     for plate in HANDLERS:
-        if isinstance(plate, IndepMessenger) and plate.dim < -1 and batch_shape == (plate.size,):
-            return value.unflatten(0, (plate.size, *(1,) * (-1 - plate.dim)))
+        dim = plate.dim if isinstance(plate, IndepMessenger) and batch_shape == (plate.size,) else None
+        if dim is not None and dim < -1:
+            return value.unflatten(0, (*batch_shape, *(1,) * (-1 - dim)))
     return value
 
 
@@ -159,7 +162,7 @@ def example_plates(site: str, batch_shape: torch.Size) -> AbstractContextManager
     """Open a plate for each dimension of a batch that has none: examples, groups of them, but not draws."""
     if not am_i_wrapped():
         return nullcontext()
-    taken = {-2} if num_samples() is not None else set()
+    taken: set[int | None] = {-2} if num_samples() is not None else set()
     for handler in HANDLERS:
         if isinstance(handler, IndepMessenger | local_sites):
             taken.add(handler.frame.dim if isinstance(handler, local_sites) else handler.dim)
@@ -203,21 +206,23 @@ class _CheckedReplay(Messenger):
         self.weight = weight
 
     def _pyro_post_sample(self, msg: Message) -> None:
+        name = str(msg["name"])
         replays = [handler.trace for handler in HANDLERS if isinstance(handler, ReplayMessenger)]
-        if not replays or msg["is_observed"] or msg["stop"] or msg["infer"].get("from_prior"):
+        if not replays or msg["is_observed"] or msg["stop"] or infer_of(msg).get("from_prior"):
             return
-        nodes = [trace.nodes[msg["name"]] for trace in replays if trace is not None and msg["name"] in trace]
+        nodes = [trace.nodes[name] for trace in replays if trace is not None and name in trace]
         if not nodes:
             raise ValueError(
-                f"the guide draws no site {msg['name']}, and its prior is not its posterior, which the layer has: "
+                f"the guide draws no site {name}, and its prior is not its posterior, which the layer has: "
                 "wrap the model, local_posteriors(model)"
             )
         is_one = isinstance(self.weight, int | float) and self.weight == 1
         for node in () if is_one else nodes:
             if isinstance(getattr(node["fn"], "base_dist", node["fn"]), dist.Delta):
                 raise ValueError(
-                    f"the density of {msg['name']} has a weight in its layer, which an AutoGuide cannot follow: build "
+                    f"the density of {name} has a weight in its layer, which an AutoGuide cannot follow: build "
                     "it on local_posteriors(model)"
                 )
-            if "weight" not in node["infer"]:
-                node["scale"], node["infer"] = node["scale"] * self.weight, node["infer"] | {"weight": self.weight}
+            if "weight" not in infer_of(node):
+                node["scale"] = node["scale"] * self.weight
+                node["infer"] = infer_dict(**infer_of(node), weight=self.weight)

@@ -3,7 +3,7 @@
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 
-from probattn.messages import is_global_latent, is_latent
+from probattn.messages import infer_of, is_global_latent, is_latent
 
 
 class kl_weight(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -21,7 +21,7 @@ class kl_weight(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
     def _pyro_sample(self, msg: Message) -> None:
         if is_global_latent(msg):
             msg["scale"] = msg["scale"] * self.weight
-        elif (is_latent(msg) or "kl_of" in msg["infer"]) and not msg["infer"].get("regulariser"):
+        elif (is_latent(msg) or "kl_of" in infer_of(msg)) and not infer_of(msg).get("regulariser"):
             msg["scale"] = msg["scale"] * self.local
 
 
@@ -37,5 +37,5 @@ class alpha(Messenger):  # noqa: N801
         self.weight = weight
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["infer"].get("regulariser"):
+        if infer_of(msg).get("regulariser"):
             msg["scale"] = msg["scale"] * self.weight

@@ -1,7 +1,5 @@
 """Steps of a layer and of a network."""
 
-import pyro
-import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
@@ -9,9 +7,10 @@ from probattn import ProbabilisticAttention, draws, guides, local_sites
 from probattn.attention.base import LayerFactory
 from probattn.experiments.bench.measure import Step
 from probattn.inference import ELBOLoss
+from probattn.sites import SiteModule
 
 
-class _LayerModel(nn.Module):
+class _LayerModel(SiteModule):
     """Layer and its tokens with an artificial likelihood, so that a step has every term of the ELBO."""
 
     def __init__(self, layer: ProbabilisticAttention, x: Tensor) -> None:
@@ -20,8 +19,7 @@ class _LayerModel(nn.Module):
 
     def forward(self, x: Tensor) -> None:
         with local_sites(batch=len(x), num_data=50_000):
-            unit = dist.Unit(-self.layer(x).square().mean((-2, -1)))
-            pyro.sample("y", unit, obs=unit.sample(), infer={"is_auxiliary": True, "local": True})
+            self.factor("y", -self.layer(x).square().mean((-2, -1)))
 
 
 def layer_step(layer: LayerFactory, *, dim: int, heads: int, batch: int, tokens: int, device: str = "cpu") -> Step:

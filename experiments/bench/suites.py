@@ -65,8 +65,8 @@ def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd
     changes, dataset = [f"train.accelerator={device}", *changes], random_images(512)
     networks = {name: presets.preset(preset).with_changes(changes) for name, preset in NETWORKS.items()}
     x, y = next(iter(loaders(networks["softmax"], dataset, device=device)[0]))
-    models = {name: [part.to(device) for part in build(settings, dataset)] for name, settings in networks.items()}
-    steps = {name: step(ELBOLoss(*parts).train(), x, y) for name, parts in models.items()}
+    models = {name: build(settings, dataset) for name, settings in networks.items()}
+    steps = {name: step(ELBOLoss(model, guide).to(device).train(), x, y) for name, (model, guide) in models.items()}
     with pyro.validation_enabled(False):
         yield measure("training step of the preset's ViT", steps, rounds=rounds, device=device)
     network = models["softmax"][0].network.eval()

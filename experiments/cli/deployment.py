@@ -48,8 +48,7 @@ def predict(
     pipeline, answers = Pipeline.from_pretrained(run), pd.DataFrame()
     read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
-        options = {"by_class": sets == "by-class", "num_samples": num_samples}
-        answers = pipeline.answers(list(read.values.values()), **options)
+        answers = pipeline.answers(list(read.values.values()), by_class=sets == "by-class", num_samples=num_samples)
         answers.insert(0, "input", list(read.values))
         answers = answers if sort is None else sort_answers(answers, sort)
     if out is not None:

@@ -1,7 +1,7 @@
 """``probattn evaluate``: evaluate runs on their test data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,24 +32,22 @@ def evaluate(
     from probattn.experiments.studies.collect import find_runs
     from probattn.experiments.studies.compare import comparisons
 
-    options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
+    options: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "by": split_words(method)}
     names = ALL if corruptions == ["all"] else split_words(corruptions) or STANDARD
-    options |= {"shift": shift, "corruptions": names, "severities": severities or SEVERITIES}
+    options |= {"ood": split_words(ood), "shift": shift, "corruptions": names, "severities": severities or SEVERITIES}
     options |= {"level": level, "max_risk": max_risk, "say": say}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
         for title, table in comparisons(done.scores).items():
             say(f"\n{title}", style="bold")
             show_metrics(comparison_table(table))
-        part = report.section(done.result)
+        section = report.section(done.result)
         say("\nConclusion", style="bold")
-        say("\n".join(part["conclusion"]))
+        say("\n".join(section["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
-        for kind, values in done.result.decisions.items():
-            numbers = (
-                f"{key} {value:.4g}" for key, value in values.items() if value == value
-            )  # NaN is the risk of no answer
-            say(f"{kind}: {', '.join(numbers)}")
-        report.save_figures(run / "figures", part)
-        report.write(run / "report.html", [part], title=f"probattn: {done.result.name}")
+        for decision, values in done.result.decisions.items():
+            numbers = (f"{key} {value:.4g}" for key, value in values.items() if value == value)  # NaN: no answer's risk
+            say(f"{decision}: {', '.join(numbers)}")
+        report.save_figures(run / "figures", section)
+        report.write(run / "report.html", [section], title=f"probattn: {done.result.name}")
         say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

@@ -4,7 +4,7 @@ import importlib.metadata
 import re
 import sys
 import warnings
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -34,7 +34,7 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 def main() -> NoReturn:
     """Run the command; errors that a user can mend are one message without a traceback."""
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
-    for stream in (sys.stdout, sys.stderr):
+    for stream in cast(Any, (sys.stdout, sys.stderr)):  # typed as TextIO, which lacks the method
         stream.reconfigure(errors="backslashreplace")
     try:
         status = app(prog_name="probattn", standalone_mode=False)
@@ -54,7 +54,7 @@ def _message(error: Exception) -> str | None:
         text = " ".join(error.format_message().split()).rstrip(".")
         context = getattr(error, "ctx", None)
         if not text:  # the help was displayed instead
-            raise SystemExit(error.exit_code)
+            raise SystemExit(getattr(error, "exit_code", 2))
         return f"{text}; see `{context.command_path if context else 'probattn'} --help`"
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
         return f"out of memory: {str(error).splitlines()[0]}; reduce the samples, the batch size or the network"

@@ -36,8 +36,7 @@ def reproduce(
     if list_ or name is None:
         _show_entries()
         return
-    options = {"only": presets or (), "seeds": seeds, "data": data, "changes": set_ or ()}
-    plan = reproduction.plan(name, out=out, **options)
+    plan = reproduction.plan(name, out=out, only=presets or (), seeds=seeds, data=data, changes=set_ or ())
     say(plan.title, style="bold")
     for jobs in plan.jobs.values():
         say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,7 +48,7 @@ def study(
     from probattn.experiments.studies.study import check, plan, run_study
 
     by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
-    variants = split_words(layers and [layers])
+    variants = split_words([layers] if layers else None)
     jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data)
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
     run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
@@ -66,17 +66,16 @@ def demo(
     from probattn.experiments.reporting import report
     from probattn.experiments.studies import study
 
-    options = {"num_samples": 5, "shift": True, "severities": (3,)}
+    options: dict[str, Any] = {"num_samples": 5, "shift": True, "severities": (3,)}
     names = [f"digits/{layer}" for layer in split_words([DIGITS if layers == "all" else layers])]
     planned = study.plan(names, seeds=1, epochs=epochs, out=out, changes=["network.standardise=true"])
     jobs = [replace(job, options=options) for job in planned]
     say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
     study.run_study(jobs, workers=workers, say=say)
-    results = [evaluate(job.folder, **options).result for job in jobs]
-    sections = list(map(report.section, results))
+    sections = [report.section(evaluate(job.folder, **options).result) for job in jobs]
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
     compare([job.folder for job in jobs], out)
-    say(f"One test image is {100 / len(results[0].test):.2f} points of accuracy.")
+    say(f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy.")
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")

@@ -35,19 +35,12 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
 ) -> None:
     """Train a preset. A run that was stopped at any moment continues with --resume."""
-    from probattn.experiments.config.data import OwnDataSettings
     from probattn.experiments.config.presets import with_layer
     from probattn.experiments.runs import train as runs
 
     name, settings, is_started = _base(preset, config, out=out, resume=resume)
     settings = settings if layer is None else with_layer(settings, layer)
-    settings, root = settings.with_changes(set_ or ()), None
-    if data is not None and isinstance(settings.data, OwnDataSettings):
-        settings = settings.with_changes([f"data.path={data}"])
-    elif data is not None:
-        root = Path(data)
-        if not root.is_dir():
-            fail(f"{data} is no folder, and --data is the folder of the data sets for this preset")
+    settings, root = settings.with_changes(set_ or ()).with_data(data)
     if epochs is not None and is_started:  # the warm start keeps its own
         settings = settings.with_changes([f"train.epochs={epochs - settings.epochs + settings.train.epochs}"])
     elif epochs is not None:

@@ -2,7 +2,7 @@
 
 import inspect
 from functools import cache, partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, PositiveFloat
 
@@ -42,7 +42,7 @@ class Layer:
     def family(self) -> families.Family:
         """Family of the guide with its initial values."""
         scale = {} if self.guide == "delta" else {"init_scale": self.guide_scale}  # a point mass has none
-        return partial(families.FAMILIES[self.guide], init_loc=self.init_loc, **scale)
+        return partial(cast(Any, families.FAMILIES[self.guide]), init_loc=self.init_loc, **scale)
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
@@ -96,10 +96,9 @@ class EncoderNetwork(Network):
     max_length: Count = 128
 
 
-# Parameters that are no settings, because the data set or the layer decides.
+# Parameters that are no settings, because the data set decides; those of attention are the layer's.
 FROM_DATA = ("classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "texts")
-FROM_LAYER = ("attention", "last")
-_settings = partial(settings_class, leave_out=(*FROM_DATA, *FROM_LAYER))
+_settings = partial(settings_class, leave_out=(*FROM_DATA, "attention", "last"))
 # Settings of each network by its kind.
 NETWORKS = {
     "vit": _settings("ViTSettings", Network, ViT, kind="vit"),

@@ -15,7 +15,7 @@ GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
 def _build() -> dict[str, Settings]:
     presets: dict[str, Settings] = {}
     for name, content in (item for group in GROUPS for item in packaged(group).items()):
-        values = {part: value for part, value in content.items() if part != "base"}
+        values = {section: value for section, value in content.items() if section != "base"}
         presets[name] = presets[content["base"]].merged(values) if "base" in content else Settings.from_dict(values)
     return presets
 
@@ -47,10 +47,10 @@ def with_layer(settings: Settings, name: str) -> Settings:
     """
     if name == settings.layer.name:
         return settings
-    about, kind, total = packaged("layers").get(name, {}), settings.network.kind, settings.epochs
-    is_text = kind in ("text", "encoder")
-    layer = {"name": name} | about.get("text" if is_text else kind, {})
-    if kind == "encoder":
+    about, network, total = packaged("layers").get(name, {}), settings.network.kind, settings.epochs
+    is_text = network in ("text", "encoder")
+    layer = {"name": name} | about.get("text" if is_text else network, {})
+    if network == "encoder":
         layer["last"] = 0 if name == "softmax" else 1
     start = 0 if is_text else round(about.get("start", 0) * total)
     train = {"guide_lr": about.get("guide_lr", GUIDE_LR), "alpha_start": about.get("alpha_start", 1.0)}

@@ -64,9 +64,7 @@ def settings_class(
     """
     annotations: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    texts: dict[str, str] = {}
     for constructor in constructors:
-        texts |= meanings(constructor)
         for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
             if parameter.name in leave_out or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
@@ -80,7 +78,8 @@ def settings_class(
     values |= defaults
     of_base = get_type_hints(base, include_extras=True)
     annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
-    about = {"constructor": constructors[0], "meanings": texts | meanings(base), "__doc__": base.__doc__}
+    texts = {name: text for group in (*map(meanings, constructors), meanings(base)) for name, text in group.items()}
+    about = {"constructor": constructors[0], "meanings": texts, "__doc__": base.__doc__}
     content = {"__annotations__": annotations, **values, **about}
     return setting()(type(title, (base,), content))
 
@@ -97,9 +96,9 @@ def plain(annotation: Any) -> Any:
     if annotation in PLAIN or origin in (Literal, Annotated):
         return annotation
     if origin in (Union, UnionType):
-        usable = [part for part in map(plain, parts) if part is not None]
-        return Union[tuple(usable)] if any(part is not NoneType for part in usable) else None  # noqa: UP007
-    is_plain = origin in (tuple, list, dict) and all(part is Ellipsis or plain(part) is not None for part in parts)
+        usable = [member for member in map(plain, parts) if member is not None]
+        return Union[tuple(usable)] if any(member is not NoneType for member in usable) else None  # noqa: UP007
+    is_plain = origin in (tuple, list, dict) and all(entry is Ellipsis or plain(entry) is not None for entry in parts)
     return annotation if is_plain else None
 
 
@@ -109,13 +108,13 @@ def choices(annotation: Any) -> list[str]:
         return list(map(str, get_args(annotation)))
     if annotation is bool:
         return ["true", "false"]
-    return list(dict.fromkeys(value for part in get_args(annotation) for value in choices(part)))
+    return list(dict.fromkeys(value for member in get_args(annotation) for value in choices(member)))
 
 
 def meanings(described: Callable[..., Any]) -> dict[str, str]:
     """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases, by parameter."""
-    kinds = reversed(described.__mro__) if inspect.isclass(described) else (described,)
-    sections = (inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0] for kind in kinds)
+    sources = reversed(described.__mro__) if inspect.isclass(described) else (described,)
+    sections = (inspect.cleandoc(cls.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0] for cls in sources)
     entries = (entry for section in sections for entry in ARGUMENT.findall(section))
     return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any, Literal, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from pydantic import Field, ValidationError
 
 from probattn import KernelAttention
-from probattn.experiments.config.data import DataSettings, data_class
+from probattn.experiments.config.data import DataSettings, OwnDataSettings, data_class
 from probattn.experiments.config.layers import Layer, Network, layer_class, network_class
 from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
 from probattn.experiments.config.validation import Count, SettingsError, setting, unknown, validation_error
@@ -46,7 +47,7 @@ class _Start:
 
 
 # The setting of each part that selects its kind, and the function that returns the kind's class.
-SELECTORS = {"data": ("name", data_class), "network": ("kind", network_class), "layer": ("name", layer_class)}
+SELECTORS: dict = {"data": ("name", data_class), "network": ("kind", network_class), "layer": ("name", layer_class)}
 WarmStartSettings = settings_class("WarmStartSettings", _Start, KernelAttention, leave_out=("dim", "heads"))
 # Classes of the parts of a single kind.
 CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
@@ -107,14 +108,14 @@ class Settings:
         """Return the settings of the warm start as a run of its own, which early stopping does not end."""
         options = asdict(self.warm_start)
         train = replace(_scaled(self.train, options.pop("epochs")), patience=None)
-        layer = layer_class("kernel")(last=self.layer.last, **options)
+        layer = cast(Any, layer_class("kernel"))(last=self.layer.last, **options)
         return replace(self, layer=layer, train=train, warm_start=None)
 
     def flat(self) -> dict[str, Any]:
         """Return every setting by its dotted key, mappings and lists as JSON; a part that is None by its own name."""
-        flat = {}
-        for part, values in asdict(self).items():
-            flat |= {part: None} if values is None else {f"{part}.{key}": _flat(value) for key, value in values.items()}
+        flat: dict[str, Any] = {}
+        for name, values in asdict(self).items():
+            flat |= {name: None} if values is None else {f"{name}.{key}": _flat(value) for key, value in values.items()}
         return flat
 
     def with_changes(self, changes: Iterable[str]) -> "Settings":
@@ -126,11 +127,11 @@ class Settings:
         nested: dict[str, Any] = {}
         for change in changes:
             key, equals, text = change.partition("=")
-            part, _, name = key.partition(".")
+            section, _, name = key.partition(".")
             if not equals:
                 raise SettingsError(f"--set takes key=value, got {change!r}")
             value = from_text(text)
-            nested[part] = (nested.get(part) or {}) | {name: value} if name else value
+            nested[section] = (nested.get(section) or {}) | {name: value} if name else value
         return self.merged(nested)
 
     def merged(self, nested: Mapping[str, Any]) -> "Settings":
@@ -144,11 +145,26 @@ class Settings:
         """
         return _merged(vars(self), nested)
 
+    def with_data(self, data: Path | str | None) -> tuple["Settings", Path | None]:
+        """Return these settings with a user's own data, and the folder of the data sets; None changes nothing.
+
+        Args:
+            data: the user's data, or for presets of named data sets the folder of those.
+
+        Raises:
+            NotADirectoryError: there is no folder of data sets of that name.
+        """
+        if data is not None and isinstance(self.data, OwnDataSettings):
+            return self.with_changes([f"data.path={data}"]), None
+        if data is not None and not Path(data).is_dir():
+            raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
+        return self, None if data is None else Path(data)
+
     def changes_from(self, base: "Settings") -> list[str]:
         """Return the changes as ``key=value`` by which :meth:`with_changes` makes these settings of others."""
         assumed = base.flat()
         if type(self.layer) is not type(base.layer):  # another layer starts from its own defaults
-            defaults = {f"layer.{option.name}": _flat(option.default) for option in fields(self.layer)}
+            defaults = {f"layer.{option.name}": _flat(option.default) for option in fields(cast(Any, self.layer))}
             assumed |= defaults | {"layer.name": base.layer.name}
         return [f"{key}={value}" for key, value in self.flat().items() if (key, value) not in assumed.items()]
 
@@ -156,22 +172,22 @@ class Settings:
 def describe(settings: Settings) -> dict[str, tuple[str, list[str]]]:
     """Return the meaning of each setting, and the values that it takes if it takes only some, by its dotted key."""
     described = {}
-    for part, kind in ((part, type(value)) for part, value in vars(settings).items() if value is not None):
-        texts, types = getattr(kind, "meanings", None) or meanings(kind), get_type_hints(kind, include_extras=True)
-        for name in (option.name for option in fields(kind)):
-            described[f"{part}.{name}"] = (texts.get(name, ""), choices(types[name]))
+    for section, cls in ((section, type(value)) for section, value in vars(settings).items() if value is not None):
+        texts, types = getattr(cls, "meanings", None) or meanings(cls), get_type_hints(cls, include_extras=True)
+        for name in (option.name for option in fields(cls)):
+            described[f"{section}.{name}"] = (texts.get(name, ""), choices(types[name]))
     return described
 
 
 def _merged(parts: Mapping[str, Any], nested: Mapping[str, Any]) -> Settings:
     """Return settings of parts with other values."""
     changed = dict(parts)
-    for part, values in nested.items():
-        if part not in PARTS:
-            raise unknown("setting", part, PARTS, listing=LISTING)
-        if not isinstance(values, Mapping) and (part, values) != ("warm_start", None):
-            raise SettingsError(f"{part} needs settings below it, such as {part}.NAME; {LISTING}")
-        changed[part] = None if values is None else _merged_part(part, parts.get(part), values)
+    for section, values in nested.items():
+        if section not in PARTS:
+            raise unknown("setting", section, PARTS, listing=LISTING)
+        if not isinstance(values, Mapping) and (section, values) != ("warm_start", None):
+            raise SettingsError(f"{section} needs settings below it, such as {section}.NAME; {LISTING}")
+        changed[section] = None if values is None else _merged_part(section, parts.get(section), values)
     return Settings(**changed)
 
 
@@ -179,16 +195,16 @@ def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
     """Return a part of settings with other values; another kind of it if its selector is among them."""
     if part in SELECTORS:
         selector, class_of = SELECTORS[part]
-        kind = class_of(str(changes.get(selector, getattr(value, selector, ""))))
+        cls = class_of(str(changes.get(selector, getattr(value, selector, ""))))
     else:
-        kind = CLASSES[part]
-    names = [option.name for option in fields(kind)]
+        cls = CLASSES[part]
+    names = [option.name for option in fields(cls)]
     for name in changes:
         if name not in names:
             raise unknown("setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING)
-    current = {} if value is None or (part == "layer" and type(value) is not kind) else vars(value)
+    current = {} if value is None or (part == "layer" and type(value) is not cls) else vars(value)
     try:
-        return kind(**{name: current[name] for name in names if name in current} | changes)
+        return cls(**{name: current[name] for name in names if name in current} | dict(changes))
     except ValidationError as error:
         raise validation_error(part, error) from error
 

@@ -104,10 +104,10 @@ def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -
         generator: CPU generator; draws three integers per image.
     """
     number, _, height, width = images.shape
-    top, left = torch.randint(2 * padding + 1, (2, number), generator=generator).to(images.device, non_blocking=True)
+    dy, dx = torch.randint(2 * padding + 1, (2, number), generator=generator).to(images.device, non_blocking=True)
     # A view of every crop, (batch, channels, 2·padding + 1, 2·padding + 1, height, width), to choose from.
     crops = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
-    cropped = crops[torch.arange(number, device=images.device), :, top, left]
+    cropped = crops[torch.arange(number, device=images.device), :, dy, dx]
     flipped = torch.randint(2, (number, 1, 1, 1), generator=generator)
     return torch.where(flipped.to(images.device, torch.bool, non_blocking=True), cropped.flip(-1), cropped)
 

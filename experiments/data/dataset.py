@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Generator, Tensor
@@ -31,7 +31,7 @@ class Part:
     @cached_property
     def digest(self) -> str:
         """Digest of the inputs and labels, computed once."""
-        return digest(*(getattr(self, field.name) for field in fields(self)))
+        return digest(*(getattr(self, field.name) for field in fields(cast(Any, self))))
 
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""
@@ -39,7 +39,7 @@ class Part:
         def take(values: Tensor | tuple) -> Tensor | tuple:
             return values[indices] if isinstance(values, Tensor) else tuple(values[index] for index in indices.tolist())
 
-        return type(self)(*(take(getattr(self, field.name)) for field in fields(self)))
+        return type(self)(*(take(getattr(self, field.name)) for field in fields(cast(Any, self))))
 
     def split(self, *sizes: int, generator: Generator) -> tuple[Self, ...]:
         """Draw disjoint parts, stratified by class, each in the order of the data.
@@ -49,7 +49,27 @@ class Part:
             generator: as for :func:`stratified_order`.
         """
         order = stratified_order(self.labels, generator=generator)[: sum(sizes)]
-        return tuple(self.select(part.sort().values) for part in order.split(sizes))
+        return tuple(self.select(indices.sort().values) for indices in order.split(sizes))
+
+    def divide(self, *test: Self, sizes: Sequence[int], classes: int, seed: int, limit: int | None) -> tuple[Self, ...]:
+        """Return the training, validation and test part of a known data set, stratified by class.
+
+        Args:
+            test: the test part, if it has one of its own.
+            sizes: numbers of examples of the parts other than the training part, which are taken from these examples.
+            classes: number of classes.
+            seed: seed of the division only.
+            limit: keep at most this many training examples and the same fraction of the validation part, but at least
+                ``classes`` if there are as many; the test part keeps its size. A smaller limit keeps a subset of
+                what a larger limit keeps.
+        """
+        generator = Generator().manual_seed(seed)
+        train, valid, *others = self.split(len(self) - sum(sizes), *sizes, generator=generator)
+        if limit is not None:
+            limits = limit, max(classes, round(min(1.0, limit / len(train)) * len(valid)))
+            pairs = zip((train, valid), limits, strict=True)
+            train, valid = (few.split(min(size, len(few)), generator=generator)[0] for few, size in pairs)
+        return train, valid, *others, *test
 
 
 def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
@@ -67,30 +87,6 @@ def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     classes, sizes = labels[order], labels.bincount()
     rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[classes]
     return order[(rank.double() / sizes[classes]).argsort(stable=True)]
-
-
-def divide_known(
-    whole: Part, *test: Part, sizes: Sequence[int], num_classes: int, seed: int, limit: int | None
-) -> tuple[Part, ...]:
-    """Return the training, validation and test part of a known data set, stratified by class.
-
-    Args:
-        whole: the examples that are divided.
-        test: the test part, if it has one of its own.
-        sizes: numbers of examples of the parts other than the training part, taken from ``whole``.
-        num_classes: number of classes.
-        seed: seed of the division only.
-        limit: keep at most this many training examples and the same fraction of the validation part, but at least
-            ``num_classes`` if there are as many; the test part keeps its size. A smaller limit keeps a subset of what a
-            larger limit keeps.
-    """
-    generator = Generator().manual_seed(seed)
-    train, valid, *drawn = whole.split(len(whole) - sum(sizes), *sizes, generator=generator)
-    if limit is not None:
-        limits = limit, max(num_classes, round(min(1.0, limit / len(train)) * len(valid)))
-        pairs = zip((train, valid), limits, strict=True)
-        train, valid = (part.split(min(size, len(part)), generator=generator)[0] for part, size in pairs)
-    return train, valid, *drawn, *test
 
 
 def data_root(root: Root) -> Path:
@@ -120,9 +116,6 @@ def digest(*values: Any) -> str:
 class Dataset:
     """Base of data sets.
 
-    Those of a kind have two methods more: ``batches`` returns a loader of any examples in their order, and
-    ``preprocessing`` what turns new inputs into those of the network.
-
     Attributes:
         name: name of the data set.
         classes: names, in the order of the labels; empty for regression.
@@ -144,6 +137,14 @@ class Dataset:
         labels = self.train.labels
         if not all(map(len, (labels, self.valid, self.test))) or (len(labels) > 1 and (labels == labels[0]).all()):
             raise DatasetError(f"{self.name}: each part needs examples, and the training part two different labels")
+
+    def batches(self, examples: Any, /, **options: Any) -> BatchLoader:
+        """Return a loader of any examples in their order; options of the loader."""
+        raise NotImplementedError
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Return what turns new inputs into those of the network."""
+        raise NotImplementedError
 
     def training(self, **options: Any) -> BatchLoader:
         """Return the loader of training batches, in random order; options of the loader."""

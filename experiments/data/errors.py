@@ -18,6 +18,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, listing: str = "
         listing: how to list all of them, or to name others.
     """
     known = list(known)
-    near = get_close_matches(name, known, n=3, cutoff=0.5) or (known if len(known) <= 10 else [])
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    similar = get_close_matches(name, known, n=3, cutoff=0.5) or (known if len(known) <= 10 else [])
+    guess = f"did you mean {' or '.join(similar)}? " if similar else ""
     return f"unknown {kind} {name!r}; {guess}{listing}".rstrip()

@@ -14,7 +14,8 @@ from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
 from probattn.inference.io.files import write_bytes
 from probattn.inference.methods.temperature import fit_temperature, scale
-from probattn.inference.prediction.predictor import FewExamplesWarning
+from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
+from probattn.inference.programs import required
 
 CALIBRATION = "calibration.json"
 
@@ -92,7 +93,7 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
 
     def accepts(self, probs: Tensor) -> Tensor:
         """Return which answers are accepted, bool ``(n,)``, of scaled probabilities ``(n, classes)``."""
-        return probs.double().amax(1) >= self.confidence
+        return probs.double().amax(1) >= required(self.confidence)
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, 1)`` of calibrated intervals of numbers, in their units."""
@@ -107,29 +108,29 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
             ``plain sets`` and ``by-class sets`` (coverage and mean size). For numbers ``conformal intervals`` (coverage
             and mean width).
         """
-        labels = test.labels
+        labels = test.require("labels")
         if test.probs is None:
             low, high = self.intervals(test)
             inside = (low <= labels) & (labels <= high)
             return {"conformal intervals": _means(coverage=inside, width=(high - low).clamp(min=0))}
-        probs = self.apply(test).probs
+        probs = class_probs(self.apply(test))
         threshold = RiskThreshold(target=self.max_risk)
-        threshold.confidence, threshold.fitted = self.confidence, True
+        threshold.confidence, threshold.fitted = required(self.confidence), True
         sets = {"plain sets": self.sets(probs), "by-class sets": self.sets(probs, by_class=True)}
         return {"abstention": threshold.evaluate(probs, labels)} | {
-            kind: _means(coverage=_covered(members, labels), size=members.sum(1)) for kind, members in sets.items()
+            name: _means(coverage=_covered(members, labels), size=members.sum(1)) for name, members in sets.items()
         }
 
     def by_class(self, test: Prediction, classes: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return ``n``, ``accuracy`` and coverage of both kinds of sets, by class with test examples."""
-        probs, labels = self.apply(test).probs, test.labels
+        probs, labels = class_probs(self.apply(test)), test.require("labels")
         scores = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
         scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
-        return {
-            classes[number]: {"n": int((labels == number).sum())}
-            | _means(**{key: values[labels == number] for key, values in scores.items()})
-            for number in labels.unique().tolist()
-        }
+        rows: dict[str, dict[str, float]] = {}
+        for number in labels.unique().tolist():
+            of_class = {key: values[labels == number] for key, values in scores.items()}
+            rows[classes[number]] = {"n": len(of_class["accuracy"]), **_means(**of_class)}
+        return rows
 
     def save(self, folder: Path) -> None:
         """Write ``calibration.json`` into the folder of a run."""

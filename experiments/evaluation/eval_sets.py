@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Dataset, Part, digest
@@ -49,22 +49,22 @@ def eval_sets(
         DatasetError: images that are missing or damaged.
     """
     sets = {"valid": _loaded(dataset.valid), "test": _loaded(dataset.test)}
-    sets |= {f"domain/{name}": _loaded(part) for name, part in dataset.domains.items()}
+    sets |= {f"domain/{name}": _loaded(examples) for name, examples in dataset.domains.items()}
     if (shift or ood) and not isinstance(dataset, ImageDataset):
         raise SettingsError(f"--shift and --ood need images, and {dataset.name} has none: leave them out")
     if shift:
-        options = {"root": root, "corruptions": corruptions, "severities": severities}
+        options: dict[str, Any] = {"root": root, "corruptions": corruptions, "severities": severities}
         source, images = corrupted_sets(dataset.name, dataset.test, **options)
         for name, level in itertools.product(corruptions, severities):
             content = f"{source}: {digest(dataset.test.digest, name, level)}"
             sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), content)
     for name in ood:
-        for part in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
+        for source in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
             channels, size = dataset.test.images.shape[1:3]
-            key = f"ood/{Path(part).resolve().name}"
+            key = f"ood/{Path(source).resolve().name}"
             if key in sets:
                 raise SettingsError(f"two OOD sets are called {key.removeprefix('ood/')}: rename a folder")
-            sets[key] = _loaded(ood_datasets.load(part, root=root, size=size, channels=channels))
+            sets[key] = _loaded(ood_datasets.load(source, root=root, size=size, channels=channels))
     return sets
 
 

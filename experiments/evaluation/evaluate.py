@@ -74,7 +74,7 @@ def evaluate(
         text = frame.to_csv(index=False, lineterminator="\n")
         write_bytes(folder / evaluated_run.SCORES, text.encode(errors="backslashreplace"))
         content = {name: getattr(result, name) for name in ("decisions", "variants", "posterior")}
-        content |= {"stamp": stamp, "data": {name: part.digest for name, part in sets.items()}}
+        content |= {"stamp": stamp, "data": {name: test.digest for name, test in sets.items()}}
         write_bytes(folder / evaluated_run.EVALUATION, json.dumps(content, indent=2, default=asdict).encode())
     return Evaluation(result, frame)
 
@@ -100,13 +100,13 @@ def predict_sets(
     draws = {name: stamp[name] for name in ("num_samples", "seed")}
     fitted = functools.cache(lambda method: methods.fit(run, method, **draws))
     predicted: dict[str, dict[str, Prediction]] = {method: {} for method in names}
-    for number, (name, part) in enumerate(sets.items(), 1):
-        of_set, forward = {**stamp, "data": part.digest}, None
+    for number, (name, test) in enumerate(sets.items(), 1):
+        of_set, forward = {**stamp, "data": test.digest}, None
         for method in names:
             file = evaluated_run.prediction_file(run.folder, method, name)
             prediction = evaluated_run.load_prediction(file, stamp=of_set)
             if prediction is None:
-                forward = forward or methods.Forward(run, part.load(), **draws)
+                forward = forward or methods.Forward(run, test.load(), **draws)
                 prediction = fitted(method)(forward)
                 evaluated_run.save_prediction(file, prediction, stamp=of_set)
             predicted[method][name] = prediction

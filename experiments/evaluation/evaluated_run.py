@@ -93,9 +93,9 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
         shifts = {name for name in run.content["data"] if name.startswith("shift/")}
         draws = {name: run.content["stamp"][name] for name in ("num_samples", "seed")}
         for name, value in (draws | run.content["data"] | ({"corruptions": shifts} if shifts else {})).items():
-            expected, other = first.setdefault(name, (value, run.folder))
+            expected, folder = first.setdefault(name, (value, run.folder))
             if value != expected and name != "valid":
-                which = f"{other} and {run.folder} were evaluated on other {name}"
+                which = f"{folder} and {run.folder} were evaluated on other {name}"
                 raise SettingsError(f"{which}: evaluate both on the same data with the same options")
 
 
@@ -127,7 +127,7 @@ def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, A
         law = type(innermost(parts[0])).__name__
         if law not in LAWS:
             return
-        laws[law] = {name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS[law]}
+        laws[law] = {name: torch.cat([values(component, name) for component in parts], 1).cpu() for name in LAWS[law]}
     fields = {name: value.cpu() for name in PER_EXAMPLE if (value := getattr(prediction, name)) is not None}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_archive(file, {"stamp": dict(stamp), "laws": laws, "fields": fields}, tag="part")
@@ -159,7 +159,7 @@ def to_frame(scores: Mapping[str, Mapping[str, Mapping[str, Any]]], *, run: str,
 
 def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return what belongs to the test sets of a kind, such as ``domain``, by the rest of their names."""
-    return {name.removeprefix(f"{kind}/"): part for name, part in scores.items() if name.startswith(f"{kind}/")}
+    return {name.removeprefix(f"{kind}/"): value for name, value in scores.items() if name.startswith(f"{kind}/")}
 
 
 def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:

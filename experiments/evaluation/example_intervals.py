@@ -18,7 +18,8 @@ Values = dict[str, np.ndarray]
 
 def share_interval(count: int, total: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a share (Clopper & Pearson, 1934)."""
-    return tuple(map(float, binomtest(count, total).proportion_ci(method="exact")))
+    low, high = map(float, binomtest(count, total).proportion_ci(method="exact"))
+    return low, high
 
 
 def metric_intervals(prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, tuple[float, float]]:
@@ -48,22 +49,22 @@ def resampled_metrics(prediction: Prediction, *, resamples: int = RESAMPLES, see
     if prediction.probs is None:
         means = {key: weights @ errors for key, errors in _errors(prediction).items()}
         return means | {"rmse": np.sqrt(means["rmse"])}
-    probs, labels = prediction.probs.double(), prediction.labels
-    confidence, correct = (part.numpy() for part in confidence_and_correct(probs, labels))
+    probs, labels = prediction.probs.double(), prediction.require("labels")
+    confidence, correct = (values.numpy() for values in confidence_and_correct(probs, labels))
     brier = (probs - one_hot(labels, probs.shape[1])).square().sum(1).numpy()
     losses = {"accuracy": correct, "nll": -prediction.log_prob(labels).double().numpy(), "brier": brier}
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.eye(BINS)[bins] * (correct - confidence)[:, None]
     order = np.argsort(-confidence, kind="stable")
-    wrong = ~correct[order][np.sort(np.argsort(order)[draws], 1)]  # the most confident first
-    aurc = (wrong.cumsum(1) / np.arange(1, n + 1)).mean(1)
+    errors = ~correct[order][np.sort(np.argsort(order)[draws], 1)]  # the most confident first
+    aurc = (errors.cumsum(1) / np.arange(1, n + 1)).mean(1)
     return {key: weights @ loss for key, loss in losses.items()} | {"ece": abs(weights @ gaps).sum(1), "aurc": aurc}
 
 
 def _errors(prediction: Prediction) -> Values:
     """Return the error of each predicted number by metric, that of ``rmse`` squared, ``(n,)``."""
-    labels = prediction.labels
+    labels = prediction.require("labels")
     low, high = regression.interval(prediction, 0.9)
-    parts = {"rmse": (prediction.mean - labels).square(), "mae": (prediction.median - labels).abs()}
-    parts |= {"crps": prediction.crps(labels), "nll": -prediction.log_prob(labels), "width_90": high - low}
-    return {key: part.double().reshape(len(labels), -1).mean(1).numpy() for key, part in parts.items()}
+    errors = {"rmse": (prediction.require("mean") - labels).square(), "mae": (prediction.median - labels).abs()}
+    errors |= {"crps": prediction.crps(labels), "nll": -prediction.log_prob(labels), "width_90": high - low}
+    return {key: error.double().reshape(len(labels), -1).mean(1).numpy() for key, error in errors.items()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -16,6 +16,7 @@ from probattn.inference.methods.features import FeaturePredictor, features
 from probattn.inference.methods.gp_readout import with_gp_readout
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.prediction.predictor import Predictor
+from probattn.inference.programs import required
 from probattn.models import Supervised
 from probattn.models.blocks import Transformer
 
@@ -31,7 +32,7 @@ class Method(NamedTuple):
     """
 
     title: str
-    make: Callable[[PosteriorPredictive], Predictor]
+    make: Callable[[PosteriorPredictive], Any]
     of_numbers: bool = False
     parts: tuple[str, ...] = ("train",)
 
@@ -43,7 +44,7 @@ class _AnchoredReadout(NamedTuple):
 
     def fit(self, train: Iterable, valid: Iterable) -> PosteriorPredictive:
         """Return the fitted predictor."""
-        depths = "all" if isinstance(self.predictor.model.network, Transformer) else "last"
+        depths: Literal["all", "last"] = "all" if isinstance(self.predictor.model.network, Transformer) else "last"
         return with_gp_readout(self.predictor, train, valid, depths=depths)
 
 
@@ -79,7 +80,7 @@ class Forward:
         """Return the prediction of a fitted method, whose own draws start from the seed after that of the pass."""
         torch.manual_seed(self.seed + 1)
         if isinstance(method, FeaturePredictor):
-            return method.predict_features(self.features)
+            return method.predict_features(required(self.features))
         is_plain = isinstance(method, PosteriorPredictive) and method.model is self.model
         return self.prediction if is_plain else method.predict(self.batches)
 
@@ -105,7 +106,7 @@ def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool
     Raises:
         SettingsError: a method of classes for numbers; ``mc-dropout`` without dropout.
     """
-    if not has_classes and not all(METHODS[part].of_numbers for part in name.split("+")):
+    if not has_classes and not all(METHODS[step].of_numbers for step in name.split("+")):
         raise SettingsError(f"--method {name} is for classes, and this run predicts numbers: leave it out")
     try:
         METHODS[name.partition("+")[0]].make(PosteriorPredictive(model, guide))
@@ -117,7 +118,7 @@ def row_label(run: str, method: str) -> str:
     """Return the label of a run's row in a table: its name, and the method unless it is the posterior predictive."""
     if method.startswith(ENSEMBLE):
         return f"{run}, {method}"
-    titles = (METHODS[part].title if part in METHODS else part for part in method.split("+"))
+    titles = (METHODS[step].title if step in METHODS else step for step in method.split("+"))
     return " + ".join(filter(None, (run, *titles)))
 
 
@@ -132,8 +133,9 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Callable[
     check_model(name, run.model, run.guide, has_classes=bool(run.dataset.classes))
     torch.manual_seed(seed)
     predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
-    kind = METHODS[name.partition("+")[0]]
-    method = kind.make(predictor).fit(*(run.batches(getattr(run.dataset, part), by_length=True) for part in kind.parts))
+    about = METHODS[name.partition("+")[0]]
+    loaders = (run.batches(getattr(run.dataset, role), by_length=True) for role in about.parts)
+    method = about.make(predictor).fit(*loaders)
     temperature = None
     if name.endswith("temperature"):
         valid = Forward(run, run.dataset.valid, num_samples=num_samples, seed=seed)

@@ -52,7 +52,7 @@ def displays(keys: Collection[str]) -> dict[str, MetricDisplay]:
 
 def unit(scale: float) -> str:
     """Return the unit of values that are multiplied by ``scale``: %, ×10³, ×10 or nothing."""
-    return {100: "%", 1000: "×10³", 1: ""}.get(scale, f"×{scale:g}")
+    return {100.0: "%", 1000.0: "×10³", 1.0: ""}.get(scale, f"×{scale:g}")
 
 
 def heading(metric: MetricDisplay) -> str:

@@ -62,8 +62,8 @@ def run_result(
     """
     data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
     records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
-    steps, epochs = ([record for record in records if record["kind"] == kind] for kind in ("step", "epoch"))
-    examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
+    steps, epochs = ([record for record in records if record["kind"] == unit] for unit in ("step", "epoch"))
+    examples = [tuple(tensor[:EXAMPLES] for tensor in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
     settings = run.settings.flat() | {"epochs done": len(epochs) or "unknown", "best epoch": run.best_epoch}

@@ -45,7 +45,7 @@ class Cell:
     @property
     def significant(self) -> bool:
         """True if the interval of the difference excludes 0."""
-        return self.low is not None and (self.low > 0 or self.high < 0)
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ def compare(
     if not metrics:
         raise ValueError(f"no row has any of {', '.join(COLUMNS)}: name the columns with metrics=")
     baselines, resampled = dict(baselines or {}), resampled or {}
-    groups = {name: tuple(rows) for name, rows in (groups or {"": scores}).items()}
+    rows_of = {name: tuple(rows) for name, rows in (groups or {"": tuple(scores)}).items()}
     cells = {row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics} for row in scores}
-    return Comparison(dict(metrics), groups, baselines, cells, note)
+    return Comparison(dict(metrics), rows_of, baselines, cells, note)
 
 
 def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled) -> Cell:
@@ -132,12 +132,12 @@ def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resam
     if math.isnan(difference):
         return cell
     low = high = difference
-    if len(pairs) == 1 and all(key in resampled.get(name, {}) for name in (row, baseline)):
+    if baseline and len(pairs) == 1 and all(key in resampled.get(name, {}) for name in (row, baseline)):
         low, high = np.nanquantile(resampled[row][key] - resampled[baseline][key], TAILS).tolist()
     elif spread is not None and spread > 1e-12 * np.abs(pairs).max():  # not equal but for rounding
         low, high = map(float, t.interval(CONFIDENCE, len(pairs) - 1, difference, spread / math.sqrt(len(pairs))))
-    interval = {"low": low, "high": high} if low < high else {}
-    return replace(cell, difference=difference, **interval)
+    has_width = low < high
+    return replace(cell, difference=difference, low=low if has_width else None, high=high if has_width else None)
 
 
 def _mean_and_std(values: np.ndarray) -> tuple[float, float | None]:

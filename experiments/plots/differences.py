@@ -9,9 +9,9 @@ from probattn.experiments.plots import style
 
 COLUMNS = 4
 """Largest number of panels next to each other."""
-BETTER = {"marker": "o", "color": style.BLUE, "label": "better"}
-WORSE = {"marker": "X", "color": style.ORANGE, "label": "worse"}
-OPEN = {"marker": "o", "color": style.GREY, "mfc": style.PAPER, "label": "the interval contains 0"}
+BETTER: style.Look = {"marker": "o", "color": style.BLUE, "label": "better"}
+WORSE: style.Look = {"marker": "X", "color": style.ORANGE, "label": "worse"}
+OPEN: style.Look = {"marker": "o", "color": style.GREY, "mfc": style.PAPER, "label": "the interval contains 0"}
 
 
 def differences(comparison: Comparison) -> Figure | None:
@@ -38,7 +38,7 @@ def differences(comparison: Comparison) -> Figure | None:
         ax.xaxis.set_major_locator(MaxNLocator(4))
         ax.set_title(heading(metric), **style.TITLE)
         for place, cell in enumerate(cells[key] for cells in rows.values()):
-            if cell.low is None:
+            if cell.difference is None or cell.low is None or cell.high is None:
                 continue
             is_better = (cell.difference > 0) == metric.higher_is_better
             look = OPEN if not cell.significant else BETTER if is_better else WORSE

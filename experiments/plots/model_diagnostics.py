@@ -50,8 +50,8 @@ def spectrum(models: Mapping[str, Mapping[str, Spectrum]]) -> Figure | None:
     """
     lines: dict[str, np.ndarray] = {}
     for name, spectra in models.items():
-        for layer, part in spectra.items():
-            values = part.values.detach().cpu().double().numpy()
+        for layer, singular in spectra.items():
+            values = singular.values.detach().cpu().double().numpy()
             values = values[values.sum(-1) > 0]
             if len(values):
                 line = f"{layer}, {name}" if len(models) > 1 else layer
@@ -75,7 +75,7 @@ def _curves(lines: Mapping[str, np.ndarray], *, level: float | None = None, **la
         return None
     figure, (ax,) = style.panels(width=4.6, height=2.8)
     for number, (name, line) in enumerate(lines.items()):
-        look = {"color": style.line_colour(number), "ls": DASHES[number // len(style.LINES) % len(DASHES)]}
+        look: style.Look = {"color": style.line_colour(number), "ls": DASHES[number // len(style.LINES) % len(DASHES)]}
         ax.plot(range(1, len(line) + 1), line, marker="o", ms=2, label=style.wrapped(name, 45), **look)
     if level is not None:
         ax.axhline(level, color=style.INK, lw=1, ls="--", label=f"{100 * level:g} %")

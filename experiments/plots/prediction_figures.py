@@ -14,23 +14,25 @@ from probattn.experiments.evaluation.metric_display import DISPLAY, heading
 from probattn.experiments.plots import style
 from probattn.inference import Prediction, metrics
 from probattn.inference.metrics import ood, regression
+from probattn.inference.prediction.predictor import labelled_classes
 
 ACCURACY = DISPLAY["accuracy"]
 BINS = 15
+BOX: style.Look = {"showcaps": False, "patch_artist": True, "whis": (0, 100), "manage_ticks": False}
 EXAMPLES = 200
 """Largest number of predicted numbers that are drawn."""
 
 
 def reliability(prediction: Prediction) -> Figure:
     """Draw accuracy against confidence in 15 bins, the gap to the mean confidence hatched, and the counts below."""
-    confidence, right = (part.numpy() for part in metrics.confidence_and_correct(prediction.probs, prediction.labels))
+    confidence, right = (values.numpy() for values in metrics.confidence_and_correct(*labelled_classes(prediction)))
     bins = np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1])  # [a, b), and 1 in the last one
     full, bins, count = np.unique(bins, return_inverse=True, return_counts=True)
     accuracy, mean = (np.bincount(bins, weights=values) / count for values in (right, confidence))
     middle, width = (full + 0.5) / BINS, 0.94 / BINS
     figure, (top, below) = style.panels(2, columns=1, width=4.6, height=1.75, height_ratios=(3, 1), sharex=True)
     top.bar(middle, accuracy, width, color=style.SKY, label="accuracy")
-    look = {"facecolor": "none", "edgecolor": style.ORANGE, "hatch": "////", "lw": 1}
+    look: style.Look = {"facecolor": "none", "edgecolor": style.ORANGE, "hatch": "////", "lw": 1}
     top.bar(middle, mean - accuracy, width, bottom=accuracy, label="gap to confidence", **look)
     top.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="perfect")
     top.set(ylim=(0, 1.02), ylabel="accuracy")
@@ -53,10 +55,10 @@ def risk_coverage(runs: Mapping[str, Prediction]) -> Figure:
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     top = 0.0
     for number, (name, run) in enumerate(runs.items()):
-        coverage, risk = (part.numpy() for part in metrics.risk_coverage(run.probs, run.labels))
+        coverage, risk = (values.numpy() for values in metrics.risk_coverage(*labelled_classes(run)))
         colour = style.line_colour(number)
         ax.plot(coverage, risk, color=colour, lw=1.8, label=style.wrapped(name, 56))
-        ideal = np.clip(1 - metrics.accuracy(run.probs, run.labels) / coverage, 0, None)
+        ideal = np.clip(1 - metrics.accuracy(*labelled_classes(run)) / coverage, 0, None)
         ax.plot(coverage, ideal, color=colour, lw=1, ls="--")
         top = max(top, risk[len(risk) // 20 :].max())  # the first few answers alone jump between 0 and 1
     ax.plot([], [], color=style.INK, lw=1, ls="--", label="best possible at this accuracy")
@@ -91,13 +93,13 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
         ood_sets: predictions by OOD set.
     """
     figure, axes = style.panels(len(ood_sets), width=3.2, height=2.1, sharey=True)
-    right = test.probs.argmax(-1) == test.labels
+    right = test.predicted == test.require("labels")
     for ax, (name, unknown) in zip(axes, ood_sets.items(), strict=True):
         groups = (unknown.confidence, test.confidence[right], test.confidence[~right])
         shares = [np.full(len(values), 1 / max(len(values), 1)) for values in groups]
-        look = {"color": (style.PURPLE, style.BLUE, style.ORANGE), "label": ("OOD", "right", "wrong"), "lw": 1.6}
+        look: style.Look = {"color": (style.PURPLE, style.BLUE, style.ORANGE), "label": ("OOD", "right", "wrong")}
         values = [values.clamp(max=1).tolist() for values in groups]
-        ax.hist(values, np.linspace(0, 1, 21), weights=shares, histtype="step", **look)
+        ax.hist(values, np.linspace(0, 1, 21).tolist(), weights=shares, histtype="step", lw=1.6, **look)
         auroc = ood.detection_metrics(-test.confidence, -unknown.confidence)["auroc"]
         ax.set_title(f"{style.wrapped(name, 26)}: AUROC {100 * auroc:.1f}\u00a0%", **style.TITLE)
         ax.set(xlim=(0, 1), xlabel="confidence")
@@ -126,13 +128,13 @@ def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | Non
     names, groups = list(frame["corruption"].unique()), frame.groupby("run", sort=False)
     figure, (ax,) = style.panels(width=style.WIDTH, height=2.6)
     width = 0.8 / len(groups)
-    for number, (label, part) in enumerate(groups):
+    for number, (label, of_run) in enumerate(groups):
         colour = style.line_colour(number)
-        values = part.groupby("corruption", sort=False)["value"].apply(list)
+        values = of_run.groupby("corruption", sort=False)["value"].apply(list)
         places = [names.index(name) + width * (number + 0.5) - 0.4 for name in values.index]
         ink, fill = {"color": style.INK, "lw": 0.8}, {"facecolor": colour, "edgecolor": colour}
-        look = {"showcaps": False, "medianprops": ink, "whiskerprops": ink, "boxprops": fill, "patch_artist": True}
-        ax.boxplot(list(values), positions=places, widths=0.8 * width, whis=(0, 100), manage_ticks=False, **look)
+        look: style.Look = {"medianprops": ink, "whiskerprops": ink, "boxprops": fill}
+        ax.boxplot(list(values), positions=places, widths=0.8 * width, **BOX, **look)
         ax.plot([], [], color=colour, lw=5, label=style.wrapped(label, 40))
     ax.set_xticks(range(len(names)), [style.wrapped(name.replace("_", " "), 12) for name in names])
     ax.tick_params(axis="x", rotation=45 if len(names) > 8 else 0, length=0)
@@ -144,8 +146,8 @@ def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | Non
 def predicted(prediction: Prediction) -> Figure:
     """Draw mean and central 90 % interval of each prediction against the true number, of many examples some."""
     chosen = torch.linspace(0, len(prediction) - 1, min(EXAMPLES, len(prediction))).round().long()
-    values = (*regression.interval(prediction, 0.9), prediction.labels, prediction.mean)
-    low, high, truth, mean = (part[chosen].flatten().cpu().double().numpy() for part in values)
+    drawn_values = (*regression.interval(prediction, 0.9), prediction.require("labels"), prediction.predicted)
+    low, high, truth, mean = (values[chosen].flatten().cpu().double().numpy() for values in drawn_values)
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     ax.vlines(truth, low, high, color=style.SKY, lw=1, label="90 % interval")
     ax.plot(truth, mean, ls="", marker="o", ms=3, color=style.BLUE, label="mean")
@@ -159,7 +161,7 @@ def predicted(prediction: Prediction) -> Figure:
 def quantiles(prediction: Prediction) -> Figure:
     """Draw the share of true numbers below each predicted quantile."""
     levels = regression.QUANTILE_LEVELS
-    shares = regression.shares_below(prediction, prediction.labels, levels)
+    shares = regression.shares_below(prediction, prediction.require("labels"), levels)
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     ax.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="calibrated")
     ax.plot(levels.tolist(), shares.flatten().tolist(), color=style.BLUE, label="this run")

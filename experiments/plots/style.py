@@ -25,8 +25,9 @@ SMALL, TEXT = 8, 9  # points
 WIDTH = 9.6  # inches, of a figure across a page
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.3, never "1e-1 + 0.2" in a corner
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g}\u00a0%")
-LABEL = {"fontsize": SMALL, "color": GREY}
-TITLE = {"fontsize": TEXT, "loc": "left", "color": INK}
+Look = dict[str, Any]  # options of Matplotlib's functions
+LABEL: Look = {"fontsize": SMALL, "color": GREY}
+TITLE: Look = {"fontsize": TEXT, "loc": "left", "color": INK}
 
 
 def panels(
@@ -92,7 +93,7 @@ def legend(figure: Figure, *, columns: int = 3) -> None:
     columns = max(1, min(columns, len(labels), int(width / (0.07 * longest + 0.65))))
     lines = max(label.count("\n") + 1 for label in labels)
     figure.set_size_inches(width, height + 0.17 * lines * math.ceil(len(labels) / columns))
-    look = {"frameon": False, "fontsize": SMALL, "labelcolor": INK, "loc": "outside lower center"}
+    look: Look = {"frameon": False, "fontsize": SMALL, "labelcolor": INK, "loc": "outside lower center"}
     figure.legend(handles=list(handles.values()), labels=labels, ncols=columns, **look)
 
 
@@ -111,9 +112,9 @@ def to_svg(figure: Figure) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": "probattn"}):
         figure.savefig(file, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
     rules = [
-        f'[style*="{part}: {light}"] {{{part}: {dark} !important}}'
+        f'[style*="{paint}: {light}"] {{{paint}: {dark} !important}}'
         for light, dark in DARK.items()
-        for part in ("fill", "stroke")
+        for paint in ("fill", "stroke")
     ]
     dark = "\n@media (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}</style>"
     return file.getvalue().replace(b"</style>", dark.encode(), 1)

@@ -33,11 +33,11 @@ def by_class(result: RunResult) -> pd.DataFrame:
     ``mistakes``, and the coverage of both kinds of sets.
     """
     counts = confusion(result).to_numpy()
-    wrong = counts * (1 - np.eye(len(counts), dtype=int))
+    errors = counts * (1 - np.eye(len(counts), dtype=int))
     names = np.array(list(map(displayable, result.classes)), dtype=object)
     frame = pd.DataFrame({"class": names, "examples": counts.sum(1), "right": counts.diagonal()})
     frame["accuracy"] = frame["right"] / frame["examples"]
-    frame["taken_for"], frame["mistakes"] = names[wrong.argmax(1)], wrong.max(1)
+    frame["taken_for"], frame["mistakes"] = names[errors.argmax(1)], errors.max(1)
     for key in ("coverage", "coverage_by_class"):
         frame[key] = [result.by_class.get(name, {}).get(key, math.nan) for name in result.classes]
     return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
@@ -53,7 +53,7 @@ def conclusion(result: RunResult) -> list[str]:
 
 
 def _of_classes(result: RunResult) -> dict[str, object]:
-    probs, labels, count = result.test.probs.double(), result.test.labels, len(result.test)
+    probs, labels, count = result.test.require("probs").double(), result.test.require("labels"), len(result.test)
     right = int((probs.argmax(-1) == labels).sum())
     risk = metrics.risk_coverage(probs, labels)[1]
     calibrated = probs.multinomial(RESAMPLES, replacement=True, generator=torch.Generator().manual_seed(0)).T
@@ -69,27 +69,27 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "missing": list(classes["class"][classes["examples"] == 0]),
         "uncovered": [row for row in least_covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
-        "chance": float(np.quantile([metrics.ece(probs, drawn) for drawn in calibrated], 0.95)),
+        "chance": float(np.quantile([metrics.ece(probs, sampled) for sampled in calibrated], 0.95)),
         "risks": [float(risk[math.ceil(share * count) - 1]) for share in (0.5, 0.8, 1)],
     }
 
 
 def _is_uncovered(row: dict[str, float], result: RunResult) -> bool:
     """Return True if sets hold a class clearly more rarely than all classes on average."""
-    interval = share_interval(round(row["coverage"] * row["examples"]), row["examples"])
+    interval = share_interval(round(row["coverage"] * row["examples"]), int(row["examples"]))
     return interval[1] < result.decisions["plain sets"]["coverage"]
 
 
 def _of_numbers(result: RunResult) -> dict[str, object]:
-    prediction, labels = result.test, result.test.labels
-    error, truth = (prediction.mean - labels).double().flatten(), labels.double().flatten()
+    prediction, labels = result.test, result.test.require("labels")
+    error, truth = (prediction.predicted - labels).double().flatten(), labels.double().flatten()
     low, high = regression.interval(prediction, 0.9)
     covered, count = int(((low <= labels) & (labels <= high)).sum()), len(truth)
-    certain = prediction.variance.flatten().argsort()[: math.ceil(0.8 * count)]
+    certain = prediction.require("variance").flatten().argsort()[: math.ceil(0.8 * count)]
     errors = {"rmse": error, "constant": truth - truth.mean(), "certain": error[certain]}
-    return {name: _size(part) for name, part in errors.items()} | {
+    return {name: _size(values) for name, values in errors.items()} | {
         "interval": metric_intervals(prediction, result.metrics).get("rmse", (math.nan, math.nan)),
-        "thirds": [_size(error[part]) for part in truth.argsort().tensor_split(3) if len(part)],
+        "thirds": [_size(error[third]) for third in truth.argsort().tensor_split(3) if len(third)],
         "covered": covered / count,
         "bounds": share_interval(covered, count),
     }

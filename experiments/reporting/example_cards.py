@@ -25,11 +25,11 @@ def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
     """
     test = result.test
     if not result.classes:
-        error = (test.mean - test.labels).abs().flatten()
-        orders = {"The largest errors": error, "The most uncertain predictions": test.variance.flatten()}
+        error, variance = (test.predicted - test.require("labels")).abs().flatten(), test.require("variance").flatten()
+        orders = {"The largest errors": error, "The most uncertain predictions": variance}
     else:
-        wrong = test.confidence.where(test.predicted != test.labels, -1)
-        orders = {"The most confident errors": wrong, "The most uncertain answers": test.entropy}
+        errors = test.confidence.where(test.predicted != test.require("labels"), -1)
+        orders = {"The most confident errors": errors, "The most uncertain answers": test.entropy}
     first = {name: values.sort(descending=True, stable=True) for name, values in orders.items()}
     return {
         name: [_card(result, n) for n in indices[values >= 0][:COUNT].tolist()]
@@ -40,10 +40,10 @@ def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
 def _card(result: RunResult, number: int) -> dict[str, object]:
     test = result.test[number]
     if not result.classes:
-        true, answer = (format_number(part.item()) for part in (test.labels, test.mean))
-        certainty = f"± {test.variance.item() ** 0.5:.3g}"
+        true, answer = (format_number(number.item()) for number in (test.require("labels"), test.predicted))
+        certainty = f"± {test.require('variance').item() ** 0.5:.3g}"
     else:
-        true, answer = (result.classes[place] for place in (test.labels, test.predicted))
+        true, answer = (result.classes[int(label)] for label in (test.require("labels"), test.predicted))
         certainty = f"{100 * float(test.confidence):.1f} %"
     picture = _picture(result.data.images[number]) if isinstance(result.data, Images) else ""
     text = textwrap.shorten(result.data.texts[number], 160, placeholder=" …") if isinstance(result.data, Texts) else ""
@@ -54,8 +54,8 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
 def _picture(pixels: Tensor) -> str:
     """Return an image ``(channels, H, W)`` as a data URI; of other than three channels the first is grey."""
     image = to_pil_image(pixels if len(pixels) == 3 else pixels[:1])
-    kind = "jpeg" if max(image.size) > SIDE else "png"
+    form = "jpeg" if max(image.size) > SIDE else "png"
     image.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
-    image.save(file, format=kind)
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+    image.save(file, format=form)
+    return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"

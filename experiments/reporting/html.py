@@ -23,8 +23,8 @@ def source(figure: Figure) -> str:
 
 def _visible(value: object) -> object:
     """Return text without control characters, its numbers joined to their %; HTML stays as it is."""
-    is_plain = isinstance(value, str) and not isinstance(value, Markup)
-    return displayable(value).replace(" %", "\u00a0%") if is_plain else value
+    is_markup = isinstance(value, Markup)
+    return displayable(value).replace(" %", "\u00a0%") if isinstance(value, str) and not is_markup else value
 
 
 def percent(share: float) -> str:

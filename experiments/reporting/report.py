@@ -48,8 +48,8 @@ def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> N
         sections: those of its runs, see :func:`section`.
         title: heading of the page.
     """
-    results = [part["result"] for part in sections]
-    shared = {"summary": summary_table(results), "shifted": shift_table(results)}
+    results = [of_run["result"] for of_run in sections]
+    shared: dict[str, Any] = {"summary": summary_table(results), "shifted": shift_table(results)}
     shared["figures"] = shared_figures(results) if len(results) > 1 else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, render("report.html", title=title, sections=sections, **shared).encode())
@@ -76,28 +76,28 @@ def shift_table(results: Sequence[RunResult]) -> Table | None:
 
 def figures(result: RunResult) -> dict[str, Figure]:
     """Draw the figures of a run by name; those that it has nothing for are left out."""
-    drawn = shared_figures([result]) | {"training": model_diagnostics.training(result.steps, result.epochs)}
+    plots = shared_figures([result]) | {"training": model_diagnostics.training(result.steps, result.epochs)}
     if result.classes:
-        drawn["reliability"] = prediction_figures.reliability(result.test)
-        drawn["confusion"] = prediction_figures.confusion(confusion(result)) if len(result.classes) <= CLASSES else None
-        drawn["ood"] = prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
+        plots["reliability"] = prediction_figures.reliability(result.test)
+        plots["confusion"] = prediction_figures.confusion(confusion(result)) if len(result.classes) <= CLASSES else None
+        plots["ood"] = prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
     else:
-        drawn["predicted"] = prediction_figures.predicted(result.test)
-        drawn["quantiles"] = prediction_figures.quantiles(result.test)
-    return {name: figure for name, figure in drawn.items() if figure}
+        plots["predicted"] = prediction_figures.predicted(result.test)
+        plots["quantiles"] = prediction_figures.quantiles(result.test)
+    return {name: figure for name, figure in plots.items() if figure}
 
 
 def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     """Draw the figures that can show several runs, by name; those without content are left out."""
     runs = _numbered(results)
     answers = {name: result.test for name, result in runs.items() if result.classes}
-    drawn = {
+    plots = {
         "risk_coverage": prediction_figures.risk_coverage(answers) if answers else None,
         "shift": prediction_figures.boxes({name: result.shift for name, result in runs.items()}),
         "similarity": model_diagnostics.similarity({name: result.similarity for name, result in runs.items()}),
         "spectrum": model_diagnostics.spectrum({name: result.spectra for name, result in runs.items()}),
     }
-    return {name: figure for name, figure in drawn.items() if figure}
+    return {name: figure for name, figure in plots.items() if figure}
 
 
 def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:

@@ -109,7 +109,7 @@ def _value(cell: Cell, scale: float) -> str:
 
 
 def _difference(cell: Cell, scale: float) -> str:
-    if cell.low is None:
+    if cell.low is None or cell.high is None:
         return "" if cell.difference is None else f"{scale * cell.difference:+z.2f}"
     ends = ", ".join(display.format_value(end, scale) for end in (cell.low, cell.high))
     return f"[{ends}]{'*' if cell.significant else ''}"

@@ -1,6 +1,7 @@
 """Loaders, model, likelihood and guide of a run, from its settings and its data set."""
 
 import inspect
+from typing import Any, cast
 
 import pyro.distributions as dist
 import torch
@@ -15,6 +16,7 @@ from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.batch_loader import BatchLoader as Loader
 from probattn.experiments.data.dataset import Dataset
+from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.functional.dtypes import at_least_float32
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
 from probattn.models.likelihoods import Gaussian, StudentT
@@ -36,7 +38,7 @@ class ScaledHeteroscedastic(nn.Module):
 
     def __init__(self, *, mean: float, scale: float) -> None:
         super().__init__()
-        self.register_buffer("units", torch.tensor([mean, scale]))
+        self.units = nn.Buffer(torch.tensor([mean, scale]))
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels ``(batch, 1)``."""
@@ -68,10 +70,11 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
         weights = balanced_weights(dataset.train.labels, classes=classes) if settings.train.class_weights else None
         network = _network(settings, dataset, outputs=classes)
         return Classifier(network, num_data=examples, class_weights=weights)
-    likelihood, in_units = regression_likelihood(settings.data, mean=dataset.label_mean, std=dataset.label_std)
-    units = (dataset.label_mean, dataset.label_std) if in_units else None
-    network = _network(settings, dataset, outputs=getattr(likelihood, "outputs", 1), units=units)
-    for parameter in network.head.parameters():
+    table = cast(TableDataset, dataset)
+    data, units = cast(OwnTableSettings, settings.data), (table.label_mean, table.label_std)
+    likelihood, in_units = regression_likelihood(data, mean=units[0], std=units[1])
+    network = _network(settings, dataset, outputs=getattr(likelihood, "outputs", 1), units=units if in_units else None)
+    for parameter in network.get_submodule("head").parameters():
         nn.init.zeros_(parameter[1:])  # the noise starts at the standard deviation of the labels
     return Supervised(network, likelihood, num_data=examples)
 
@@ -143,11 +146,9 @@ def fitted_parts(dataset: Dataset) -> dict[str, str]:
     return {"train": dataset.train.digest, "valid": dataset.valid.digest}
 
 
-def _network(
-    settings: Settings, dataset: Dataset, *, outputs: int, units: tuple[float, float] | None = None
-) -> nn.Module:
+def _network(settings: Settings, dataset: Any, *, outputs: int, units: tuple[float, float] | None = None) -> nn.Module:
     """Build a network; ``units`` are the mean and standard deviation that scale the numbers of a table."""
-    network, layer = settings.network, settings.layer
+    network, layer = cast(Any, settings.network), settings.layer  # derived classes: their options are known at runtime
     if network.kind == "encoder":
         parts = {"encoder": dataset.tokens.network(), "attention": layer.factory(None), "last": layer.last}
         return PretrainedClassifier(classes=outputs, **options_of(PretrainedClassifier, network) | parts)

@@ -39,7 +39,7 @@ class RunRecord:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Read what ``dataclasses.asdict`` returns of a record."""
-        return cls(**content | {"settings": Settings.from_dict(content["settings"])})
+        return cls(**{**content, "settings": Settings.from_dict(content["settings"])})
 
 
 def read_record(folder: Path) -> RunRecord:

@@ -81,16 +81,15 @@ def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, 
     """Build a run on its device, without its trained weights; ``weights`` is their digest."""
     device = find_device(record.settings.train.accelerator)
     model, guide = (module.to(device) for module in build(record.settings, dataset))
-    parts = {"dataset": dataset, "model": model, "guide": guide, "device": device}
-    return TrainedRun(**vars(record), **parts, folder=folder, best_epoch=epoch, weights=weights)
+    parts = vars(record) | {"dataset": dataset, "model": model, "guide": guide, "device": device}
+    return TrainedRun(**parts, folder=folder, best_epoch=epoch, weights=weights)
 
 
 def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
     path = folder / WEIGHTS
     if not path.exists():
-        raise checkpoint.CheckpointError(
-            f"{folder} has no {WEIGHTS}: it has done no epoch; continue it with train --resume"
-        )
+        advice = "it has done no epoch; continue it with train --resume"
+        raise checkpoint.CheckpointError(f"{folder} has no {WEIGHTS}: {advice}")
     content, digest = checkpoint.read(path), hashlib.sha256(path.read_bytes()).hexdigest()
     run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=digest)
     checkpoint.restore(content, run.model, run.guide, path=path)

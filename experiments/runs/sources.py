@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -10,8 +10,7 @@ from probattn.experiments.config.data import DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Dataset, read_preprocessing
-from probattn.experiments.data.images.image_datasets import ImageDataset, Images
-from probattn.experiments.data.images.image_datasets import from_parts as images_from_parts
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
@@ -36,10 +35,10 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
     data, network = settings.data, settings.network
     if isinstance(data, OwnDataSettings) and network.kind not in NETWORKS[data.name.partition("-")[0]]:
         raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
-    if network.kind == "encoder" and network.encoder is None:
+    if network.kind == "encoder" and getattr(network, "encoder", None) is None:
         raise SettingsError("this preset trains an encoder: name its folder with --set network.encoder=FOLDER")
     if type(data).constructor is None:
-        options = {"root": root, "seed": data.seed, "limit": data.limit}
+        options: dict[str, Any] = {"root": root, "seed": data.seed, "limit": data.limit}
         if network.kind == "vit":
             return load_images(data.name, **options)
         return text_dataset.load(data.name, network, **options)
@@ -48,7 +47,7 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         return content
     classes, *parts = content
     if network.kind == "vit":
-        return images_from_parts(data.name, classes, *parts, augment=getattr(data, "augment", False))
+        return from_parts(data.name, classes, *parts, augment=getattr(data, "augment", False))
     return text_dataset.from_parts(data.name, classes, *parts, network=network)
 
 
@@ -63,17 +62,17 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
         DatasetError: a file is missing or no JSON.
     """
     saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
-    kind, classes = saved["kind"], tuple(saved["classes"])
-    if kind == "images":
-        blank = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
-        return ImageDataset(name, classes, *[blank] * 3, tuple(saved["mean"]), tuple(saved["std"]), augment=False)
-    if kind == "table":
+    content, classes = saved["kind"], tuple(saved["classes"])
+    if content == "images":
+        image = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
+        return ImageDataset(name, classes, image, image, image, tuple(saved["mean"]), tuple(saved["std"]), False)
+    if content == "table":
         encoding = TableEncoding.from_json(saved["columns"])
-        blank = Table(torch.zeros(1, len(encoding.sizes)), labels)
+        row = Table(torch.zeros(1, len(encoding.sizes)), labels)
         about = saved["label_column"], float(saved["label_mean"]), float(saved["label_std"])
-        return TableDataset(name, classes, *[blank] * 3, encoding, *about)
-    blank = Texts(("text",), labels)
-    return text_dataset.from_parts(name, classes, *[blank] * 3, network=settings.network).for_run(folder)
+        return TableDataset(name, classes, row, row, row, encoding, *about)
+    text = Texts(("text",), labels)
+    return text_dataset.from_parts(name, classes, text, text, text, network=settings.network).for_run(folder)
 
 
 def _read(data: DataSettings, root: Path | None) -> Any:
@@ -81,12 +80,13 @@ def _read(data: DataSettings, root: Path | None) -> Any:
 
     It is a data set, or the classes and three parts, :class:`Images` or :class:`Texts`.
     """
-    common = {field.name for field in fields(type(data).__base__)}
+    common = {field.name for field in fields(cast(Any, type(data).__base__))}
     options = {name: value for name, value in vars(data).items() if name not in common}
+    reader = cast(Any, type(data).constructor)
     if not isinstance(data, OwnDataSettings):
-        return type(data).constructor(**options)
+        return reader(**options)
     source = data.path if root is None else str(root)
     if source is None:
         raise SettingsError("name your data with --data PATH")
     shares = {"valid": data.valid_share, "test": data.test_share}
-    return type(data).constructor(Path(source), shares=shares, seed=data.seed, limit=data.limit, **options)
+    return reader(Path(source), shares=shares, seed=data.seed, limit=data.limit, **options)

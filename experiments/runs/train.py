@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -47,7 +47,7 @@ def train(
     with fabric.rank_zero_first():
         dataset = load_data(settings, root)
     is_fresh = not (out / "last.pt").exists()
-    if is_fresh and isinstance(dataset, TableDataset):
+    if is_fresh and isinstance(dataset, TableDataset) and dataset.columns is not None:
         say(dataset.columns.to_string(index=False))
     dataset = dataset if is_fresh else dataset.for_run(out)
     model = build.build_model(settings, dataset)
@@ -67,7 +67,7 @@ def train(
             dataset.save_preprocessing(out)
 
         broadcast_result(begin)
-        if start is not None:
+        if first is not None and start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
             parts, folder = build.loaders(first, dataset, device=device), out / "warm-start"
             fit(*start, *parts, options=first.train.options, out=folder, resume=True, progress=progress)
@@ -77,7 +77,7 @@ def train(
             batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(random_state)
-                model.network.initialise_inducing(batch[0], *batch[2:])
+                cast(Any, model.network).initialise_inducing(batch[0], *batch[2:])
         options = settings.train.options
         return fit(model, guide, *batches, options=options, out=out, resume=resume, progress=progress)
 

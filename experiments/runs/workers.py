@@ -4,15 +4,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 
-def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> Iterator[tuple[Any, Any]]:
+def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> Generator[tuple[Any, Any]]:
     """Yield each job with its result when it finishes.
 
     After an error, or when the iterator is closed (``contextlib.closing``), the workers end at once, whatever they do.
@@ -45,7 +45,7 @@ def set_up_worker() -> None:
     """Set up a worker of one thread, which leaves Ctrl-C to its parent and ends when the parent ends."""
 
     def follow_parent() -> None:
-        multiprocessing.parent_process().join()
+        cast(Any, multiprocessing.parent_process()).join()  # a worker has one
         os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

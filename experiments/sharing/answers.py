@@ -8,6 +8,7 @@ import pandas as pd
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
+from probattn.inference.programs import required
 
 
 def class_answers(
@@ -25,10 +26,10 @@ def class_answers(
         by_class: sets that hold each class with the calibration's level.
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
-    probs = scaled.probs.double().cpu()
+    probs = scaled.require("probs").double().cpu()
     answers = pd.DataFrame({"predicted": [classes[index] for index in probs.argmax(1).tolist()]})
     answers["confidence"], answers["entropy"] = probs.amax(1).tolist(), scaled.entropy.tolist()
-    answers["mutual_information"] = prediction.mutual_information.tolist()
+    answers["mutual_information"] = required(prediction.mutual_information).tolist()
     if calibration is not None:
         members, order = calibration.sets(probs, by_class=by_class).tolist(), probs.argsort(1, descending=True).tolist()
         answers["set"] = [[classes[i] for i in row if chosen[i]] for row, chosen in zip(order, members, strict=True)]
@@ -47,7 +48,8 @@ def number_answers(prediction: Prediction, *, calibration: Calibration | None = 
         prediction, calibration: as for :func:`class_answers`.
     """
     low, high = prediction.quantiles([0.05, 0.95]) if calibration is None else calibration.intervals(prediction)
-    columns = {"predicted": prediction.mean, "low": low, "high": high, "std": prediction.variance.sqrt()}
+    stddev = prediction.require("variance").sqrt()
+    columns = {"predicted": prediction.predicted, "low": low, "high": high, "std": stddev}
     return pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
 
 

@@ -57,17 +57,16 @@ def read_inputs(run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *,
         ValueError: there is nothing to read, or texts for a model of something else.
     """
     data, settings = run.dataset, run.settings.data
-    kind = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
-    if not (paths or texts) or (texts and kind != "texts"):
-        raise ValueError(f"this model takes {kind}, and none were given; see `probattn predict --help`")
-    if kind == "images":
+    expected = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
+    if not (paths or texts) or (texts and expected != "texts"):
+        raise ValueError(f"this model takes {expected}, and none were given; see `probattn predict --help`")
+    if expected == "images":
         shape = tuple(data.test.images.shape[1:])
         return read_images(paths, shape=shape, background=getattr(settings, "background", "white"))
-    if kind == "texts":
-        convert = functools.partial(checked_text, column=column or getattr(settings, "text_column", "text"))
-    else:
-        convert = functools.partial(checked_row, encoding=data.encoding)
-    return read_rows(paths, convert, texts=texts, delimiter=getattr(settings, "delimiter", None))
+    read = functools.partial(read_rows, paths, texts=texts, delimiter=getattr(settings, "delimiter", None))
+    if isinstance(data, TableDataset):
+        return read(functools.partial(checked_row, encoding=data.encoding))
+    return read(functools.partial(checked_text, column=column or str(getattr(settings, "text_column", "text"))))
 
 
 def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options: Any) -> Inputs:

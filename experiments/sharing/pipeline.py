@@ -100,9 +100,9 @@ class Pipeline:
             ValueError: no inputs, or an empty text.
         """
         seed = seed if seed is not None else self.calibration.seed if self.calibration else 0
-        batches = ((x, None, *rest) for x, _, *rest in self.run.batches(self._data(inputs)))
-        options = {"num_samples": num_samples or self.num_samples, "seed": seed}
-        prediction = predict(self.run.model, self.run.guide, batches, **options)
+        batches = ((x, None, *masks) for x, _, *masks in self.run.batches(self._data(inputs)))
+        number = num_samples or self.num_samples
+        prediction = predict(self.run.model, self.run.guide, batches, num_samples=number, seed=seed)
         return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
 
     def answers(self, inputs: Values, *, by_class: bool = False, **options: Any) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,15 +38,16 @@ class Calibrated(nn.Module):
         """Return ``set``, bool ``(batch, classes)``, ``accepted``, bool ``(batch,)``, and the other outputs."""
         outputs = self.network(x) if mask is None else self.network(x, mask)
         scaled = self.calibration.apply(Prediction(probs=outputs["probs"]))
-        answers = {"probs": scaled.probs, "entropy": scaled.entropy}
+        probs = scaled.require("probs")
+        answers = {"probs": probs, "entropy": scaled.entropy}
         answers |= {name: value for name, value in outputs.items() if name == "mutual_information"}
-        answers |= {"set": self.calibration.sets(scaled.probs, by_class=self.by_class)}
-        return answers | {"accepted": self.calibration.accepts(scaled.probs)}
+        answers |= {"set": self.calibration.sets(probs, by_class=self.by_class)}
+        return answers | {"accepted": self.calibration.accepts(probs)}
 
 
 def export_program(
     pipeline: Pipeline, out: Path, *, num_samples: int | None = None, by_class: bool = False
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Write the best epoch of a run to a program (``.pt2``).
 
     It takes uint8 images, tokens and mask of texts, or features of tables. It returns probabilities and their
@@ -67,7 +69,7 @@ def export_program(
     model, guide = run.model.cpu(), run.guide.cpu()
     samples = pipeline.num_samples if num_samples is None else num_samples
     torch.manual_seed(0)
-    network = predictor_network(model, guide, num_samples=samples) if samples else mean_network(model, guide)
+    network: nn.Module = predictor_network(model, guide, num_samples=samples) if samples else mean_network(model, guide)
     example = tuple(data.batches(data.test, batch_size=1))[0][::2]
     if isinstance(data, ImageDataset):
         example = (data.test.images[:1],)
@@ -77,8 +79,8 @@ def export_program(
     takes = ", ".join(f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True))
     if pipeline.calibration is not None and data.classes:
         network = Calibrated(network, pipeline.calibration, by_class=by_class)
-    about = {"name": run.name, "data": data.name, "classes": data.classes, "epoch": run.best_epoch, "takes": takes}
-    about |= {"gives": list(network(*example)), "num_samples": samples, **environment("cpu")}
+    about: dict[str, Any] = {"name": run.name, "data": data.name, "classes": data.classes, "epoch": run.best_epoch}
+    about |= {"takes": takes, "gives": list(network(*example)), "num_samples": samples, **environment("cpu")}
     files = {name: (run.folder / name).read_text() for name in FILES if (run.folder / name).exists()}
     out.parent.mkdir(parents=True, exist_ok=True)
     export(out, network, *example, files={METADATA: json.dumps(about, indent=2), **files})

@@ -55,7 +55,7 @@ def read_runs(paths: Sequence[Path]) -> Runs:
         layer = run.settings.layer.name
         several = sum(name == run.name for name, _ in layers) > 1
         label = f"{run.name} {layer}" if several or layer != preset(run.name).layer.name else run.name
-        differing = [change for change in changed if not all(change in other for other in changes)]
+        differing = [change for change in changed if not all(change in of_run for of_run in changes)]
         label += f" ({', '.join(differing)})" if differing else ""
         members = labelled.setdefault(label, [])
         if run.seed in [member.seed for member in members]:
@@ -74,7 +74,7 @@ def rows(runs: Runs) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def resampled(runs: Runs) -> dict[str, Resampled]:
+def resampled(runs: Runs) -> Mapping[str, Resampled]:
     """Return metrics on resampled examples, by test set and row, of single seeds with stored predictions."""
     values: dict[str, dict[str, dict]] = {}
     for label, (run, *others) in runs.items():

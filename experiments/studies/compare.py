@@ -70,12 +70,12 @@ def compare_results(
         if not method.startswith(ENSEMBLE):
             pairs[row_label(run, method)] = run, method, baselines.get(run, "")
     ensembles = tuple(row for row in scores if row not in pairs)
-    pairs = {row: _baseline(*pair, scores) for row, pair in pairs.items()}
+    opponents = {row: _baseline(*pair, scores) for row, pair in pairs.items()}
     detectors = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title) for key, title in DETECTORS.items()}
     known = frame.dropna(axis=1, how="all").columns
     return compare(
         scores,
-        baselines={row: other for row, other in pairs.items() if other in scores and other != row},
+        baselines={row: opponent for row, opponent in opponents.items() if opponent in scores and opponent != row},
         groups={"single models": tuple(pairs), "ensembles": ensembles} if ensembles else None,
         metrics={key: detectors[key] for key in detectors if key in known} if subject.startswith("ood/") else None,
         resampled=resampled,
@@ -97,8 +97,8 @@ def comparisons(results: pd.DataFrame, *, resampled: Mapping[str, Resampled] | N
     for pattern, title, metric in SUBJECTS:
         for match in filter(None, (re.fullmatch(pattern, subject) for subject in subjects)):
             if not title.endswith(metric.upper()) or any(column.endswith(f"_{metric}") for column in results):
-                options = {"metric": metric, "resampled": values.get(match[0])}
-                compared[title.format(*match.groups())] = compare_results(results, match[0], **options)
+                comparison = compare_results(results, match[0], metric=metric, resampled=values.get(match[0]))
+                compared[title.format(*match.groups())] = comparison
     return compared
 
 
@@ -116,7 +116,7 @@ def twins(runs: Iterable[str]) -> dict[str, str]:
     softmax = [run for run in settings if run.partition(" (")[0].endswith("softmax")]
     pairs = {}
     for run in settings:
-        alike = [run] if run in softmax else [other for other in softmax if settings[other] == settings[run]]
+        alike = [run] if run in softmax else [twin for twin in softmax if settings[twin] == settings[run]]
         pairs[run] = max(alike, key=lambda other: (len(os.path.commonprefix([run, other])), -len(other)), default="")
     return pairs
 
@@ -142,14 +142,8 @@ def read(paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, Comparison]]:
 
 def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[str, Table]:
     """Return the tables of comparisons by title; without a comparison, that of the results as they are."""
-    rows = results.itertuples(index=False, name=None)
     shown = {title: comparison_table(comparison) for title, comparison in compared.items()}
-    return shown or {"Results": plain_table(results.columns, rows)}
-
-
-def to_latex(comparison: Comparison) -> str:
-    r"""Return the LaTeX ``tabular`` of a comparison, which needs ``\usepackage{booktabs}``."""
-    return latex(comparison_table(comparison))
+    return shown or {"Results": plain_table(results.columns, results.itertuples(index=False, name=None))}
 
 
 def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison]) -> None:
@@ -160,8 +154,7 @@ def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison
         parts = (f"{mark} {title}\n\n{formatted(table)}" for title, table in tables(results, compared).items())
         (folder / name).write_text("\n".join(parts), encoding="utf-8", errors="backslashreplace")
     (folder / "differences.svg").unlink(missing_ok=True)
-    figures = (differences(comparison) for comparison in compared.values())
-    if figure := next(figures, None):
+    if figure := next(map(differences, compared.values()), None):
         save_figure(folder / "differences.svg", figure)
 
 

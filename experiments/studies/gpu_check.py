@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -10,14 +11,13 @@ from torch import Tensor
 from probattn.draws import at_mean
 from probattn.experiments.config.presets import PRESETS, preset
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.runs.build import build, generator
-from probattn.experiments.runs.sources import load_data
+from probattn.experiments.runs import build, sources
 from probattn.guides import Guide
 from probattn.inference import ELBOLoss, TrainOptions, fit, predict
 from probattn.models import Supervised
 
-BF16 = {"precision": "bf16-mixed"}
-MODES = {"float32": {}, "bf16": BF16, "compiled": {"compile": True}, "bf16, compiled": BF16 | {"compile": True}}
+BF16, COMPILED = {"precision": "bf16-mixed"}, {"compile": True}
+MODES: dict[str, dict] = {"float32": {}, "bf16": BF16, "compiled": COMPILED, "bf16, compiled": BF16 | COMPILED}
 """Options of the short training runs."""
 TOLERANCE = 1e-2
 """Largest relative difference of loss, gradient and probabilities in float32."""
@@ -58,10 +58,10 @@ def _values(settings: Settings, device: str, dtype: torch.dtype) -> list[Tensor]
     module = ELBOLoss(model, guide).to(device, dtype).eval()
     with at_mean():
         loss = module(x.to(device, dtype), y.to(device))
-        probs = predict(model, guide, x.to(device, dtype), num_samples=1).probs
+        prediction = predict(model, guide, x.to(device, dtype), num_samples=1)
     loss.backward()
     gradients = [parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None]
-    return [value.detach().cpu().double() for value in (loss, torch.cat(gradients), probs)]
+    return [value.detach().cpu().double() for value in (loss, torch.cat(gradients), prediction.require("probs"))]
 
 
 def _train(options: dict, device: str) -> tuple[str, bool]:
@@ -76,8 +76,8 @@ def _train(options: dict, device: str) -> tuple[str, bool]:
 
 def _build(settings: Settings) -> tuple[Supervised, Guide, tuple[Tensor, ...]]:
     """Return a model of digits, its guide and a batch, on the CPU."""
-    dataset = load_data(settings, None)
-    model, guide = build(settings, dataset)
-    batch = dataset.sample(32, generator=generator(settings))
-    model.network.initialise_inducing(batch[0])
+    dataset = sources.load_data(settings, None)
+    model, guide = build.build(settings, dataset)
+    batch = dataset.sample(32, generator=build.generator(settings))
+    cast(Any, model.network).initialise_inducing(batch[0])
     return model, guide, batch

@@ -97,10 +97,9 @@ def sparse_cgp_pairs() -> Pairs:
     """
     query, key, latent = (0.7 * _randn(HEADS, TOKENS, WIDTH) for _ in range(3))
     of_query, of_key = 0.7 * _randn(2, HEADS, INDUCING, WIDTH)
-    inputs = {"query": query, "key": key, "latent": latent, "value": _randn(HEADS, TOKENS, COLUMNS), "real": None}
-    inputs |= {"scales": (0.4 * _randn(2, HEADS)).exp(), "noise": 0.3 * _randn(HEADS).exp(), "count": TOKENS}
-    law = SparseCGP(**inputs, inducing_query=of_query, inducing_key=of_key)
-    (sq, sk), noise, eye = law.scales[..., None, None], law.noise[:, None, None], torch.eye(TOKENS, dtype=query.dtype)
+    value, scales, noise = _randn(HEADS, TOKENS, COLUMNS), (0.4 * _randn(2, HEADS)).exp(), 0.3 * _randn(HEADS).exp()
+    law = SparseCGP(query, key, latent, value, scales, noise, None, TOKENS, of_query, of_key)
+    (sq, sk), noise, eye = scales[..., None, None], noise[:, None, None], torch.eye(TOKENS, dtype=query.dtype)
 
     def predict(x: Tensor, y: Tensor, to: Tensor, sigma2: Tensor, inducing: Tensor) -> tuple[Tensor, Tensor]:
         x, to, inducing = (points.unsqueeze(1).expand(-1, y.shape[1], -1, -1) for points in (x, to, inducing))

@@ -104,14 +104,13 @@ def plan(
     cells, entry, jobs = cells_of(name), entries().loc[name], {}
     if entry.unavailable:
         raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
-    for wrong in set(only) - set(cells["preset"]):
-        raise unknown(f"preset of {name}", wrong, cells["preset"].unique(), listing="--dry-run lists them")
+    for preset in set(only) - set(cells["preset"]):
+        raise unknown(f"preset of {name}", preset, cells["preset"].unique(), listing="--dry-run lists them")
     cells = cells[cells["preset"].isin(only)] if only else cells
     for preset, text in models(cells):
         further = [*text.split(), *changes]
         folder = out / "runs" / quote(",".join(further), safe="=,")
-        options = {"seeds": seeds or entry.trials, "changes": further, "data": data}
-        jobs[preset, text] = study.plan([preset], out=folder, **options)
+        jobs[preset, text] = study.plan([preset], out=folder, seeds=seeds or entry.trials, changes=further, data=data)
     title = f"{name}: {', '.join([entry.title, *changes])} ({entry.source})"
     return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
 

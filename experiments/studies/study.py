@@ -4,9 +4,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from probattn.experiments.config.data import OwnDataSettings
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
@@ -16,8 +15,7 @@ from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
-from probattn.experiments.runs import train
-from probattn.experiments.runs.build import build, generator
+from probattn.experiments.runs import build, train
 from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import predict, warm_start
@@ -75,15 +73,12 @@ def plan(
         if not any(_suits(change, settings) for _, settings in variants):
             raise SettingsError(f"none of the layers has {change}; `probattn presets NAME` lists all settings")
     for name, settings in variants:
-        settings = settings.with_changes([change for change in changes if _suits(change, settings)])
-        own_data = isinstance(settings.data, OwnDataSettings)
-        if data is not None and not own_data and not Path(data).is_dir():
-            raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
-        settings = settings.with_changes([f"data.path={data}"] if data is not None and own_data else [])
+        suited = [change for change in changes if _suits(change, settings)]
+        settings, root = settings.with_changes(suited).with_data(data)
         settings = settings if epochs is None else settings.with_total_epochs(epochs)
         layer = settings.layer.name
         folder = out / name if layer == preset(name).layer.name else out / name / layer.replace(":", ".")
-        kinds[folder] = name, settings, None if own_data or not data else Path(data)
+        kinds[folder] = name, settings, root
     return [
         Job(name=name, settings=settings.with_changes([f"train.seed={n}"]), folder=folder / f"seed-{n}", root=root)
         for n in range(seeds)
@@ -98,7 +93,7 @@ def check(
     shift: bool | None = None,
     ood: Sequence[str] | None = None,
     severities: Sequence[int] = (1, 3, 5),
-    **tests: Sequence[str],
+    **tests: Any,
 ) -> list[Job]:
     """Check everything that training and evaluation need: folders, data, layers, models, methods, test sets.
 
@@ -117,7 +112,8 @@ def check(
         DatasetError, FileExistsError: data that cannot be read; a folder of something else.
         Exception: that of a layer that fails.
     """
-    datasets, names = {}, methods.check(methods.METHODS if by is None else by)[1:]
+    datasets: dict[str, Dataset] = {}
+    names: Sequence[str] = methods.check(methods.METHODS if by is None else by)[1:]
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
     for job in {job.folder.parent: job for job in jobs}.values():
@@ -130,9 +126,9 @@ def check(
         raise SettingsError(f"the presets have different test data, {different}: choose presets of one data set")
     has_images = isinstance(dataset, ImageDataset)
     ood = (default_names(dataset.name) if has_images else ()) if ood is None else ood
-    options = {"shift": has_images if shift is None else shift, "ood": tuple(ood), "severities": severities, **tests}
-    eval_sets(dataset, root=jobs[0].root, **options)
-    return [replace(job, options=options | {"by": tuple(names)}) for job in jobs]
+    tests |= {"shift": has_images if shift is None else shift, "ood": tuple(ood), "severities": severities}
+    eval_sets(dataset, root=jobs[0].root, **tests)
+    return [replace(job, options=tests | {"by": tuple(names)}) for job in jobs]
 
 
 def run_study(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None) -> None:
@@ -171,7 +167,7 @@ def _with_layer(name: str, layer: str) -> tuple[str, Settings]:
 
 def _suits(change: str, settings: Settings) -> bool:
     """Return True if a change is not of the layer, or if the layer has the option."""
-    names = {f"layer.{option.name}" for option in fields(settings.layer)}
+    names = {f"layer.{option.name}" for option in fields(cast(Any, settings.layer))}
     return not change.startswith("layer.") or change.partition("=")[0] in names
 
 
@@ -183,10 +179,10 @@ def _suited_methods(job: Job, dataset: Dataset, names: Sequence[str], *, all_mus
         Exception: that of a layer that fails.
     """
     settings, suited = job.settings, []
-    model, guide = build(settings, dataset)
+    model, guide = build.build(settings, dataset)
     if settings.warm_start:
-        warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
-    predict(model, guide, [dataset.sample(4, generator=generator(settings))], num_samples=1)
+        warm_start(model, build.build(settings.first_phase(), dataset)[0].state_dict())
+    predict(model, guide, [dataset.sample(4, generator=build.generator(settings))], num_samples=1)
     for name in names:
         with contextlib.nullcontext() if all_must_suit else contextlib.suppress(SettingsError):
             methods.check_model(name, model, guide, has_classes=bool(dataset.classes))

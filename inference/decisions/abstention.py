@@ -60,7 +60,7 @@ class RiskThreshold(FittedPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        confidence, correct = (part.numpy() for part in confidence_and_correct(*labelled_classes(prediction)))
+        confidence, correct = (values.numpy() for values in confidence_and_correct(*labelled_classes(prediction)))
         negated, group, sizes = np.unique(-confidence, return_inverse=True, return_counts=True)  # equal ones together
         accepted, errors = sizes.cumsum(), np.bincount(group, weights=~correct).cumsum()
         starts = _starts(len(correct), self.target, self.delta)
@@ -71,9 +71,9 @@ class RiskThreshold(FittedPredictor):
             best = max(best, first + length if length else 0)
         self.confidence, self.bound, self.coverage = math.inf, 1.0, 0.0
         if best:
-            number, wrong = int(accepted[best - 1]), int(errors[best - 1])
+            number, failures = int(accepted[best - 1]), int(errors[best - 1])
             self.confidence, self.coverage = float(-negated[best - 1]), number / len(correct)
-            self.bound = risk_bound(wrong, number, delta=level)
+            self.bound = risk_bound(failures, number, delta=level)
         self.error_free, self.fitted = int(accepted[errors == 0].max(initial=0)), True
         return self
 
@@ -98,13 +98,13 @@ class RiskThreshold(FittedPredictor):
         self.check_fitted()
         confidence, correct = confidence_and_correct(probs, labels)
         accepted = confidence >= self.confidence
-        count, wrong = int(accepted.sum()), int((accepted & ~correct).sum())
+        count, errors = int(accepted.sum()), int((accepted & ~correct).sum())
         return {
             "accepted": count,
             "coverage": count / len(labels),
-            "risk": wrong / count if count else math.nan,
-            "low": 1 - risk_bound(count - wrong, count, delta=self.delta / 2),
-            "high": risk_bound(wrong, count, delta=self.delta / 2),
+            "risk": errors / count if count else math.nan,
+            "low": 1 - risk_bound(count - errors, count, delta=self.delta / 2),
+            "high": risk_bound(errors, count, delta=self.delta / 2),
         }
 
     def __str__(self) -> str:

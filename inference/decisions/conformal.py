@@ -179,9 +179,9 @@ class ConformalIntervals(ConformalPredictor):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Predict one batch, with ``low`` and ``high``."""
-        prediction = self.predict_batch(x, mask)
-        low, high = self.intervals(prediction)
-        return {"mean": prediction.mean, "variance": prediction.variance, "low": low, "high": high}
+        result = self.predict_batch(x, mask)
+        low, high = self.intervals(result)
+        return {"mean": result.require("mean"), "variance": result.require("variance"), "low": low, "high": high}
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.
@@ -216,8 +216,8 @@ class Normalised(ConformalIntervals):
 
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean twice, and the standard deviation."""
-        mean = prediction.mean.double()
-        return mean, mean, prediction.variance.double().sqrt()
+        mean = prediction.require("mean").double()
+        return mean, mean, prediction.require("variance").double().sqrt()
 
 
 class CQR(ConformalIntervals):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.ksvd import KSVDAttention
+from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.draws import at_mean
 from probattn.functional import ksvd
 from probattn.inference.prediction.predict import predict
@@ -63,9 +63,9 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
     """
     spectra = {}
     for path, parts in _collect(model, guide, data, _decomposed).items():
-        values, shares, scales = zip(*([part.flatten(0, -3).cpu() for part in row] for row in parts), strict=True)
-        tokens = max(part.shape[-1] for part in values)
-        padded = torch.cat([nn.functional.pad(part, (0, tokens - part.shape[-1])) for part in values])
+        values, shares, scales = zip(*([block.flatten(0, -3).cpu() for block in row] for row in parts), strict=True)
+        tokens = max(sigma.shape[-1] for sigma in values)
+        padded = torch.cat([nn.functional.pad(sigma, (0, tokens - sigma.shape[-1])) for sigma in values])
         mean_shares, scale = torch.cat(shares).nanmean(0), torch.cat(scales).mean(0)
         captured, best = mean_shares.unbind(-1) if mean_shares.numel() else (mean_shares.flatten(),) * 2
         spectra[path] = Spectrum(padded.mean(0), scale.sort(descending=True).values, captured, best, len(padded))
@@ -74,18 +74,19 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
 
 def _decomposed(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return σ of the attention matrix ``(..., H, N)``, the shares of energy ``(..., H, 2)`` and λ ``(..., H, s)``."""
-    if not hasattr(layer, "attention_matrix"):
+    attention_matrix = getattr(layer, "attention_matrix", None)
+    if attention_matrix is None:
         return None
     number = max(FEW, int(BUDGET / x.shape[-2] ** 3))
     x, mask = x[..., :number, :, :], None if mask is None else mask[:number]
-    matrix = layer.attention_matrix(x, mask)
+    matrix = attention_matrix(x, mask)
     matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
     matrix = matrix if mask is None else matrix.where(mask[:, None, :, None], 0.0)
     values = torch.linalg.svdvals(matrix)
-    if not isinstance(layer, KSVDAttention):
+    if not isinstance(layer, KEPSVGPAttention):
         return values, values[..., :0], values[..., :0]
     shares = energy_shares(matrix, values, layer.scores(x, mask)[0].to(matrix))
-    scale = layer.spectrum(x, mask) if getattr(layer, "solves", False) else layer.scale.expand(*values.shape[:-1], -1)
+    scale = layer.spectrum(x, mask) if layer.solves else layer.scale.expand(*values.shape[:-1], -1)
     return values, shares, scale
 
 
@@ -119,10 +120,7 @@ def token_similarity(model: nn.Module, guide: nn.Module | None, data: Tensor | I
     Returns:
         By path, in execution order: the similarity in [−1, 1], NaN if no example has two tokens.
     """
-
-    collected = _collect(
-        model, guide, data, lambda layer, x, mask, output: mean_pairwise_cosine(output, mask).flatten()
-    )
+    collected = _collect(model, guide, data, lambda _, __, mask, output: mean_pairwise_cosine(output, mask).flatten())
     return {path: torch.cat(parts).nanmean().item() for path, parts in collected.items()}
 
 

@@ -16,7 +16,7 @@ from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.posterior.frozen import frozen, prepared
 from probattn.inference.posterior.refit_guide import Objective, refit_guide
-from probattn.inference.programs import attribute
+from probattn.inference.programs import attribute, required
 
 DRAWS = 1000
 """Draws from which a KL without closed form, and moments of guides other than this library's, are estimated."""
@@ -154,7 +154,7 @@ def posterior_summary(model: nn.Module, guide: nn.Module, x: Tensor | None = Non
     if isinstance(guide, Guide) and guide.rest is None:
         laws = {site: (guide.get_submodule(site)(prior), prior) for site, prior in latent_sites(model)}
     else:
-        posterior, prior = (posterior_draws(model, source, x, num_samples=DRAWS) for source in (guide, None))
+        posterior, prior = (posterior_draws(model, source, required(x), num_samples=DRAWS) for source in (guide, None))
         laws = {site: (_gaussian(posterior[site]), _gaussian(prior[site])) for site in posterior}
     sites = []
     for site, (q, p) in laws.items():
@@ -164,9 +164,9 @@ def posterior_summary(model: nn.Module, guide: nn.Module, x: Tensor | None = Non
             u = q.sample((DRAWS,))
             kl = (q.log_prob(u) - p.log_prob(u)).mean(0)
         ratio = stddev_of(q) / stddev_of(p)
-        moments = {"kl": kl.sum().item(), "std_ratio": (ratio.mean().item(), ratio.min().item(), ratio.max().item())}
-        size, num_data = p.event_shape.numel(), attribute(model, "num_data")
-        sites.append(SiteConvergence(site=site, size=size, num_data=num_data, **moments))
+        std_ratio = (ratio.mean().item(), ratio.min().item(), ratio.max().item())
+        sizes = {"size": p.event_shape.numel(), "num_data": attribute(model, "num_data")}
+        sites.append(SiteConvergence(site=site, kl=kl.sum().item(), std_ratio=std_ratio, **sizes))
     return sites
 
 

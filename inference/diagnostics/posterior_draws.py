@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
-from probattn.messages import is_global_latent, is_of_draws
+from probattn.messages import infer_of, is_global_latent, is_of_draws, value_of
 
 
 class record(Messenger):  # noqa: N801 - lower case like other handlers
@@ -42,9 +42,9 @@ class record(Messenger):  # noqa: N801 - lower case like other handlers
                 rows = torch.cat([self.latents.get(name, values[:0]), values])
                 self.latents[name] = rows[-self.num_samples :]
             self.run = {}
-        elif is_global_latent(msg) and not msg["infer"].get("is_auxiliary"):
+        elif is_global_latent(msg) and not infer_of(msg).get("is_auxiliary"):
             is_joint = any(map(is_of_draws, msg["cond_indep_stack"]))
-            self.run[msg["name"]] = msg["value"].squeeze(1) if is_joint else msg["value"].unsqueeze(0)
+            self.run[str(msg["name"])] = value_of(msg).squeeze(1) if is_joint else value_of(msg).unsqueeze(0)
 
 
 def posterior_draws(
@@ -60,9 +60,9 @@ def posterior_draws(
     Returns:
         Draws ``(S, *event)`` by site; empty for a network without global latent sites.
     """
-    with record(num_samples) as drawn:
+    with record(num_samples) as recorder:
         predict(model, guide, batch, num_samples=num_samples)
-    return drawn.latents
+    return recorder.latents
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -100,20 +100,20 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
     Raises:
         ValueError: errors of ``predict``.
     """
-    with record(num_samples) as drawn:
+    with record(num_samples) as recorder:
         prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
-    labels, likelihoods = prediction.labels, prediction.components
+    labels, likelihoods = prediction.require("labels"), prediction.components
     if not likelihoods:
-        smallest = torch.finfo(prediction.draws.dtype).tiny
-        likelihoods = (dist.Categorical(logits=prediction.draws.clamp(min=smallest).log()),)
+        probs = prediction.require("draws")
+        likelihoods = (dist.Categorical(logits=probs.clamp(min=torch.finfo(probs.dtype).tiny).log()),)
     replicated, log_likelihood, start = [], [], 0
     for likelihood in likelihoods:
         stop = start + likelihood.batch_shape[1]
-        part = (slice(start, stop), *map(slice, likelihood.event_shape))  # of labels padded to the longest example
+        rows = (slice(start, stop), *map(slice, likelihood.event_shape))  # of labels padded to the longest example
         sampled = likelihood.sample()
         missing = [longest - size for longest, size in zip(labels.shape[1:], sampled.shape[2:], strict=True)]
         replicated.append(nn.functional.pad(sampled, [side for size in reversed(missing) for side in (0, size)]))
-        log_likelihood.append(likelihood.log_prob(labels[part].to(sampled)).to(labels.device))
+        log_likelihood.append(likelihood.log_prob(labels[rows].to(sampled)).to(labels.device))
         start = stop
     replicated_labels = torch.cat(replicated, dim=1).to(labels.device)
     if (mask := prediction.mask) is not None:
@@ -123,6 +123,6 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
         labels=labels.to(torch.promote_types(labels.dtype, replicated_labels.dtype)),
         replicated_labels=replicated_labels,
         log_likelihood=torch.cat(log_likelihood, dim=1),
-        latents=drawn.latents,
+        latents=recorder.latents,
         prediction=prediction,
     )

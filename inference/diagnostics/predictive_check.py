@@ -22,13 +22,13 @@ Statistic = Callable[[Tensor, Prediction], Tensor | float]
 
 
 def _frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
-    return labels.long().bincount(minlength=prediction.probs.shape[-1]).double() / len(labels)
+    return labels.long().bincount(minlength=prediction.require("probs").shape[-1]).double() / len(labels)
 
 
 CLASSIFICATION: dict[str, Statistic] = {
-    "accuracy": lambda labels, prediction: metrics.accuracy(prediction.probs, labels),
+    "accuracy": lambda labels, prediction: metrics.accuracy(prediction.require("probs"), labels),
     "class_frequencies": _frequencies,
-    "ece": lambda labels, prediction: metrics.ece(prediction.probs, labels),
+    "ece": lambda labels, prediction: metrics.ece(prediction.require("probs"), labels),
     "entropy": lambda labels, prediction: torch.special.entr(_frequencies(labels, prediction)).sum(),
 }
 """Statistics of classes: accuracy of the mean prediction; fraction ``(classes,)`` of each class among the labels;
@@ -37,7 +37,7 @@ the labels' empirical distribution in nats."""
 REGRESSION: dict[str, Statistic] = {
     "mean": lambda labels, prediction: labels.double().mean(0),
     "std": lambda labels, prediction: labels.double().std(0, correction=0),
-    "rmse": lambda labels, prediction: (labels - prediction.mean).double().square().mean(0).sqrt(),
+    "rmse": lambda labels, prediction: (labels - prediction.require("mean")).double().square().mean(0).sqrt(),
 }
 """Statistics of each target ``(targets,)`` in its units, over examples: mean (the fraction of a binary label), standard
 deviation, and root mean squared error of the predictive mean."""
@@ -109,7 +109,7 @@ def posterior_predictive_check(
     prediction = prediction if mask is None else prediction.tokens()
     if statistics is None:
         statistics = CLASSIFICATION if prediction.probs is not None else dict(REGRESSION)
-        if prediction.probs is None and not prediction.mean.isfinite().all():
+        if prediction.probs is None and not prediction.require("mean").isfinite().all():
             del statistics["rmse"]
     observed, replicated = {}, {}
     for name, statistic in statistics.items():

@@ -14,6 +14,7 @@ from probattn.inference.batches import unpack_batch
 from probattn.inference.imports import extra
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepared
+from probattn.messages import infer_of
 
 KHAT_THRESHOLD = 0.7
 """Below it, importance sampling can correct the guide; above, the guide is too far away (Yao et al., 2018)."""
@@ -82,7 +83,7 @@ def _log_weight(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...]) -
     for name, law in local.laws.items():
         guided.add_node(name, **joint.nodes[name] | {"fn": law})
     check_coverage(joint, guided)
-    return joint.log_prob_sum() - guided.log_prob_sum()
+    return torch.as_tensor(joint.log_prob_sum() - guided.log_prob_sum())
 
 
 class _LocalPosteriors(Messenger):
@@ -93,7 +94,8 @@ class _LocalPosteriors(Messenger):
         self.laws: dict[str, Distribution] = {}
 
     def _pyro_sample(self, msg: Message) -> None:
-        if "posterior" in msg["infer"] and not msg["is_observed"] and msg["value"] is None:
-            law = msg["infer"]["posterior"]
-            self.laws[msg["name"]] = law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
-            msg["value"], msg["done"], msg["infer"]["from_prior"] = law.rsample(), True, True  # the replay has no value
+        infer = infer_of(msg)
+        if "posterior" in infer and not msg["is_observed"] and msg["value"] is None:
+            law = infer["posterior"]
+            self.laws[str(msg["name"])] = law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
+            msg["value"], msg["done"], infer["from_prior"] = law.rsample(), True, True  # the replay has no value

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.posterior.frozen import check_unit_scales, frozen
+from probattn.messages import value_of
 
 Infer = Callable[..., Mapping[str, Tensor]]
 """A callable ``(x, y) -> draws`` or ``(x, y, mask) -> draws``; draws by site, of shape ``(draws, *site)``."""
@@ -91,12 +92,12 @@ def simulation_based_calibration(
     for _ in range(num_simulations):
         with frozen(model), torch.no_grad(), poutine.mask(mask=False):
             trace = poutine.trace(model).get_trace(x, None, *mask)
-        batch = (x, trace.nodes["y"]["value"], *mask)
+        batch = (x, value_of(trace.nodes["y"]), *mask)
         if not ranks:
             check_unit_scales(model, batch)
         row = {}
         for name, draws in infer(*batch).items():
-            truth = trace.nodes[name]["value"]
+            truth = value_of(trace.nodes[name])
             if len(draws) < num_samples or draws.shape[1:] != truth.shape:
                 raise ValueError(f"draws of {name} have shape {tuple(draws.shape)}, its values {tuple(truth.shape)}")
             row[name] = (draws[torch.arange(num_samples) * len(draws) // num_samples] < truth).sum(0)

@@ -3,10 +3,11 @@
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any, cast
 
+import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from probattn.draws import at_mean, draws, sample_dimension
 from probattn.inference.export.stored_values import store
@@ -17,6 +18,7 @@ from probattn.inference.prediction.predict import chunks, predict_batches
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
+from probattn.messages import infer_of, value_of
 
 
 class PosteriorNetwork(SampledPredictor):
@@ -42,7 +44,7 @@ class PosteriorNetwork(SampledPredictor):
             guide_checks.check(model, guide)
         with torch.no_grad(), at_mean() if num_samples is None else draws(num_samples):
             sites = global_part(run_guide(model, guide, inputs)).nodes
-        values = {name: site["value"] for name, site in sites.items() if not site["infer"].get("is_auxiliary")}
+        values = {name: value_of(site) for name, site in sites.items() if not infer_of(site).get("is_auxiliary")}
         self.model = copy.deepcopy(model)
         store(self.model, values, num_samples)
         self.eval().requires_grad_(False)
@@ -64,17 +66,17 @@ class PosteriorNetwork(SampledPredictor):
             ValueError: outputs NaN or Inf.
             NumericalError: a layer's numerics failed.
         """
-        options = {"num_samples": self.num_samples or 1, "keep_draws": False}
-        return self._without_spread(summarise(self._likelihood(x, mask), None, x.device, **options))
+        likelihood, number = self._likelihood(x, mask), self.num_samples or 1
+        return self._without_spread(summarise(likelihood, None, x.device, num_samples=number, keep_draws=False))
 
-    def _likelihoods(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, Distribution]]:
+    def _likelihoods(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         target = device(self.model)
         for rows in chunks(x, self.num_samples or 1):
             yield rows, self._likelihood(x[rows].to(target), None if mask is None else mask[rows].to(target))
 
-    def _likelihood(self, x: Tensor, mask: Tensor | None) -> Distribution:
+    def _likelihood(self, x: Tensor, mask: Tensor | None) -> dist.TorchDistribution:
         with sample_dimension(self.num_samples):
-            return self.model.likelihood_of(x, mask)
+            return cast(Any, self.model).likelihood_of(x, mask)  # of Supervised
 
     def _without_spread(self, prediction: Prediction) -> Prediction:
         """Return a prediction at the posterior mean without the entropies that need samples."""

@@ -23,16 +23,15 @@ def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None
     Raises:
         ValueError: a site that belongs to none of them, such as a ``PyroSample`` or a statement of a user's own.
     """
-    left = dict(values)
+    remaining = dict(values)
     for module in network.modules():
         if isinstance(module, SiteModule):
-            for site in [site for site in left if site.rpartition(".")[0] == module.name]:
-                module.register_buffer(f"value_{site.rpartition('.')[2]}", left.pop(site).detach().clone())
-            module.sample = partial(_stored, module)
-            module.sample_local = partial(_draw, num_samples)
-            module.is_scored = _is_not_scored
-    if left := [*left, *sampled_attributes(network)]:
-        raise ValueError(f"site {', '.join(left)} belongs to no layer of this library: only their sites can be stored")
+            for site in [site for site in remaining if site.rpartition(".")[0] == module.name]:
+                module.register_buffer(f"value_{site.rpartition('.')[2]}", remaining.pop(site).detach().clone())
+            statements = {"sample": partial(_stored, module), "sample_local": partial(_draw, num_samples)}
+            vars(module).update(statements, is_scored=_is_not_scored)
+    if sites := [*remaining, *sampled_attributes(network)]:
+        raise ValueError(f"site {', '.join(sites)} belongs to no layer of this library: only their sites can be stored")
 
 
 def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:
@@ -56,8 +55,9 @@ def _draw(
     mark_drawn()
     if num_samples is None:
         return mean_of(posterior, torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape))
-    same = posterior.batch_shape == prior.batch_shape
-    return expanded(posterior if same else posterior.expand(prior.batch_shape), -2, num_samples).rsample()
+    if posterior.batch_shape != prior.batch_shape:
+        posterior = posterior.expand(prior.batch_shape)
+    return expanded(posterior, -2, num_samples).rsample()
 
 
 def _is_not_scored() -> bool:

@@ -58,9 +58,9 @@ def _ones(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
     The batch size 13 differs from other sizes, such as the number of draws, so that no comparison holds by chance.
     """
-    shapes = [list(part.shape) for part in example]
+    shapes = [list(tensor.shape) for tensor in example]
     for shape in shapes:
         shape[0] = 13
         if len(example) > 1:
             shape[1] = max(2, shape[1])
-    return tuple(part.new_ones(shape) for part, shape in zip(example, shapes, strict=True))
+    return tuple(tensor.new_ones(shape) for tensor, shape in zip(example, shapes, strict=True))

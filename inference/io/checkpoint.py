@@ -58,12 +58,12 @@ def weights(model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
 
     ``layers`` has the settings of attention layers that the shapes of parameters do not show, such as the heads.
     """
-    named = model.named_modules()
+    modules = model.named_modules()
     return {
         "format": FORMAT,
         "model": model.state_dict(),
         "guide": {} if guide is None else guide.state_dict(),
-        "layers": {name: layer.signature() for name, layer in named if isinstance(layer, ProbabilisticAttention)},
+        "layers": {name: layer.signature() for name, layer in modules if isinstance(layer, ProbabilisticAttention)},
     }
 
 
@@ -98,22 +98,22 @@ def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | Non
     if differences:
         first = "\n  ".join(differences[:8])
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
-    for part, module in modules.items():
-        module.load_state_dict(content[part])
+    for role, module in modules.items():
+        module.load_state_dict(content[role])
 
 
-def _structure(content: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
+def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
     """Return the settings of layers and the shapes of weights by name; a module's extra state has any shape."""
     structure = {f"layer {name}:": settings for name, settings in content["layers"].items()}
-    for part in parts:
-        for name, value in content[part].items():
-            structure[f"{part}: {name}"] = None if name.endswith("_extra_state") else tuple(value.shape)
+    for role in roles:
+        for name, value in content[role].items():
+            structure[f"{role}: {name}"] = None if name.endswith("_extra_state") else tuple(value.shape)
     return structure
 
 
 def part_states(parts: Iterable[Any]) -> list[list]:
     """Return the class and state of optimisers, schedulers or callbacks."""
-    return [[type(part).__name__, part.state_dict() if hasattr(part, "state_dict") else None] for part in parts]
+    return [[type(owner).__name__, owner.state_dict() if hasattr(owner, "state_dict") else None] for owner in parts]
 
 
 def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
@@ -123,11 +123,11 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
         CheckpointError: parts of other classes.
         ValueError: another number of parts.
     """
-    for part, (name, state) in zip(parts, states, strict=True):
-        if type(part).__name__ != name:
-            raise CheckpointError(f"the run had {name}, and now has {type(part).__name__}")
+    for owner, (name, state) in zip(parts, states, strict=True):
+        if type(owner).__name__ != name:
+            raise CheckpointError(f"the run had {name}, and now has {type(owner).__name__}")
         if state is not None:
-            part.load_state_dict(state)
+            owner.load_state_dict(state)
 
 
 def random_states(*loaders: Any) -> dict[str, Any]:
@@ -188,11 +188,11 @@ def _plain(state: Any) -> Any:
 
 def _generators(loaders: Iterable[Any]) -> list[Generator]:
     """Return the generators that loaders, their samplers and data sets have as attributes, each once."""
-    generators = {}
+    generators: dict[int, Generator] = {}
     for loader in loaders:
         batches = getattr(loader, "batch_sampler", None)
-        parts = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
-        for part in (loader, *parts, getattr(loader, "dataset", None)):
-            values = getattr(part, "__dict__", {}).values()
+        samplers = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+        for owner in (loader, *samplers, getattr(loader, "dataset", None)):
+            values = getattr(owner, "__dict__", {}).values()
             generators |= {id(value): value for value in values if isinstance(value, Generator)}
     return list(generators.values())

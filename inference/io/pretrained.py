@@ -61,8 +61,8 @@ def save_pretrained(
     if not (folder / CARD).exists():
         write_bytes(folder / CARD, card.encode())
     digests = {name: _digest(folder / name) for name in (WEIGHTS, *files)}
-    content = {"files": digests, "config": dict(config or {})}
-    write_bytes(folder / CONFIG, json.dumps(content, indent=2).encode())
+    description = {"files": digests, "config": dict(config or {})}
+    write_bytes(folder / CONFIG, json.dumps(description, indent=2).encode())
 
 
 def load_pretrained(

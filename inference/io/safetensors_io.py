@@ -26,9 +26,9 @@ def save_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
     """
     content = checkpoint.weights(model, guide)
     tensors = {
-        f"{part}.{name}": value.clone(memory_format=torch.contiguous_format)
-        for part in ("model", "guide")
-        for name, value in content[part].items()
+        f"{role}.{name}": value.clone(memory_format=torch.contiguous_format)
+        for role in ("model", "guide")
+        for name, value in content[role].items()
     }
     write_bytes(path, to_bytes(tensors, metadata | {"layers": json.dumps(content["layers"])}))
 
@@ -51,8 +51,8 @@ def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
             for key in file.keys():  # noqa: SIM118 - it is no dict
-                part, _, name = key.partition(".")
-                content[part][name] = file.get_tensor(key)
+                role, _, name = key.partition(".")
+                content[role][name] = file.get_tensor(key)
         content["layers"] = json.loads(metadata.pop("layers"))
     except Exception as error:  # of many types
         raise CheckpointError(f"{path} is damaged, missing, or not of save_safetensors ({error})") from error

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -27,12 +28,9 @@ def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> d
         CheckpointError: a damaged checkpoint; no weight, or nothing but biases for one type of the model's attention
             layers, is carried over; attention layers with another number of heads. The model is then unchanged.
     """
-    layers: dict[str, dict] = {}
-    if isinstance(source, str | Path):
-        content = checkpoint.read(source)
-        source, layers = content["model"], content["layers"]
-    here = model.state_dict()
-    carried = {name: value for name, value in source.items() if name in here and value.shape == here[name].shape}
+    content: Mapping[str, Any] = checkpoint.read(source) if isinstance(source, str | Path) else {"model": source}
+    weights, layers, here = content["model"], content.get("layers", {}), model.state_dict()
+    carried = {name: value for name, value in weights.items() if name in here and value.shape == here[name].shape}
     attention = {path: layer for path, layer in model.named_modules() if isinstance(layer, ProbabilisticAttention)}
     lacking = {type(layer).__name__ for layer in attention.values()}
     for path, layer in attention.items():
@@ -46,5 +44,5 @@ def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> d
         what = " and ".join(sorted(lacking)) or "model"
         raise CheckpointError(f"the source has no matrix of the names and shapes of the {what} here")
     model.load_state_dict(carried, strict=False)
-    unused = [name for name in source if name not in carried]
+    unused = [name for name in weights if name not in carried]
     return {"carried": list(carried), "fresh": [name for name in here if name not in carried], "unused": unused}

@@ -1,6 +1,7 @@
 """Deep ensembles (Lakshminarayanan et al., 2017): equally weighted mixtures of predictors of any kind."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +38,9 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
     draws, samples = known.pop("draws", None), known.pop("num_samples", None)
     if draws and len({len(values) for values in draws}) > 1:
         raise ValueError(f"members have different numbers of draws: {', '.join(str(len(values)) for values in draws)}")
+    means: dict[str, Any] = {name: torch.stack(values).mean(0) for name, values in known.items()}
     return Prediction(
-        **{name: torch.stack(values).mean(0) for name, values in known.items()},
+        **means,
         draws=torch.cat(draws) if draws else None,
         labels=labels,
         num_samples=sum(samples) if samples else None,
@@ -61,7 +63,7 @@ class Ensemble(Predictor):
 
     def __init__(self, members: Iterable[Predictor]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.members = cast(Sequence[Predictor], nn.ModuleList(members))
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with all members, and mix."""

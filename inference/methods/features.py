@@ -45,10 +45,11 @@ def features(predictor: SampledPredictor, data: Tensor | Iterable, *, head: nn.M
 def _features(
     predictor: SampledPredictor,
     predict: Callable[..., Prediction],
-    *data: Tensor | Iterable,
+    *data: Tensor | Iterable | None,
     head: nn.Module | None = None,
 ) -> Features:
-    head, latest, recorded = head or last_linear(predictor), [], []
+    head, recorded = head or last_linear(predictor), []
+    latest: list[Tensor] = []
 
     def record_latest(head: nn.Module, inputs: tuple[Tensor]) -> None:
         latest[:] = inputs
@@ -57,7 +58,8 @@ def _features(
         inputs = latest[0].reshape(*output.shape[:-1], -1)  # draws may have been folded into the batch
         recorded.append(inputs.clone())  # a view would keep its base tensor in memory
 
-    with head.register_forward_pre_hook(record_latest), predictor.model.network.register_forward_hook(record):
+    network = predictor.model.get_submodule("network")
+    with head.register_forward_pre_hook(record_latest), network.register_forward_hook(record):
         prediction = predict(*data)
     values, probs = torch.cat(recorded, dim=-2), class_probs(prediction)
     values = values if values.dim() == 3 else values.unsqueeze(0)
@@ -117,7 +119,7 @@ def training_labels(features: Features) -> Tensor:
 
 def last_linear(predictor: SampledPredictor) -> nn.Linear:
     """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last."""
-    return [layer for layer in predictor.model.network.modules() if isinstance(layer, nn.Linear)][-1]
+    return [layer for layer in predictor.model.get_submodule("network").modules() if isinstance(layer, nn.Linear)][-1]
 
 
 @torch.no_grad()
@@ -128,11 +130,11 @@ def averaged(prediction: Prediction, samples: Iterable[Tensor]) -> Prediction:
         prediction: prediction whose probabilities, expected entropies and energies are replaced.
         samples: logits ``(S, n, classes)``, one tensor per sample of the last layer.
     """
-    totals, number = [0.0, 0.0, 0.0], 0
+    totals, number = [torch.zeros((), dtype=torch.float64)] * 3, 0
     for logits in samples:
         probs = logits.softmax(-1)
-        parts = probs, entropy(probs), -logits.logsumexp(-1)
-        totals = [total + part.double().mean(0) for total, part in zip(totals, parts, strict=True)]
+        values = probs, entropy(probs), -logits.logsumexp(-1)
+        totals = [total + value.double().mean(0) for total, value in zip(totals, values, strict=True)]
         number += 1
     probs, expected_entropy, energy = ((total / number).to(prediction.probs) for total in totals)
     return replace(prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, cast
 
 import pyro.distributions as dist
 import torch
@@ -16,6 +16,7 @@ from probattn.functional import jitter
 from probattn.functional.kernels import rbf
 from probattn.inference.methods.features import Features, features, last_linear, training_labels
 from probattn.inference.prediction.predictor import PosteriorPredictive
+from probattn.pyro_internals import PathModule
 from probattn.sites import SiteModule
 
 LENGTHSCALE = 0.7
@@ -44,9 +45,8 @@ class FeatureGP(SiteModule):
     def __init__(self, dim: int, outputs: int, *, anchors: int) -> None:
         super().__init__()
         self.outputs = outputs
-        self.register_buffer("lengthscale", torch.ones(()))
-        self.register_buffer("anchors", F.layer_norm(torch.randn(anchors, dim), (dim,)))
-        self.register_buffer("whitening", torch.eye(anchors))
+        self.lengthscale, self.whitening = nn.Buffer(torch.ones(())), nn.Buffer(torch.eye(anchors))
+        self.anchors = nn.Buffer(F.layer_norm(torch.randn(anchors, dim), (dim,)))
         self._whiten()
 
     def place(self, hidden: Tensor) -> None:
@@ -91,8 +91,8 @@ class FeatureGP(SiteModule):
         u, psi = self.sample("u", self.sites()["u"]), self.kernel_features(hidden)
         explained = (psi.unsqueeze(-2) @ u.mT).squeeze(-2)
         unit = dist.Normal(torch.zeros_like(explained), 1.0).to_event(1)
-        rest = (1 - psi.square().sum(-1, keepdim=True)).clamp(min=0).sqrt()
-        return explained + rest * self.sample_local("residual", unit, unit)
+        stddev = (1 - psi.square().sum(-1, keepdim=True)).clamp(min=0).sqrt()
+        return explained + stddev * self.sample_local("residual", unit, unit)
 
 
 class GPReadout(nn.Module):
@@ -121,9 +121,10 @@ class GPReadout(nn.Module):
         super().__init__()
         check_positive(anchors=anchors, depths=depths, amplitude=amplitude, temperature=temperature)
         self.head, sizes = head, (head.in_features, head.out_features)
-        self.processes = nn.ModuleList(FeatureGP(*sizes, anchors=anchors).to(head.weight) for _ in range(depths))
-        self.register_buffer("amplitude", head.weight.new_tensor(amplitude))
-        self.register_buffer("temperature", head.weight.new_tensor(temperature))
+        processes = nn.ModuleList(FeatureGP(*sizes, anchors=anchors).to(head.weight) for _ in range(depths))
+        self.processes = cast(Sequence[FeatureGP], processes)
+        self.amplitude = nn.Buffer(head.weight.new_tensor(amplitude))
+        self.temperature = nn.Buffer(head.weight.new_tensor(temperature))
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Split features ``(..., L D)`` into those of each depth ``(..., D)``, the head's own last."""
@@ -131,14 +132,14 @@ class GPReadout(nn.Module):
 
     def place(self, hidden: Tensor) -> None:
         """Set anchors and length scales by training features ``(n, L D)``, see :meth:`FeatureGP.place`."""
-        for process, part in zip(self.processes, self.split(hidden), strict=True):
-            process.place(part)
+        for process, of_depth in zip(self.processes, self.split(hidden), strict=True):
+            process.place(of_depth)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
-        parts = self.split(hidden)
-        total = sum(process(part) for process, part in zip(self.processes, parts, strict=True))
-        return self.head(parts[-1]) / self.temperature + self.amplitude / math.sqrt(len(parts)) * total
+        depths = self.split(hidden)
+        total = sum(process(of_depth) for process, of_depth in zip(self.processes, depths, strict=True))
+        return self.head(depths[-1]) / self.temperature + self.amplitude / math.sqrt(len(depths)) * total
 
 
 class _AllDepths(nn.Sequential):
@@ -201,28 +202,31 @@ def with_gp_readout(
         A predictor of as many samples.
     """
     check_choice("depths", depths, ("last", "all"))
-    given = guides.for_model(predictor.model) if predictor.guide is None else predictor.guide
-    model, guide = copy.deepcopy((predictor.model, given))
+    initial = guides.for_model(predictor.model) if predictor.guide is None else predictor.guide
+    model, guide = copy.deepcopy((predictor.model, initial))
     base, number = PosteriorPredictive(model, guide, num_samples=predictor.num_samples), 1
     head = last_linear(base)
-    path, reads = next(path for path, part in model.named_modules() if part is head), head
+    path = next(path for path, module in model.named_modules() if module is head)
+    reads: nn.Module = head
     if depths == "all":
-        number, reads = len(model.network.blocks), _HeadOfLast(head)
-        model.network.blocks, model.network.norm = _AllDepths(*model.network.blocks), _LastNorm(model.network.norm)
+        blocks = cast(nn.Sequential, model.get_submodule("network.blocks"))
+        number, reads = len(blocks), _HeadOfLast(head)
+        model.set_submodule("network.blocks", _AllDepths(*blocks))
+        model.set_submodule("network.norm", _LastNorm(cast(nn.LayerNorm, model.get_submodule("network.norm"))))
         model.set_submodule(path, reads)
     seen, held_out = (features(base, data, head=reads) for data in (train, valid))
     readout = GPReadout(head, anchors=min(anchors, seen.values.shape[1]), depths=number)
     model.set_submodule(path, readout)
-    model.set_path("")
+    cast(PathModule, model).set_path("")
     hidden = _one_sample(seen)
     readout.place(hidden)
-    parts = zip(readout.processes, readout.split(hidden), strict=True)
-    trils = [process.posterior_tril(part) for process, part in parts]
+    pairs = zip(readout.processes, readout.split(hidden), strict=True)
+    trils = [process.posterior_tril(of_depth) for process, of_depth in pairs]
     for process, tril in zip(readout.processes, trils, strict=True):
         posterior = families.Full(process.sites()["u"], init_loc=0.0)
         posterior.raw_tril.data.copy_(families.TRIL.inv(tril))
-        guide.cover(process.site("u"), posterior)
-    _fit_scales(readout, held_out, trils, num_samples=predictor.num_samples or 1)
+        cast(guides.Guide, guide).cover(process.site("u"), posterior)
+    _fit_scales(readout, held_out, trils, num_samples=predictor.num_samples)
     return PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
 
 
@@ -237,8 +241,8 @@ def _fit_scales(readout: GPReadout, held_out: Features, trils: list[Tensor], *, 
 
     hidden, labels = readout.split(_one_sample(held_out)), training_labels(held_out)
     logits, variances = readout.head(hidden[-1]), []
-    for process, part, tril in zip(readout.processes, hidden, trils, strict=True):
-        psi = process.kernel_features(part)
+    for process, of_depth, tril in zip(readout.processes, hidden, trils, strict=True):
+        psi = process.kernel_features(of_depth)
         variances.append((1 - psi.square().sum(-1)).clamp(min=0) + (psi @ tril).square().sum(-1))
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(REPEATS, num_samples, *logits.shape, generator=generator).to(logits)

@@ -1,7 +1,7 @@
 """Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network, by GPyTorch."""
 
 import math
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class SVDKL(FeaturePredictor):
 
     def fit_features(self, features: Features) -> Self:
         """Train the GP layer on features with labels."""
-        labels, inputs = training_labels(features), self._build(features.head, features.values)
+        labels, inputs = training_labels(features), self._build(cast(nn.Linear, features.head), features.values)
         draws, number, _ = inputs.shape
         optimizer = torch.optim.Adam([*self.gps.parameters(), *self.mixing.parameters()], lr=self.lr)
         self.gps.train()
@@ -75,10 +75,7 @@ class SVDKL(FeaturePredictor):
 
         from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs
 
-        self.scale, self.mixing = (
-            ScaleToBounds(*BOUNDS),
-            nn.utils.skip_init(nn.Linear, *head.weight.mT.shape).to(values),
-        )
+        self.scale = ScaleToBounds(*BOUNDS)
         inputs = self.scale(values)
         self.scale.eval()
         self.gps = FeatureGPs(values.shape[-1]).to(inputs).eval()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor, class_probs, labelled_classes
 from probattn.inference.prediction.result import Prediction
+from probattn.inference.programs import required
 
 TEMPERATURE_RANGE = (0.05, 20.0)
 """Range of fitted temperatures."""
@@ -116,9 +117,9 @@ class TemperatureScaling(FittedPredictor):
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict and scale."""
         self.check_fitted()
-        return scale(self.predictor.predict(data), self.temperature)
+        return scale(required(self.predictor).predict(data), self.temperature)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict and scale one batch."""
         self.check_fitted()
-        return scale(self.predictor.predict_batch(x, mask), self.temperature)
+        return scale(required(self.predictor).predict_batch(x, mask), self.temperature)

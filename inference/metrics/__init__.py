@@ -228,12 +228,12 @@ def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> d
         raise ValueError("metrics need labels: evaluate(prediction, labels), or predict batches (x, y)")
     if prediction.mask is not None:
         prediction = replace(prediction, labels=labels).tokens()
-        labels = prediction.labels
+        labels = prediction.require("labels")
     if prediction.probs is not None:
         scores = [*OF_CLASSES, rps] if prediction.ordered else OF_CLASSES
         return {score.__name__: score(prediction.probs, labels) for score in scores}
     if prediction.is_binary:
-        return label_metrics(*(values.reshape(len(labels), -1) for values in (prediction.mean, labels)))
+        return label_metrics(prediction.require("mean").reshape(len(labels), -1), labels.reshape(len(labels), -1))
     return regression.evaluate(prediction, labels)
 
 

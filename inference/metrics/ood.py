@@ -24,8 +24,8 @@ def kl_matching(prediction: Prediction, *, fitted_on: Prediction) -> Tensor:
         prediction: prediction of the inputs to score.
         fitted_on: prediction of in-distribution inputs, such as the validation set.
     """
-    probs, known = (class_probs(given).detach().cpu().double() for given in (prediction, fitted_on))
-    predicted, tiny = known.argmax(1), torch.finfo(fitted_on.probs.dtype).tiny
+    probs, known = (class_probs(of).detach().cpu().double() for of in (prediction, fitted_on))
+    predicted, tiny = known.argmax(1), torch.finfo(class_probs(fitted_on).dtype).tiny
     templates = torch.stack([known[predicted == k].mean(0) for k in predicted.unique()])
     return (-probs @ templates.clamp(min=tiny).log().T).amin(1) - torch.special.entr(probs).sum(1)
 
@@ -113,7 +113,7 @@ def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Predict
     rows = {name: detection_metrics(id_scores[name], ood_scores[name]) for name in informative}
     if in_distribution.labels is None:
         return rows
-    correct = in_distribution.probs.argmax(1).cpu() == in_distribution.labels.cpu()
+    correct = class_probs(in_distribution).argmax(1).cpu() == in_distribution.labels.cpu()
     return {
         name: row | {"aurc": aurc_with_unknowns(id_scores[name], ood_scores[name], correct=correct)}
         for name, row in rows.items()

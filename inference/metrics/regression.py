@@ -34,7 +34,7 @@ def validate(prediction: Prediction, labels: Tensor) -> Tensor:
 
 def rmse(prediction: Prediction, labels: Tensor) -> float:
     """Root mean squared error of the predictive mean, in units of the targets; NaN if there is no mean."""
-    return float((validate(prediction, labels) - prediction.mean).square().mean().sqrt())
+    return float((validate(prediction, labels) - prediction.require("mean")).square().mean().sqrt())
 
 
 def mae(prediction: Prediction, labels: Tensor) -> float:

@@ -6,7 +6,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from probattn.messages import is_latent, is_of_draws
+from probattn.messages import infer_of, is_latent, is_of_draws, law_of
 
 
 class CoverageError(ValueError):
@@ -28,12 +28,12 @@ def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True
     known = latent if scale else model_trace.nodes
     problems = []
     for name, layout in latent.items():
-        if name not in guided and "enumerate" not in model_trace.nodes[name]["infer"]:
+        if name not in guided and "enumerate" not in infer_of(model_trace.nodes[name]):
             problems.append(f"the guide draws no site {name} of the model (see guides.for_model and its rest=)")
         elif guided.get(name, layout) != layout:
             problems.append(f"site {name} has {layout} in the model and {guided[name]} in the guide")
     for name in guided:
-        if name not in known and not guide_trace.nodes[name]["infer"].get("is_auxiliary"):
+        if name not in known and not infer_of(guide_trace.nodes[name]).get("is_auxiliary"):
             problems.append(f"the guide draws {name}, which is no latent site of the model")
     if problems:
         raise CoverageError("; ".join(problems))
@@ -54,12 +54,12 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
         self.trace = trace
 
     def _pyro_sample(self, msg: Message) -> None:
-        node, value = self.trace.nodes.get(msg["name"]), msg["value"]
+        node, value = self.trace.nodes.get(str(msg["name"])), msg["value"]
         if node is None or msg["is_observed"]:
             return
         if is_latent(msg):
-            own = {key: entry for key, entry in msg["infer"].items() if key not in ("posterior", "weight")}
-            node["infer"].update(own | node["infer"])
+            of_model = {key: entry for key, entry in infer_of(msg).items() if key not in ("posterior", "weight")}
+            infer_of(node).update(of_model | infer_of(node))
         elif isinstance(value, Tensor) and not torch.equal(value, torch.as_tensor(node["value"])):
             raise CoverageError(f"plate {msg['name']} has other rows in the guide: see create_plates of AutoGuides")
 
@@ -69,8 +69,8 @@ def _layouts(trace: Trace, *, scale: bool) -> dict[str, str]:
     layouts = {}
     for name, site in trace.nodes.items():
         if is_latent(site):
-            frames = [each for each in site["cond_indep_stack"] if each.vectorized and not is_of_draws(each)]
-            plates = [(frame.dim, int(frame.size), frame.full_size or frame.size) for frame in frames]
-            plates = sorted(plates if scale else [plate[:2] for plate in plates])
-            layouts[name] = f"event shape {tuple(site['fn'].event_shape)} and plates (dim, rows, size) {plates}"
+            frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized and not is_of_draws(frame)]
+            sizes = [(frame.dim, int(frame.size), frame.full_size or frame.size) for frame in frames]
+            plates = sorted(sizes) if scale else sorted(size[:2] for size in sizes)
+            layouts[name] = f"event shape {tuple(law_of(site).event_shape)} and plates (dim, rows, size) {plates}"
     return layouts

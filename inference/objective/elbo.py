@@ -22,7 +22,7 @@ from probattn.functional import dtypes
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.objective.guide_checks import check_local
 from probattn.local_sites import local_posteriors
-from probattn.messages import is_amortised
+from probattn.messages import infer_of, is_amortised, law_of
 
 ELBOS: dict[str, Callable[..., ELBO]] = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
 
@@ -42,11 +42,14 @@ class ELBOLoss(nn.Module):
         pairs: traces of model and guide in the last call, for each particle.
     """
 
+    model: nn.Module
+    guide: nn.Module
+
     def __init__(self, model: nn.Module, guide: nn.Module, elbo: ELBO | None = None) -> None:
         super().__init__()
         self.pairs: list[tuple[Trace, Trace]] = []
         self.elbo = elbo or TraceMeanField_ELBO()
-        self.add_module("model", model)
+        self.add_module("model", model)  # an error for functions
         self.add_module("guide", guide)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -78,7 +81,8 @@ class ELBOLoss(nn.Module):
             return result
 
         with dtypes.exact(device_type), pyro.get_param_store().scope():
-            return self.elbo.differentiable_loss(model, guide, *args, **kwargs)
+            # Pyro's base class lacks the method.
+            return self.elbo.differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def terms(self) -> dict[str, Tensor]:
@@ -92,7 +96,7 @@ class ELBOLoss(nn.Module):
             model_sites, guide_sites = map(_scored_sites, pair)
             for name, site in model_sites.items():
                 if site["is_observed"]:
-                    is_factor, of = site["infer"].get("is_auxiliary"), site["infer"].get("kl_of")
+                    is_factor, of = infer_of(site).get("is_auxiliary"), infer_of(site).get("kl_of")
                     key = f"kl/{of}" if of else f"penalty/{name}" if is_factor else "nll"
                     terms[key] -= site["log_prob_sum"] / len(self.pairs)
             for name, site in guide_sites.items():
@@ -104,13 +108,13 @@ class ELBOLoss(nn.Module):
         """Traces of model and guide of the last particle; none before the first call."""
         return self.pairs[-1] if self.pairs else ()
 
-    def _kl(self, guide_site: dict, model_site: dict | None) -> Tensor:
+    def _kl(self, guide_site: Message, model_site: Message | None) -> Tensor:
         """Return the KL of a site, in closed form where the ELBO has it; of the guide's own, its log density."""
         if model_site is None:
             return guide_site["log_prob_sum"]
         if isinstance(self.elbo, TraceMeanField_ELBO):
             try:
-                kl = kl_divergence(guide_site["fn"], model_site["fn"])
+                kl = kl_divergence(law_of(guide_site), law_of(model_site))
                 return scale_and_mask(kl, guide_site["scale"], guide_site["mask"]).sum()
             except NotImplementedError:
                 pass
@@ -126,7 +130,7 @@ class _WithDensity(Messenger):
             msg["fn"] = PointMass(fn.v, log_density=fn.log_density, event_dim=fn.event_dim)
 
 
-def _scored_sites(trace: Trace) -> dict[str, dict]:
+def _scored_sites(trace: Trace) -> dict[str, Message]:
     """Return the sites of a trace with their log densities, but those that their posterior's KL stands for."""
     trace.compute_log_prob()
     sites = {name: site for name, site in trace.nodes.items() if "log_prob_sum" in site and not is_amortised(site)}

@@ -8,13 +8,13 @@ from pyro.infer.autoguide import AutoCallable, AutoDelta, AutoGuide, AutoLaplace
 from torch import nn
 
 from probattn.families import stddev_of
-from probattn.guides import Guide, Program, latent_sites, unwrapped
+from probattn.guides import Guide, Program, latent_sites, module_of
 
 
 def is_lazy(guide: nn.Module) -> bool:
     """Return True for a guide that is or holds an AutoGuide without parameters, which has not run yet."""
-    autos = (part for part in guide.modules() if isinstance(part, AutoGuide) and not isinstance(part, AutoCallable))
-    return any(auto.prototype_trace is None for auto in autos)
+    autos = (module for module in guide.modules() if isinstance(module, AutoGuide))
+    return any(auto.prototype_trace is None for auto in autos if not isinstance(auto, AutoCallable))
 
 
 def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
@@ -40,12 +40,12 @@ def check(model: Program, guide: nn.Module) -> None:
             learned. The message names the site and what to use.
     """
     check_local(guide)
-    known = set(unwrapped(model).modules())
-    covered = {site for part in guide.modules() if isinstance(part, Guide) for site in part.sites}
-    for part in guide.modules():
-        if isinstance(part, Guide) and unwrapped(part._model[0]) not in known:
+    known = set(module_of(model).modules())
+    covered = {site for module in guide.modules() if isinstance(module, Guide) for site in module.sites}
+    for module in guide.modules():
+        if isinstance(module, Guide) and module_of(module._model[0]) not in known:
             raise ValueError("the guide was built for another model: copy both together, copy.deepcopy((model, guide))")
-        for site, prior in latent_sites(model) if isinstance(part, AutoDelta | AutoLaplaceApproximation) else ():
+        for site, prior in latent_sites(model) if isinstance(module, AutoDelta | AutoLaplaceApproximation) else ():
             if site not in covered and stddev_of(prior).requires_grad:
                 raise ValueError(
                     f"a point mass on {site} has an unbounded density as the learned Λ goes to 0. Build the layer with "
@@ -59,11 +59,11 @@ def check_local(guide: nn.Module) -> None:
     Raises:
         ValueError: naming the site and what to build the guide on.
     """
-    for part in guide.modules():
-        trace = getattr(part, "prototype_trace", None) if isinstance(part, AutoGuide) else None
+    for module in guide.modules():
+        trace = getattr(module, "prototype_trace", None) if isinstance(module, AutoGuide) else None
         for name, node in trace.nodes.items() if trace else ():
             if "posterior" in node.get("infer", {}) and not node["is_observed"]:
                 raise ValueError(
                     f"this AutoGuide also guides {name}, whose posterior its layer has: build it on the rest, "
-                    f"{type(part).__name__}(local_posteriors(model)), or use guides.for_model(model, rest=...)"
+                    f"{type(module).__name__}(local_posteriors(model)), or use guides.for_model(model, rest=...)"
                 )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.families import Diagonal, Full
+from probattn.inference.programs import required
 
 
 class NaturalGradientDescent(torch.optim.Optimizer):
@@ -32,16 +33,16 @@ class NaturalGradientDescent(torch.optim.Optimizer):
         super().__init__([parameter for module in modules for parameter in module.parameters()], {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Callable | None = None) -> None:
+    def step(self, closure: Callable | None = None) -> None:  # type: ignore[override]  # it evaluates no closure
         """Update mean and covariance of each module whose parameters have gradients."""
-        modules = [part for part in self.modules if all(p.grad is not None for p in part.parameters())]
+        modules = [module for module in self.modules if all(p.grad is not None for p in module.parameters())]
         if not modules:
             return
         lr, blocks = self.param_groups[0]["lr"], sum(module.blocks() for module in modules)
         length = self._length([module.loc for module in modules], lr / blocks, lr)
         for module in modules:
             direction = module.natural_step(lr, scale=self.scale)
-            decrement = (direction * module.loc.grad).sum()
+            decrement = (direction * required(module.loc.grad)).sum()
             self.state[module.loc] = {"direction": direction, "decrement": decrement, "length": length}
             module.loc.sub_(length * direction)
 
@@ -51,11 +52,11 @@ class NaturalGradientDescent(torch.optim.Optimizer):
         if all(states):
             slope = sum((state["direction"] * loc.grad).sum() for state, loc in zip(states, locs, strict=True))
             decrement = sum(state["decrement"] for state in states)
-            left = slope / decrement.clamp(min=torch.finfo(decrement.dtype).tiny)
-            length = states[0]["length"] * 1.5 / (1 - left).clamp(min=0.75)
+            share = slope / decrement.clamp(min=torch.finfo(decrement.dtype).tiny)  # c
+            length = states[0]["length"] * 1.5 / (1 - share).clamp(min=0.75)
         return length.clamp(min=shortest).clamp(max=longest)
 
 
 def gaussian_modules(guide: nn.Module) -> list[Full | Diagonal]:
     """Return a guide's modules of the families ``full`` and ``diagonal``."""
-    return [part for part in guide.modules() if isinstance(part, Full | Diagonal)]
+    return [module for module in guide.modules() if isinstance(module, Full | Diagonal)]

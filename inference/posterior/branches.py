@@ -1,7 +1,7 @@
 """A guide of K point masses: an ensemble in a few sites of one network."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pyro.poutine as poutine
 from pyro.infer.autoguide import AutoDelta
@@ -30,7 +30,8 @@ class Branches(PyroModule):
         super().__init__()
         check_positive(branches=branches)
         points = [AutoDelta(model, init_loc_fn=init_to_sample) for _ in range(branches)]
-        self.points = PyroModule[nn.ModuleList](points)  # whose parameters have a name for each point
+        # A PyroModule, whose parameters have a name for each point.
+        self.points = cast(type[nn.ModuleList], PyroModule[nn.ModuleList])(points)
         self._turn = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

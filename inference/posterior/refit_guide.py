@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from pyro.infer import TraceMeanField_ELBO
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.families import Diagonal, Full
-from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.objective.elbo import ELBOLoss
@@ -36,11 +36,11 @@ class Objective:
     """
 
     def __init__(
-        self, model: Program, guide: nn.Module, data: Iterable, *, num_samples: int, weights: tuple[float, float]
+        self, model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int, weights: tuple[float, float]
     ) -> None:
         self.data, self.weights, self.device = data, weights, device(model)
         vectorize = broadcasts(model, guide, lambda: next(self._batches()))
-        self.draws = ("example", num_samples) if vectorize else ()
+        self.draws: tuple[int | Literal["example"], ...] = ("example", num_samples) if vectorize else ()
         self.loss_of = ELBOLoss(model, guide, TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples))
 
     def losses(self) -> Iterator[tuple[Tensor, int]]:
@@ -75,7 +75,8 @@ class Objective:
                 if scale is not None:
                     (loss * size * scale).backward()
                 estimates.append((-loss.item(), size))
-        return torch.tensor(estimates, dtype=torch.float64).unbind(1)
+        elbos, sizes = torch.tensor(estimates, dtype=torch.float64).unbind(1)
+        return elbos, sizes
 
     def _batches(self) -> Iterator[tuple[Tensor, ...]]:
         for batch in self.data:
@@ -100,8 +101,8 @@ class GuideRefit:
 
 
 def refit_guide(
-    model: Program,
-    guide: Program,
+    model: nn.Module,
+    guide: nn.Module,
     data: Iterable,
     *,
     epochs: int = 100,
@@ -128,7 +129,7 @@ def refit_guide(
     Args:
         model: e.g. :class:`~probattn.models.Supervised`, with an attribute ``num_data``, the size of the training set,
             which determines the weight of the KL.
-        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or a function; changed in place.
+        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or another module; changed in place.
         data: batches ``(x, y)`` or ``(x, y, mask)`` of the training set, without augmentation or with; read once per
             epoch and estimate.
         epochs: maximum number of epochs; the last line search may exceed it by a few.
@@ -149,8 +150,8 @@ def refit_guide(
         scale = 1 / (sizes.sum().item() * attribute(model, "num_data"))
         elbo_before = highest = scale * (elbos @ sizes).item()
         best = copy.deepcopy(guide.state_dict())
-        gaussians = [part for part in gaussian_modules(guide) if all(p.requires_grad for p in part.parameters())]
-        natural = {id(parameter) for part in gaussians for parameter in part.parameters()}
+        gaussians = [module for module in gaussian_modules(guide) if all(p.requires_grad for p in module.parameters())]
+        natural = {id(parameter) for module in gaussians for parameter in module.parameters()}
         trained = [parameter for parameter in guide.parameters() if parameter.requires_grad]
         others = {"params": [parameter for parameter in trained if id(parameter) not in natural]}
         optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam([others], lr=lr / 10)]
@@ -187,8 +188,8 @@ def _solve_means(
 ) -> int:
     """Maximise the ELBO over the means by L-BFGS, with covariances and samples fixed; return the number of passes."""
     locs = [module.loc for module in gaussians]
-    limits = {"max_iter": steps, "max_eval": steps, "tolerance_change": tolerance / 100}
-    solver = torch.optim.LBFGS(locs, **limits, history_size=50, line_search_fn="strong_wolfe")
+    options: dict[str, Any] = {"history_size": 50, "line_search_fn": "strong_wolfe"}
+    solver = torch.optim.LBFGS(locs, max_iter=steps, max_eval=steps, tolerance_change=tolerance / 100, **options)
 
     def loss() -> Tensor:
         solver.zero_grad()

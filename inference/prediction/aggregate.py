@@ -71,11 +71,11 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     Raises:
         TypeError: labels, or another field, in some of them only.
     """
-    masks = [part.mask for part in parts if part.mask is not None]
+    masks = [prediction.mask for prediction in parts if prediction.mask is not None]
     tokens = max((mask.shape[1] for mask in masks), default=None)
 
     def concatenate(field: str, dim: int = 0) -> Tensor | None:
-        tensors = [getattr(part, field) for part in parts]
+        tensors = [getattr(prediction, field) for prediction in parts]
         if not [tensor for tensor in tensors if tensor is not None]:
             return None
         if tokens is not None:
@@ -88,5 +88,5 @@ def join(parts: Sequence[Prediction]) -> Prediction:
         draws=concatenate("draws", 1),
         ordered=parts[0].ordered,
         num_samples=parts[0].num_samples,
-        components=tuple(component for part in parts for component in part.components),
+        components=tuple(component for prediction in parts for component in prediction.components),
     )

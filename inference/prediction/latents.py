@@ -15,10 +15,10 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.guides import Guide, Program, latent_sites, sample_priors, unwrapped
+from probattn.guides import Guide, Program, latent_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.programs import device
-from probattn.messages import is_global_latent, is_latent, is_local
+from probattn.messages import infer_dict, infer_of, is_global_latent, is_latent, is_local, value_of
 from probattn.pyro_internals import sampled_attributes
 
 _LOGGER = logging.getLogger("probattn")
@@ -37,9 +37,9 @@ class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own hand
 
     def _pyro_sample(self, msg: Message) -> None:
         if msg["name"] == "y":
-            msg["infer"] = msg["infer"] | {"label": True}
-        elif self.from_prior and "posterior" in msg["infer"]:
-            msg["infer"]["from_prior"] = True
+            msg["infer"] = infer_dict(**infer_of(msg) | {"label": True})
+        elif self.from_prior and "posterior" in infer_of(msg):
+            infer_of(msg)["from_prior"] = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def _stored(model: Program, source: Any, inputs: tuple, *, num_samples: int, vec
         vectorize = _are_of_layers(model, prior.nodes)
     traces = [Trace() for _ in range(1 if vectorize else num_samples)]
     for name, site in prior.nodes.items():
-        values, shape = samples[name], site["value"].shape
+        values, shape = samples[name], value_of(site).shape
         if values.shape[1:] != shape:
             raise ValueError(f"samples of {name} must have shape {('R', *shape)}, got {tuple(values.shape)}")
         values = values[torch.arange(num_samples, device=values.device) * len(values) // num_samples]
@@ -112,12 +112,12 @@ def broadcasts(model: Program, guide: nn.Module | None, batch: Callable[[], tupl
         batch: returns ``(x, y)`` or ``(x, y, mask)`` on the model's device; called only for a user's guide.
     """
     if guide is None:
-        return _are_of_layers(model, sampled_attributes(unwrapped(model)))
+        return _are_of_layers(model, sampled_attributes(module_of(model)))
     if isinstance(guide, Guide) and guide.rest is None:
         return True  # it samples no sites but those of layers
     with torch.no_grad(), torch.random.fork_rng():
         sites = global_part(run_guide(model, guide, batch())).nodes
-    return _are_of_layers(model, [name for name, site in sites.items() if not site["infer"].get("is_auxiliary")])
+    return _are_of_layers(model, [name for name, site in sites.items() if not infer_of(site).get("is_auxiliary")])
 
 
 def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
@@ -139,7 +139,7 @@ def run_guide(model: Program, guide: nn.Module | None, inputs: tuple) -> Trace:
         raise ValueError("this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first")
 
     def priors(*inputs: Any) -> dict[str, Tensor]:
-        return sample_priors(unwrapped(model))
+        return sample_priors(module_of(model))
 
     target = device(model) or torch.device("cpu")
     with pyro.get_param_store().scope(), torch.autocast(target.type, enabled=False):

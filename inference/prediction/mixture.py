@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
+from probattn.inference.programs import required
+
 NUM_SAMPLES = 1000
 """Samples of the mixture for estimates without a closed form: a probability has a standard error of at most 0.016."""
 SEED = 7_306_357_456_645_985_000
@@ -17,7 +19,7 @@ class Stacked(dist.TorchDistribution):
     """S distributions that ran one after another, as one of batch shape ``(S, *batch)``.
 
     Args:
-        parts: distributions of batch shape ``batch``.
+        parts: distributions of batch shape ``batch``, one for each posterior draw.
     """
 
     arg_constraints = {}
@@ -27,13 +29,13 @@ class Stacked(dist.TorchDistribution):
         shape = torch.Size((len(parts), *parts[0].batch_shape))
         super().__init__(shape, parts[0].event_shape, validate_args=False)
 
-    def sample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw samples ``(*sample_shape, S, *batch, *event)``."""
-        return torch.stack([part.sample(torch.Size(sample_shape)) for part in self.parts], len(sample_shape))
+        return torch.stack([draw.sample(torch.Size(sample_shape)) for draw in self.parts], len(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log densities ``(S, *batch)`` of values ``(*batch, *event)``, in nats."""
-        return torch.stack([part.log_prob(value) for part in self.parts])
+        return torch.stack([draw.log_prob(value) for draw in self.parts])
 
 
 class Selected(dist.TorchDistribution):
@@ -51,7 +53,7 @@ class Selected(dist.TorchDistribution):
         shape = torch.Size((likelihood.batch_shape[0], len(index[0])))
         super().__init__(shape, likelihood.event_shape, validate_args=False)
 
-    def sample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw samples ``(*sample_shape, S, m, *event)``."""
         samples = self.base_dist.sample(torch.Size(sample_shape))
         return samples[(slice(None),) * (len(sample_shape) + 1) + self.index]
@@ -69,21 +71,18 @@ class Selected(dist.TorchDistribution):
             batch[index] = value[rows]
             log_prob = self.base_dist.log_prob(batch)
             densities = densities.to(log_prob)
-            densities[:, rows] = log_prob[(slice(None), *index)]
+            densities[:, rows] = log_prob[(slice(None),) + index]
         return densities
 
 
 def tokens_of(likelihood: Distribution) -> Selected:
     """Return the law of the real tokens of a batch, of batch shape ``(S, m)``."""
-    mask, rows = token_mask(likelihood), torch.arange(likelihood.batch_shape[1], device=device_of(likelihood))
+    example, token = required(token_mask(likelihood)).nonzero(as_tuple=True)
     if isinstance(likelihood, Selected):
-        likelihood, rows = likelihood.base_dist, likelihood.index[0]
-    if isinstance(likelihood, Stacked):
-        unmasked = Stacked([masked(part).base_dist for part in likelihood.parts])
-    else:
-        unmasked = masked(likelihood).base_dist
-    example, token = mask.nonzero(as_tuple=True)
-    return Selected(unmasked, (rows[example], token))
+        example, likelihood = likelihood.index[0][example], likelihood.base_dist
+    draws = likelihood.parts if isinstance(likelihood, Stacked) else [likelihood]
+    tokens = [required(masked(draw)).base_dist for draw in draws]
+    return Selected(Stacked(tokens) if isinstance(likelihood, Stacked) else tokens[0], (example, token))
 
 
 def innermost(likelihood: Distribution) -> Distribution:
@@ -99,9 +98,9 @@ def values(likelihood: Distribution, name: str) -> Tensor:
     It is NaN if the distribution does not implement it.
     """
     if isinstance(likelihood, Stacked):
-        return torch.stack([values(part, name) for part in likelihood.parts])
+        return torch.stack([values(draw, name) for draw in likelihood.parts])
     if isinstance(likelihood, Selected):
-        return values(likelihood.base_dist, name)[(slice(None), *likelihood.index)]
+        return values(likelihood.base_dist, name)[(slice(None),) + likelihood.index]
     inner = innermost(likelihood)
     try:
         return getattr(inner, name)

@@ -14,7 +14,7 @@ from probattn.draws import draws
 from probattn.evaluation_mode import evaluation_mode
 from probattn.functional import padding
 from probattn.functional.errors import NumericalError
-from probattn.guides import Program, unwrapped
+from probattn.guides import Program, module_of
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.non_finite import find_non_finite
 from probattn.inference.objective import guide_checks
@@ -25,6 +25,7 @@ from probattn.inference.prediction.mixture import Stacked
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
 from probattn.local_sites import local_posteriors
+from probattn.messages import law_of
 
 CPU_CHUNK_SIZE = 256
 """Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as long again."""
@@ -75,7 +76,7 @@ def predict(
             ``vectorize=False``).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
-    modules = {"model": unwrapped(model)}
+    modules = {"model": module_of(model)}
     if isinstance(guide, nn.Module):
         guide_checks.check(model, guide)
         modules["guide"] = guide
@@ -113,8 +114,8 @@ def predict_batches(
         with _named_errors(number, modules):
             for rows, likelihood in likelihoods(x, mask):
                 if len(likelihood.batch_shape) > 2:
-                    shape = tuple(likelihood.batch_shape)
-                    raise ValueError(f"the likelihood has batch shape {shape}, which must be (samples, examples)")
+                    actual = f"batch shape {tuple(likelihood.batch_shape)}"
+                    raise ValueError(f"the likelihood has {actual}, which must be (samples, examples)")
                 labels = None if y is None else y[rows]
                 parts.append(summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws))
     if not parts:
@@ -151,32 +152,31 @@ class _Replays:
         """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or ``(chunk,)``."""
         target = device(self.model) or x.device
         inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
-        if self.latents is None:
-            self.latents = draw_latents(self.model, self.source, inputs, **self.options)
-        at_once = self.num_samples if self.latents.vectorize else 1
+        latents = self.latents = self.latents or draw_latents(self.model, self.source, inputs, **self.options)
+        at_once = self.num_samples if latents.vectorize else 1
         # Handlers and guides may set values for the examples of a whole batch.
-        is_whole = self.latents.has_local_sites or not isinstance(self.model, nn.Module)
+        is_whole = latents.has_local_sites or not isinstance(self.model, nn.Module)
         for rows in [slice(None)] if is_whole else chunks(x, at_once):
             chunk = [None if value is None else value[rows] for value in inputs]
-            with draws(self.num_samples) if self.latents.vectorize else nullcontext():
-                likelihoods = [self._run(row, chunk) for row in range(len(self.latents.traces))]
+            with draws(self.num_samples) if latents.vectorize else nullcontext():
+                likelihoods = [self._run(latents, row, chunk) for row in range(len(latents.traces))]
             self.is_first_chunk = False
-            yield rows, likelihoods[0] if self.latents.vectorize else Stacked(likelihoods)
+            yield rows, likelihoods[0] if latents.vectorize else Stacked(likelihoods)
 
-    def _run(self, row: int, chunk: list) -> dist.TorchDistribution:
+    def _run(self, latents: Latents, row: int, chunk: list) -> dist.TorchDistribution:
         """Return the likelihood of some examples under a trace of the global sites."""
-        latents, from_prior = self.latents.traces[row], self.source is None
-        if self.latents.has_local_sites:
+        guided, from_prior = latents.traces[row], self.source is None
+        if latents.has_local_sites:
             with torch.autocast(chunk[0].device.type, enabled=False):
-                latents = poutine.trace(poutine.replay(self.source, trace=latents)).get_trace(*chunk)
+                guided = poutine.trace(poutine.replay(self.source, trace=guided)).get_trace(*chunk)
         local_sites = nullcontext() if from_prior else local_posteriors()
         with local_sites, poutine.mask(mask=False), predictive_sites(from_prior=from_prior):
-            trace = poutine.trace(poutine.replay(guided_by(latents)(self.model), trace=latents)).get_trace(*chunk)
+            trace = poutine.trace(poutine.replay(guided_by(guided)(self.model), trace=guided)).get_trace(*chunk)
         if self.is_first_chunk and isinstance(self.source, nn.Module):
-            check_coverage(trace, latents, scale=False)
+            check_coverage(trace, guided, scale=False)
         elif self.is_first_chunk:  # other chunks get the same values of a user's own sites
-            self.latents.traces[row] = global_part(trace)
-            others = [name for name in self.latents.traces[row].nodes if name not in latents]
-            if others and self.latents.vectorize and self.options["vectorize"] is None:
+            latents.traces[row] = global_part(trace)
+            others = [name for name in latents.traces[row].nodes if name not in guided]
+            if others and latents.vectorize and self.options["vectorize"] is None:
                 raise ValueError(f"site {others[0]} belongs to no attention layer: pass vectorize=False")
-        return trace.nodes["y"]["fn"]
+        return law_of(trace.nodes["y"])

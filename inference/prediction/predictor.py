@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
+from probattn.inference.programs import required
 
 POINT = ("probs", "energy", "mean", "variance")
 UNCERTAINTY = ("entropy", "expected_entropy", "mutual_information")
@@ -90,6 +91,8 @@ class PosteriorPredictive(SampledPredictor):
         num_samples: number of posterior samples S.
     """
 
+    num_samples: int
+
     def __init__(self, model: nn.Module, guide: nn.Module | None = None, *, num_samples: int = 10) -> None:
         super().__init__()
         self.model, self.guide, self.num_samples = model, guide, num_samples
@@ -127,7 +130,7 @@ class FittedPredictor(Predictor):
 
     def fit(self, data: Iterable) -> Self:
         """Fit the method to labelled batches, which were used neither for training nor for fitting anything else."""
-        return self.fit_prediction(self.predictor.predict(data))
+        return self.fit_prediction(required(self.predictor).predict(data))
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the method to a prediction with its labels."""
@@ -135,11 +138,11 @@ class FittedPredictor(Predictor):
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict as the predictor does."""
-        return self.predictor.predict(data)
+        return required(self.predictor).predict(data)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch as the predictor does."""
-        return self.predictor.predict_batch(x, mask)
+        return required(self.predictor).predict_batch(x, mask)
 
     def check_fitted(self) -> None:
         """Check that the method has a fitted state.

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
@@ -55,36 +56,51 @@ class Prediction:
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        return len(self.mean if self.probs is None else self.probs)
+        return len(self.require("mean") if self.probs is None else self.probs)
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> "Prediction":
         """Return the prediction of some examples: a number, a slice, a mask ``(n,)``, or numbers in any order."""
         rows = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index].reshape(-1).contiguous()
-        fields = {name: getattr(self, name) for name in PER_EXAMPLE}
         selected = []
         if self.components:
             starts = torch.tensor([0] + [law.batch_shape[1] for law in self.components]).cumsum(0)
             chunks, runs = (torch.bucketize(rows, starts, right=True) - 1).unique_consecutive(return_counts=True)
-            for chunk, part in zip(chunks.tolist(), rows.split(runs.tolist()), strict=True):
+            for chunk, of_chunk in zip(chunks.tolist(), rows.split(runs.tolist()), strict=True):
                 law = self.components[chunk]
-                selected.append(Selected(law, ((part - starts[chunk]).to(device_of(law)),)))
+                selected.append(Selected(law, ((of_chunk - starts[chunk]).to(device_of(law)),)))
         return replace(
             self,
-            **{name: None if value is None else value[rows.to(value.device)] for name, value in fields.items()},
+            **self._fields(PER_EXAMPLE, rows),
             draws=None if self.draws is None else self.draws[:, rows.to(self.draws.device)],
             components=tuple(selected),
         )
 
+    def require(self, name: Literal["probs", "draws", "mask", "mean", "variance", "labels"]) -> Tensor:
+        """Return a field.
+
+        Raises:
+            ValueError: it is None, since the likelihood is another one, or the data have no labels.
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"this prediction has no {name}: its likelihood is another one, or there are no labels")
+        return value
+
+    def _fields(self, names: Sequence[str], index: Tensor) -> dict[str, Any]:
+        """Return fields of some examples or tokens by name; None for those that are None."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: None if value is None else value[index.to(value.device)] for name, value in values.items()}
+
     def __repr__(self) -> str:
         """Return a summary in one line: kind, size, and means over the examples or real tokens."""
         shown = self if self.mask is None else self.tokens()
-        kind = "binary labels" if self.is_binary else "numbers"
+        content = "binary labels" if self.is_binary else "numbers"
         names = ["mean", "variance"]
         if self.probs is not None:
-            kind, names = f"{self.probs.shape[-1]} classes", ["confidence", "entropy", "mutual_information"]
+            content, names = f"{self.probs.shape[-1]} classes", ["confidence", "entropy", "mutual_information"]
         values = [(name, getattr(shown, name)) for name in names]
         means = ", ".join(f"{name} {value.mean():.3g}" for name, value in values if value is not None)
-        return f"Prediction of {kind} for {len(self)} examples; means: {means}"
+        return f"Prediction of {content} for {len(self)} examples; means: {means}"
 
     @property
     def is_binary(self) -> bool:
@@ -98,7 +114,8 @@ class Prediction:
         """
         if self.probs is not None:
             return self.probs.argmax(-1)
-        return (self.mean > 0.5).long() if self.is_binary else self.mean
+        mean = self.require("mean")
+        return (mean > 0.5).long() if self.is_binary else mean
 
     @property
     def confidence(self) -> Tensor:
@@ -110,18 +127,20 @@ class Prediction:
         if self.probs is not None:
             return self.probs.amax(-1)
         if self.is_binary:
-            return self.mean.maximum(1 - self.mean)
+            mean = self.require("mean")
+            return mean.maximum(1 - mean)
         raise ValueError("a prediction of numbers has no confidence: use variance or quantiles")
 
     @property
     def entropy(self) -> Tensor:
         """Entropy of the mean probabilities, of the shape of ``expected_entropy``: total uncertainty."""
-        return entropy(self.probs)
+        return entropy(self.require("probs"))
 
     @property
     def log_probs(self) -> Tensor:
         """Log of the mean probabilities, finite: zeros count as the smallest normal number."""
-        return self.probs.clamp(min=torch.finfo(self.probs.dtype).tiny).log()
+        probs = self.require("probs")
+        return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
     @property
     def mutual_information(self) -> Tensor | None:
@@ -140,7 +159,7 @@ class Prediction:
             ValueError: labels of the wrong shape, or that are no class indices.
         """
         if not self.components:
-            examples, classes = self.probs.shape
+            examples, classes = self.require("probs").shape
             labels = class_labels(y, examples=examples, classes=classes)
             return self.log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         event_shape = self.components[0].event_shape
@@ -162,7 +181,7 @@ class Prediction:
             raise ValueError("this prediction has padding between its tokens: use prediction.tokens()")
         if not isinstance(innermost(self.components[0]), Normal):
             return None
-        names, device = ("mean", "stddev"), self.mean.device
+        names, device = ("mean", "stddev"), self.require("mean").device
         loc, scale = (torch.cat([values(law, name) for law in self.components], 1) for name in names)
         return loc.double().to(device), scale.double().to(device)
 
@@ -174,7 +193,7 @@ class Prediction:
         Raises:
             ValueError: a prediction of padded tokens (use :meth:`tokens`); values of the wrong shape.
         """
-        check_shape(y, self.mean.shape)
+        check_shape(y, self.require("mean").shape)
         if self.normal:
             return _normal_cdf(*self.normal, y.to(self.normal[0]))
         samples = self._sample()
@@ -189,7 +208,7 @@ class Prediction:
         Raises:
             ValueError: as for :meth:`cdf`.
         """
-        check_shape(y, self.mean.shape)
+        check_shape(y, self.require("mean").shape)
         if self.normal:
             loc, scale = self.normal
             pairs = zip(loc, scale, strict=True)
@@ -199,7 +218,7 @@ class Prediction:
         levels = torch.arange(0.5, len(samples)).to(samples).reshape(-1, *[1] * y.dim()) / len(samples)
         error = y.to(samples) - samples
         score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)  # of the quantiles at these levels
-        return score.where(self.mean.isfinite(), torch.nan)
+        return score.where(self.require("mean").isfinite(), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
         """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level; exact for normal likelihoods.
@@ -215,19 +234,20 @@ class Prediction:
         Raises:
             ValueError: a prediction of padded tokens (use :meth:`tokens`); a level outside (0, 1).
         """
-        levels = torch.as_tensor(levels, dtype=torch.float64, device=self.mean.device)
-        if not ((levels > 0) & (levels < 1)).all():
-            raise ValueError(f"levels must be numbers between 0 and 1, got {levels.tolist()}")
+        mean = self.require("mean")
+        shares = torch.as_tensor(levels, dtype=torch.float64, device=mean.device)
+        if not ((shares > 0) & (shares < 1)).all():
+            raise ValueError(f"levels must be numbers between 0 and 1, got {shares.tolist()}")
         if self.normal is None:
             samples = self._sample().sort(0).values
-            return samples[(levels * len(samples)).ceil().long() - 1]
+            return samples[(shares * len(samples)).ceil().long() - 1]
         loc, scale = self.normal
-        levels = levels.reshape(-1, *[1] * self.mean.dim())
-        ends = loc + scale * torch.special.ndtri(levels).unsqueeze(1)  # the mixture's lies between those of its parts
+        shares = shares.reshape(-1, *[1] * mean.dim())
+        ends = loc + scale * torch.special.ndtri(shares).unsqueeze(1)  # the mixture's lies between those of its parts
         low, high = ends.amin(1), ends.amax(1)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            reached = _normal_cdf(loc, scale, middle) >= levels
+            reached = _normal_cdf(loc, scale, middle) >= shares
             low, high = low.where(reached, middle), middle.where(reached, high)
         return (low + high) / 2
 
@@ -241,13 +261,13 @@ class Prediction:
 
         They have a fixed seed, and PyTorch's generators keep their states.
         """
-        device, drawn = device_of(self.components[0]), []
+        device, numbers = device_of(self.components[0]), []
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
             torch.manual_seed(SEED)
             for law in self.components:
                 samples = law.sample((math.ceil(NUM_SAMPLES / law.batch_shape[0]),))
-                drawn.append(samples.flatten(0, 1).double().to(self.mean.device))
-        return torch.cat(drawn, 1)
+                numbers.append(samples.flatten(0, 1).double().to(self.require("mean").device))
+        return torch.cat(numbers, 1)
 
     def tokens(self) -> "Prediction":
         """Return the prediction of the m real tokens, in the order of the examples, as m examples.
@@ -257,10 +277,10 @@ class Prediction:
             classes)``, None if unknown; for numbers ``mean (m, targets)``, ``variance``, ``labels`` and
             ``components``. ``log_prob`` is per token.
         """
-        fields = {name: getattr(self, name) for name in PER_EXAMPLE if name != "mask"}
+        mask, names = self.require("mask"), [name for name in PER_EXAMPLE if name != "mask"]
         return Prediction(
-            **{name: None if value is None else value[self.mask.to(value.device)] for name, value in fields.items()},
-            draws=None if self.draws is None else self.draws[:, self.mask],
+            **self._fields(names, mask),
+            draws=None if self.draws is None else self.draws[:, mask],
             ordered=self.ordered,
             components=() if self.mean is None else tuple(map(tokens_of, self.components)),
             num_samples=self.num_samples,

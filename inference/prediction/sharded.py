@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from itertools import chain
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.batches import iterate_batches, unpack_batch
+from probattn.inference.batches import Loader, iterate_batches, unpack_batch
 from probattn.inference.distributed import broadcast_result, gather_results, seed_per_rank, world
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.latents import draw_latents
@@ -38,10 +39,9 @@ def predict_sharded(
         ValueError, NumericalError: as for ``predict``, if this rank failed.
     """
     rank, size = world()
-    options = {"num_samples": num_samples, "keep_draws": keep_draws}
-    batches = iterate_batches(data)
+    batches = cast(Loader, iterate_batches(data))
     if size == 1 or not len(batches):
-        return predict(model, guide, batches, **options)
+        return predict(model, guide, batches, num_samples=num_samples, keep_draws=keep_draws)
     start, stop = (number * len(batches) // size for number in (rank, rank + 1))
     stream = iter(batches)
     first = next(stream)
@@ -62,7 +62,7 @@ def predict_sharded(
         if start == stop:
             return next(range_of_rank, None)
         try:
-            return predict(model, guide, range_of_rank, latents=latents, **options)
+            return predict(model, guide, range_of_rank, num_samples=num_samples, keep_draws=keep_draws, latents=latents)
         except Exception as error:
             error.add_note(f"(on rank {rank}, which counts batches from {start} on)")
             raise

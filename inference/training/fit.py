@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from probattn.inference.batches import check_loader, unpack_batch
+from probattn.inference.batches import Loader, check_loader, unpack_batch
 from probattn.inference.distributed import broadcast_result, check_same_batches, make_fabric, seed_per_rank, world
 from probattn.inference.io.checkpoint import peek
 from probattn.inference.io.files import locked
@@ -54,8 +54,8 @@ class History:
 def fit(
     model: nn.Module,
     guide: nn.Module,
-    train: Iterable,
-    valid: Iterable | None = None,
+    train: Loader,
+    valid: Loader | None = None,
     *,
     options: TrainOptions = TrainOptions(),  # noqa: B008 - it is frozen
     optimizer: OptimizerFactory | None = None,
@@ -124,20 +124,20 @@ def fit(
         stack.enter_context(device_settings(options, fabric.device))
         if options.seed is not None:
             torch.manual_seed(options.seed)
-        for part in (model, guide):
-            part.to(fabric.device)
-            if not part.training:  # as a whole; its submodules may be in evaluation mode
-                part.train()
-            for tensor in (*part.parameters(), *part.buffers()):
+        for module in (model, guide):
+            module.to(fabric.device)
+            if not module.training:  # as a whole; its submodules may be in evaluation mode
+                module.train()
+            for tensor in (*module.parameters(), *module.buffers()):
                 if 0 in tensor.stride():  # entries that share memory, which fused optimisers would train as one
                     tensor.data = tensor.data.contiguous()
 
         def first_batch() -> tuple:
             return fabric.to_device(unpack_batch(peek(train)).arguments())
 
-        for part in (model, guide):
-            if guide_checks.is_lazy(part):
-                guide_checks.materialise(part, first_batch())
+        for module in (model, guide):
+            if guide_checks.is_lazy(module):
+                guide_checks.materialise(module, first_batch())
         likelihood = attribute(model, "likelihood")
         if getattr(likelihood, "needs_labels", False):
             _, labels, *mask = first_batch()
@@ -163,5 +163,5 @@ def fit(
         bar = tqdm(total=options.epochs * steps, initial=trainer.step, disable=not progress, mininterval=interval)
         trainer.run(log, stack.enter_context(bar))
         trainer.load_best()
-    records = {kind: [record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch")}
-    return History(records["step"], records["epoch"], trainer.best_epoch, trainer.best_value)
+    steps_log, epochs_log = ([row for row in log.records if row["kind"] == unit] for unit in ("step", "epoch"))
+    return History(steps_log, epochs_log, trainer.best_epoch, trainer.best_value)

@@ -1,6 +1,6 @@
 """Size of the training set that a loader stands for, against which a model's ``num_data`` is checked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 
 from torch import nn
 
@@ -17,8 +17,8 @@ def check_num_data(model: nn.Module, train: Iterable) -> None:
         ValueError: as described.
     """
     num_data, batches = attribute(model, "num_data"), getattr(train, "batch_sampler", None)
-    parts = () if batches is None else (getattr(batches, "sampler", None), train.dataset)
-    sizes = {len(part) for part in parts if hasattr(part, "__len__")}
+    sources = () if batches is None else (getattr(batches, "sampler", None), getattr(train, "dataset", None))
+    sizes = {len(source) for source in sources if isinstance(source, Sized)}
     if hasattr(train, "num_data"):
         sizes = {train.num_data}
     if sizes and num_data not in sizes:

@@ -52,8 +52,8 @@ class Optimizers:
         optimizer: OptimizerFactory | None = None,
         scheduler: SchedulerFactory | None = None,
     ) -> None:
-        kind = torch.optim.AdamW if options.decoupled_weight_decay else torch.optim.Adam
-        optimizer = optimizer or partial(kind, lr=options.lr, weight_decay=options.weight_decay, fused=True)
+        adam = torch.optim.AdamW if options.decoupled_weight_decay else torch.optim.Adam
+        optimizer = optimizer or partial(adam, lr=options.lr, weight_decay=options.weight_decay, fused=True)
         natural: list[Optimizer] = []
         modules = gaussian_modules(guide) if options.guide_optimizer == "ngd" else []
         if modules:
@@ -69,7 +69,7 @@ class Optimizers:
             return scheduled_lr(step, options=options, steps_per_epoch=steps_per_epoch) / options.lr
 
         scheduler = scheduler or partial(LambdaLR, lr_lambda=factor)
-        self.schedulers = [scheduler(part) for part in self.all]
+        self.schedulers = [scheduler(scheduled) for scheduled in self.all]
 
     def parts(self) -> tuple[Any, ...]:
         """Return all optimisers and schedulers, whose states a checkpoint holds."""
@@ -129,8 +129,8 @@ def parameter_groups(
     decayed, factors = set(decayed_names(model)), lr_factors(model, options.lr_scale or {})
     guide_factor = 1.0 if options.guide_optimizer == "ngd" else options.guide_lr_scale
     others = {id(parameter) for parameter in without}
-    named = sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed)
-    rates = [(p, options.weight_decay if name in decayed else 0.0, factors[name]) for name, p in named]
+    decayed_first = sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed)
+    rates = [(p, options.weight_decay if name in decayed else 0.0, factors[name]) for name, p in decayed_first]
     rates += [(p, 0.0, guide_factor) for p in guide.parameters() if id(p) not in others]
     groups: dict[tuple[float, float], ParameterGroup] = {}
     for parameter, decay, factor in rates:
@@ -147,7 +147,7 @@ def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, flo
     """
     factors = {name: 1.0 for name, _ in model.named_parameters()}
     for pattern, factor in lr_scale.items():
-        matched = [name for name in factors if any(fnmatchcase(name, part) for part in pattern.split("|"))]
+        matched = [name for name in factors if any(fnmatchcase(name, single) for single in pattern.split("|"))]
         if not matched:
             raise ValueError(f"lr_scale: {pattern!r} matches no parameter of the model, such as {list(factors)[:3]}")
         factors |= dict.fromkeys(matched, factor)

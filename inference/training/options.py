@@ -111,26 +111,26 @@ class TrainOptions:
     checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
-        wrong = []
+        invalid = []
         for option in fields(self):
             name, value = option.name, getattr(self, option.name)
             if isinstance(value, int | float):
-                most = MAX_SEED if name == "seed" else MAX_COUNT
-                is_allowed = 0 <= value <= most and not (value == 0 and name in NOT_ZERO)
+                maximum = MAX_SEED if name == "seed" else MAX_COUNT
+                is_allowed = 0 <= value <= maximum and not (value == 0 and name in NOT_ZERO)
             else:
                 is_allowed = get_origin(option.type) is not Literal or value in get_args(option.type)
             if not is_allowed:
-                wrong.append(name)
+                invalid.append(name)
         if self.monitor not in (None, *MONITORS):
-            wrong.append("monitor")
+            invalid.append("monitor")
         if self.min_lr > self.lr:
-            wrong.append("min_lr")
+            invalid.append("min_lr")
         if self.warmup_epochs >= self.epochs:
-            wrong.append("warmup_epochs")
+            invalid.append("warmup_epochs")
         if self.guide_optimizer == "ngd" and self.kl_weight != "num_data" and self.kl_weight < 1e-6:
-            wrong.append("kl_weight")
-        if wrong:
-            listed = ", ".join(f"{name}={getattr(self, name)!r}" for name in dict.fromkeys(wrong))
+            invalid.append("kl_weight")
+        if invalid:
+            listed = ", ".join(f"{name}={getattr(self, name)!r}" for name in dict.fromkeys(invalid))
             raise ValueError(f"training options out of bounds (see TrainOptions): {listed}")
 
     @property
@@ -153,6 +153,6 @@ class TrainOptions:
         The learning rate is then that of the schedule for the new number of epochs.
         """
         free = {"epochs": None, "patience": None}
-        patience, saved_patience = (each.patience or math.inf for each in (self, saved))
+        patience, saved_patience = (options.patience or math.inf for options in (self, saved))
         ends_later = self.epochs >= saved.epochs and patience >= saved_patience
         return ends_later and asdict(self) | free == asdict(saved) | free

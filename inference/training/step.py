@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from probattn.inference.distributed import RankBatch
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line
 from probattn.inference.objective.elbo import ELBOS, ELBOLoss
 from probattn.inference.prediction.latents import broadcasts
-from probattn.inference.programs import attribute
+from probattn.inference.programs import attribute, required
 from probattn.inference.training.device import compile_blocks
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
@@ -40,11 +40,8 @@ class StepCoefficients(NamedTuple):
         steps, anneal = options.epochs * steps_per_epoch, round(options.kl_anneal_epochs * steps_per_epoch)
         share = min(1.0, step / anneal) if anneal else 1.0
         progress = step / max(steps - 1, 1)
-        return cls(
-            options.kl_weight_of(num_data) * share,
-            options.local_kl_weight * share,
-            options.alpha_start + (options.alpha_end - options.alpha_start) * progress,
-        )
+        regulariser = options.alpha_start + (options.alpha_end - options.alpha_start) * progress
+        return cls(options.kl_weight_of(num_data) * share, options.local_kl_weight * share, regulariser)
 
 
 class Outcome(NamedTuple):
@@ -86,7 +83,7 @@ class Objective:
             compile_blocks(model)
         elbo = ELBOS[options.elbo](num_particles=1 if self.vectorize else options.num_particles)
         self.loss = ELBOLoss(model, guide, elbo)
-        self.module = self.loss if fabric is None else fabric.setup_module(self.loss)
+        self.module: Any = self.loss if fabric is None else fabric.setup_module(self.loss)  # of a private class
 
     def __call__(self, batch: Sequence[Tensor], coefficients: StepCoefficients) -> Tensor:
         """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example."""
@@ -141,10 +138,12 @@ def train_step(
     Raises:
         NonFiniteError: a NaN or Inf; names its source.
     """
-    fabric = objective.fabric
+    fabric = required(objective.fabric)
     optimizers.zero_grad()
     examples = sum(batch.batch_size for batch in batches)
-    tensors, total, terms = (), 0.0, {}
+    tensors: tuple[Tensor, ...] = ()
+    total: Tensor | float = 0.0
+    terms: dict[str, Tensor] = {}
     try:
         for number, batch in enumerate(batches, start=1):
             weight = batch.loss_weight * (batch.batch_size / examples)
@@ -163,4 +162,4 @@ def train_step(
         objective.check_finite(tensors, first_line(error))
         raise
     optimizers.step()
-    return Outcome(total, terms)
+    return Outcome(torch.as_tensor(total), terms)

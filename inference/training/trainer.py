@@ -13,17 +13,12 @@ import torch
 from tqdm import tqdm
 
 from probattn.functional.errors import NumericalError
-from probattn.inference.distributed import (
-    average_over_ranks,
-    broadcast_result,
-    gather_results,
-    rank_batches,
-    seed_per_rank,
-    world,
-)
+from probattn.inference import distributed
+from probattn.inference.batches import Loader
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.non_finite import NonFiniteError
+from probattn.inference.programs import required
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
@@ -57,8 +52,8 @@ class Trainer:
         self,
         objective: Objective,
         optimizers: Optimizers,
-        train: Iterable,
-        valid: Iterable | None,
+        train: Loader,
+        valid: Loader | None,
         *,
         folder: Path | None,
         callbacks: Iterable[Callback],
@@ -111,16 +106,12 @@ class Trainer:
         """Train on each batch once and return the mean loss in nats per example."""
         options, total, examples = self.options, 0.0, 0
         sizes = {"num_data": self._objective.num_data, "steps_per_epoch": options.steps_per_epoch(len(self._train))}
-        stream = rank_batches(self._train)
+        stream = distributed.rank_batches(self._train)
         while batches := list(islice(stream, options.accumulate_grad_batches)):
             lr, is_logged = self._optimizers.lr(), self.step == 0 or (self.step + 1) % options.log_every == 0
-            outcome = train_step(
-                self._objective,
-                self._optimizers,
-                batches,
-                StepCoefficients.at(self.step, options=options, **sizes),
-                with_terms=is_logged or len(self._callbacks) > 0,
-            )
+            coefficients = StepCoefficients.at(self.step, options=options, **sizes)
+            with_terms = is_logged or len(self._callbacks) > 0
+            outcome = train_step(self._objective, self._optimizers, batches, coefficients, with_terms=with_terms)
             self._optimizers.step_schedulers()
             self.step += 1
             size = sum(batch.batch_size for batch in batches)
@@ -129,13 +120,13 @@ class Trainer:
             progress.update()
             if is_logged:
                 values = {name: value.item() for name, value in {"loss": outcome.loss, **outcome.terms}.items()}
-                log.write("step", self.step, epoch=self.epoch + 1, lr=lr, **average_over_ranks(values))
+                log.write("step", self.step, epoch=self.epoch + 1, lr=lr, **distributed.average_over_ranks(values))
             if self._callbacks:  # of which one, on one rank, may have asked to stop
-                self.should_stop = any(gather_results(lambda: self.should_stop))
+                self.should_stop = any(distributed.gather_results(lambda: self.should_stop))
             if self.should_stop:
                 break
         self._objective.check_finite((), "the gradient was not finite")
-        return average_over_ranks({"loss": total / examples})["loss"]
+        return distributed.average_over_ranks({"loss": total / examples})["loss"]
 
     def _validate(self) -> dict[str, float]:
         """Return the validation metrics as ``valid/METRIC``, none without validation data."""
@@ -156,9 +147,10 @@ class Trainer:
             "num_data": self._objective.num_data,
             "optimizers": checkpoint.part_states(self._optimizers.parts()),
             "callbacks": checkpoint.part_states(self._callbacks),
-            "random": gather_results(lambda: checkpoint.random_states(self._train, self._valid)),
+            "random": distributed.gather_results(lambda: checkpoint.random_states(self._train, self._valid)),
         }
-        broadcast_result(lambda: checkpoint.save(self._folder / "last.pt", self.model, self.guide, **state))
+        path = required(self._folder) / "last.pt"
+        distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **state))
 
     def _save_best(self) -> None:
         """Keep the weights of this epoch, in ``best.pt`` or in memory."""
@@ -166,7 +158,7 @@ class Trainer:
             self._best_weights = copy.deepcopy(checkpoint.weights(self.model, self.guide))
             return
         best, path = {"epoch": self.best_epoch, "value": self.best_value}, self._folder / "best.pt"
-        broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **best))
+        distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **best))
 
     def load_best(self) -> None:
         """Load the weights of the best epoch into model and guide.
@@ -187,8 +179,8 @@ class Trainer:
         Raises:
             CheckpointError: a damaged checkpoint, or one of other options, optimisers, loaders or another architecture.
         """
-        path = self._folder / "last.pt"
-        content, best = checkpoint.read(path), checkpoint.read(self._folder / "best.pt")
+        path = required(self._folder) / "last.pt"
+        content, best = checkpoint.read(path), checkpoint.read(path.with_name("best.pt"))
         try:
             self._restore(content, best["extra"], path=path)
         except (KeyError, ValueError, TypeError) as error:
@@ -199,8 +191,8 @@ class Trainer:
         saved, num_data = TrainOptions(**state["options"]), self._objective.num_data
         if not self.options.continues(saved) or state["num_data"] != num_data:
             then = asdict(saved) | {"num_data": state["num_data"]}
-            now = asdict(self.options) | {"num_data": num_data}
-            listed = ", ".join(f"{name}: {then[name]!r} → {now[name]!r}" for name in then if then[name] != now[name])
+            here = asdict(self.options) | {"num_data": num_data}
+            listed = ", ".join(f"{name}: {then[name]!r} → {here[name]!r}" for name in then if then[name] != here[name])
             raise CheckpointError(f"{path} is of other options; take the same, or another folder: {listed}")
         checkpoint.restore(content, self.model, self.guide, path=path)
         checkpoint.load_part_states(self._optimizers.parts(), state["optimizers"])
@@ -209,8 +201,8 @@ class Trainer:
             setattr(self, name, state[name])
         if best["epoch"] <= self.epoch:  # else the run was killed before last.pt, and finds that epoch again
             self.best_epoch, self.best_value = best["epoch"], best["value"]
-        has_same_ranks = len(state["random"]) == world().size
-        states = state["random"][world().rank if has_same_ranks else 0]
+        has_same_ranks = len(state["random"]) == distributed.world().size
+        states = state["random"][distributed.world().rank if has_same_ranks else 0]
         checkpoint.set_random_states(states, self._train, self._valid)
         if not has_same_ranks:
-            seed_per_rank()
+            distributed.seed_per_rank()

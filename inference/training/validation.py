@@ -23,7 +23,7 @@ def prediction_metrics(prediction: Prediction) -> dict[str, float]:
     These are ``log_prob``, the mean over examples of the joint log likelihood of their labels in nats, and the metrics
     of the likelihood (see :func:`probattn.inference.metrics.evaluate`), over all real tokens.
     """
-    log_prob = prediction.log_prob(prediction.labels).double().mean().item()
+    log_prob = prediction.log_prob(prediction.require("labels")).double().mean().item()
     return {"log_prob": log_prob, **metrics.evaluate(prediction)}
 
 

@@ -42,18 +42,15 @@ class Adapter(nn.Module):
                 cache, encoder_hidden_states or a bias of the scores.
         """
         mask = options.pop("attn_mask", attention_mask)
-        self.reject_options(**options, **{f"argument {i}": other for i, other in enumerate(others, 3)})
-        return self.attend(hidden_states, mask)
+        self.reject_options(**options, **{f"argument {i}": argument for i, argument in enumerate(others, 3)})
+        return self.as_original(self.attend(hidden_states, mask))
 
-    def attend(self, x: Tensor, mask: Tensor | None) -> Outputs:
+    def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Apply the layer; draws folded into the batch are unfolded around it.
 
         Args:
             x: tokens in the layout of the original, where the batch may be ``S · batch`` with draws folded into it.
             mask: as for :func:`token_mask`; the same in all draws.
-
-        Returns:
-            The output in the form of the original's, with None for attention weights and other outputs.
 
         Raises:
             ValueError: the layer returns several draws outside ``draws(S)``.
@@ -65,7 +62,10 @@ class Adapter(nn.Module):
         if output.shape != unfolded.shape:
             raise ValueError(f"{self.layer.label}: several draws at once need `with draws(number)` around the network")
         output = self.proj_drop(output.reshape(x.shape))
-        output = output if self.batch_first else output.transpose(0, 1)
+        return output if self.batch_first else output.transpose(0, 1)
+
+    def as_original(self, output: Tensor) -> Outputs:
+        """Return an output in the form of the original's, with None for attention weights and other outputs."""
         return output if self.num_outputs is None else (output, *[None] * (self.num_outputs - 1))
 
     def reject_options(self, **options: Any) -> None:
@@ -90,7 +90,7 @@ class MultiheadAttentionAdapter(Adapter):
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
-    def forward(
+    def forward(  # type: ignore[override]  # the call is that of nn.MultiheadAttention
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, **options: Any
     ) -> Outputs:
         """Attend over the real tokens of a sequence; arguments are those of ``nn.MultiheadAttention``.
@@ -100,8 +100,9 @@ class MultiheadAttentionAdapter(Adapter):
         """
         is_cross = any(tokens is not query and not torch.equal(tokens, query) for tokens in (key, value))
         self.reject_options(**options, **{"cross-attention": is_cross})
-        is_hidden = key_padding_mask is not None and key_padding_mask.dtype == torch.bool
-        return self.attend(query, ~key_padding_mask if is_hidden else key_padding_mask)
+        if key_padding_mask is not None and key_padding_mask.dtype == torch.bool:
+            key_padding_mask = ~key_padding_mask
+        return self.as_original(self.attend(query, key_padding_mask))
 
 
 def token_mask(mask: Tensor, x: Tensor) -> Tensor:
@@ -115,12 +116,10 @@ def token_mask(mask: Tensor, x: Tensor) -> Tensor:
     Raises:
         ValueError: a mask that differs between queries or heads, or adds other numbers.
     """
+    visible = mask == 0 if mask.is_floating_point() else mask != 0
     if mask.is_floating_point():
-        visible = mask == 0
         feature = "adds numbers other than 0 and −∞ to the scores (a relative position bias, …)"
         errors.refuse(~(visible | (mask <= -1e4)), lambda rows: _unsupported(f"this attention mask {feature}"))
-    else:
-        visible = mask != 0
     if mask.dim() == 4:
         feature = "differs between queries or heads (causal, windowed, …)"
         errors.refuse(visible != visible[:, :1, :1], lambda rows: _unsupported(f"this attention mask {feature}"))

@@ -79,11 +79,10 @@ class AttentionParts(NamedTuple):
 def find_attention(module: nn.Module, path: str = "") -> Iterator[tuple[str, bool]]:
     """Iterate over the innermost attention layers, by their kinds or names: path, and whether the kind is known."""
     replaced = (Adapter, ProbabilisticAttention)
-    if _is_known(module) and not any(isinstance(part, replaced) for part in module.modules()):
+    if _is_known(module) and not any(isinstance(submodule, replaced) for submodule in module.modules()):
         yield path, True
     elif not isinstance(module, replaced) and type(module).__name__ not in POOLING:
-        children = module.named_children()
-        inside = [layer for name, child in children for layer in find_attention(child, join(path, name))]
+        inside = [layer for name, child in module.named_children() for layer in find_attention(child, join(path, name))]
         is_attention = re.search("attention|attn|xca", type(module).__name__, re.I)
         yield from inside or ([(path, False)] if is_attention else [])
 
@@ -103,12 +102,13 @@ def read_attention(module: nn.Module) -> AttentionParts:
         with suppress(AttributeError, TypeError):
             maps = [attrgetter(f"{name}weight", f"{name}bias")(module) for name in layout.maps.split()]
             if getattr(module, "q_bias", None) is not None:  # of timm's EVA, which has none for keys
-                maps[0] = module.qkv.weight, torch.cat([module.q_bias, 0 * module.q_bias, module.v_bias])
+                weight, query, value = attrgetter("qkv.weight", "q_bias", "v_bias")(module)
+                maps[0] = weight, torch.cat([query, 0 * query, value])
             heads, dropout = attrgetter(layout.heads, layout.dropout)(module)
             biased = any(bias is not None for _, bias in maps[:-1])
             *inputs, out = (_with_bias(*linear) for linear in maps)
-            rate = float(getattr(dropout, "p", dropout))
-            return AttentionParts(layout, heads, rate, biased, *torch.cat(inputs).chunk(3), out)
+            query, key, value = torch.cat(inputs).chunk(3)
+            return AttentionParts(layout, heads, float(getattr(dropout, "p", dropout)), biased, query, key, value, out)
     raise ValueError("its query, key, value and output maps are not where its kind has them")
 
 

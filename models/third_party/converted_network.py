@@ -52,7 +52,7 @@ class ConvertedNetwork(nn.Module):
             TypeError: several outputs, of which none is called logits.
         """
         adapters = (module for module in self.wrapped.modules() if isinstance(module, Adapter))
-        stochastic = {adapter for adapter in adapters if adapter.layer.is_stochastic()}
+        stochastic: set[nn.Module] = {adapter for adapter in adapters if adapter.layer.is_stochastic()}
         number, at_input = num_samples(), has_stochastic_input()
         with _no_mixing_of_draws(self.wrapped, stochastic):
             if number is None or num_folded() is not None or not (stochastic or at_input):
@@ -116,7 +116,7 @@ def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """
     if isinstance(network, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
         padding = None if mask is None else ~mask
-        if next(part.batch_first for part in network.modules() if hasattr(part, "batch_first")):
+        if next(module.batch_first for module in network.modules() if hasattr(module, "batch_first")):
             return network(x, src_key_padding_mask=padding)
         return network(x.transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1)
     if name := getattr(network, "main_input_name", None):
@@ -130,13 +130,13 @@ def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     tensors: list[Tensor] = []
     apply_to_collection(output, Tensor, tensors.append)
     if len(tensors) != 1:
-        kind = f"{type(output).__name__} with {len(tensors)} tensors and none called logits"
-        raise TypeError(f"the network returned a {kind}: wrap it in a module that returns the logits")
+        actual = f"{type(output).__name__} with {len(tensors)} tensors and none called logits"
+        raise TypeError(f"the network returned a {actual}: wrap it in a module that returns the logits")
     return tensors[0]
 
 
 @contextmanager
-def _no_mixing_of_draws(network: nn.Module, stochastic: Collection[nn.Module]) -> Iterator[None]:
+def _no_mixing_of_draws(network: nn.Module, stochastic: set[nn.Module]) -> Iterator[None]:
     """Context manager that raises where a network's modules would silently be wrong beside stochastic layers.
 
     Raises:
@@ -216,7 +216,7 @@ def _run_with_draws(network: nn.Module, x: Tensor, mask: Tensor | None, number: 
     return output.unflatten(0, (number, batch))
 
 
-def _largest_without(stochastic: Collection[nn.Module], module: nn.Module) -> Iterator[nn.Module]:
+def _largest_without(stochastic: set[nn.Module], module: nn.Module) -> Iterator[nn.Module]:
     """Iterate over the largest submodules that contain no stochastic layer, without containers that are not called."""
     if isinstance(module, (nn.ModuleList, nn.ModuleDict)) or not stochastic.isdisjoint(module.modules()):
         for child in module.children():

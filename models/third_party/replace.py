@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -82,8 +82,8 @@ def replace_attention(
 
 
 def _describe(network: nn.Module, path: str) -> str:
-    kind = type(network.get_submodule(path))
-    return f"{path!r} ({kind.__module__}.{kind.__name__})"
+    cls = type(network.get_submodule(path))
+    return f"{path!r} ({cls.__module__}.{cls.__name__})"
 
 
 def _replace(network: nn.Module, path: str, factory: LayerFactory) -> None:
@@ -92,7 +92,7 @@ def _replace(network: nn.Module, path: str, factory: LayerFactory) -> None:
     num_outputs = check_softmax_attention(module)
     old = read_attention(module)
     replaced = module.get_submodule(old.layout.inner)
-    paths = [name for name, part in network.named_modules(remove_duplicate=False) if part is replaced]
+    paths = [name for name, submodule in network.named_modules(remove_duplicate=False) if submodule is replaced]
     if len(paths) > 1:
         raise ValueError(f"it is shared by several blocks: {paths}")
     layer = build_layer(factory, old).train(replaced.training)
@@ -100,7 +100,7 @@ def _replace(network: nn.Module, path: str, factory: LayerFactory) -> None:
     adapter.training = replaced.training
     network.set_submodule(paths[0], adapter)
     if old.layout.inner:
-        module.output.dense = nn.Identity()  # this map is in the new layer
+        module.set_submodule("output.dense", nn.Identity())  # this map is in the new layer
     for encoder in network.modules():
         if isinstance(encoder, nn.TransformerEncoder):
             encoder.use_nested_tensor = False
@@ -159,12 +159,12 @@ def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAtte
     sources = {"query": layer.gain * old.query, "key": layer.gain * old.key, "value": old.value}
     for name in JOINT_MAPS:
         if isinstance(joint := getattr(layer, name, None), nn.Linear):
-            _copy(torch.cat([sources[part] for part in name.split("_")]), joint)
+            _copy(torch.cat([sources[source] for source in name.split("_")]), joint)
             if name.endswith("value"):
-                _copy(old.out, layer.out)
-    if isinstance(getattr(layer, "mean", None), SoftmaxMean):
-        _copy(old.value, layer.mean.value)
-        _copy(old.out, layer.mean.out)
+                _copy(old.out, cast(nn.Linear, layer.out))
+    if isinstance(mean := getattr(layer, "mean", None), SoftmaxMean):
+        _copy(old.value, mean.value)
+        _copy(old.out, mean.out)
     return layer
 
 

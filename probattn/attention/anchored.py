@@ -58,9 +58,7 @@ class AnchoredAttention(ProbabilisticAttention):
         self.output, self.alpha = output, alpha
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
-        with torch.no_grad():
-            for parameter in self.query_key_value.parameters():
-                parameter[: 2 * dim] *= self.gain
+        self.scale_rows(self.query_key_value, 2 * dim)
         self.anchors = nn.Parameter((0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim))
         log_noise = torch.full((heads,), noise).log()
         self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
@@ -78,9 +76,7 @@ class AnchoredAttention(ProbabilisticAttention):
     def initialise(self, stream: Tensor) -> None:
         """Set the anchors to the keys of vectors ``(..., dim)`` seen at the start of the path."""
         key = self.query_key_value(self.along_path(stream)).chunk(3, -1)[1]
-        picked = sgpa.pick_inducing(key, self.heads, self.anchors.shape[1])
-        of_heads = picked.unflatten(-1, (self.heads, self.head_dim)).diagonal(dim1=0, dim2=2)
-        self.anchors.copy_(of_heads.movedim(-1, 0))
+        self.anchors.copy_(sgpa.pick_of_heads(key, self.heads, self.anchors.shape[1]))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Run the program once; arguments, result and errors as in the base class."""

@@ -3,11 +3,11 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probattn.functional import dtypes, errors
 from probattn.sites import SiteModule
@@ -48,13 +48,14 @@ class ProbabilisticAttention(SiteModule):
         **options: Options.kwargs,
     ) -> LayerFactory:
         """Return a factory ``(dim, heads) -> layer`` with options of the class, for a network's ``attention=``."""
-        return functools.partial(cls, *args, **options)
+        return functools.partial(cls, *args, **options)  # type: ignore[arg-type]  # options are named: args is empty
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return prior and posterior of local latent sites by name, for checked tokens."""
         return {}
 
-    def compute(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    # By *Any and **Any type checkers accept layers that name their latents.
+    def compute(self, x: Tensor, mask: Tensor | None, *_: Any, **latents: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output of x's shape, and log factors ``(..., batch)`` of each example by name; pure.
 
         Args:
@@ -89,11 +90,8 @@ class ProbabilisticAttention(SiteModule):
             sites: priors of the global sites.
             given: further arguments of ``compute``.
         """
-        latents = {}
-        for name, prior in sites.items():
-            latents[name] = self.sample(name, prior)
-        for name, laws in self.local_sites(x, mask).items():
-            latents[name] = self.sample_local(name, *laws)
+        latents = {name: self.sample(name, prior) for name, prior in sites.items()}
+        latents |= {name: self.sample_local(name, *laws) for name, laws in self.local_sites(x, mask).items()}
         output, log_factors = self.compute(x, mask, **given, **latents)
         for name, log_factor in log_factors.items():
             self.factor(name, log_factor)
@@ -132,6 +130,12 @@ class ProbabilisticAttention(SiteModule):
         for step in self._path:
             vectors = step(vectors)
         return vectors
+
+    @torch.no_grad()
+    def scale_rows(self, linear: nn.Linear, rows: int) -> None:
+        """Multiply the initial weights of queries and keys, the first rows of a map, by :attr:`gain`."""
+        for parameter in linear.parameters():
+            parameter[:rows] *= self.gain
 
     def initialise(self, stream: Tensor) -> None:
         """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""

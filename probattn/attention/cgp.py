@@ -66,7 +66,7 @@ class CGPAttention(CorrelatedAttention):
         noisy_output: bool = True,
         bias: bool = False,
     ) -> None:
-        options = {
+        options: dict[str, Any] = {
             "noise": noise,
             "learn_noise": learn_noise,
             "canonical_guide": canonical_guide,

@@ -3,14 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.canonical import GUIDES
+from probattn.attention.canonical import GUIDES, Prior
 from probattn.attention.kernels import RBF
 from probattn.attention.options import check_choice
 from probattn.distributions import ColumnNormal
@@ -54,9 +54,8 @@ class CorrelatedAttention(ProbabilisticAttention):
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.latent = nn.Linear(dim, dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
-        with torch.no_grad():
-            for parameter in (*self.latent.parameters(), *(p[: 2 * dim] for p in self.query_key_value.parameters())):
-                parameter *= self.gain
+        self.scale_rows(self.latent, dim)
+        self.scale_rows(self.query_key_value, 2 * dim)
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         log_noise = torch.full((heads,), noise).log()
         self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
@@ -76,9 +75,10 @@ class CorrelatedAttention(ProbabilisticAttention):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Run the program once; arguments, result and errors as in the base class."""
         x = self.checked(x, mask)
-        projected = (*self.split_heads(self.query_key_value(x), 3), *self.split_heads(self.latent(x), 1))
+        query, key, value = self.split_heads(self.query_key_value(x), 3)
+        (latent,) = self.split_heads(self.latent(x), 1)
         with self.precise():
-            law = self.law(self._given(*projected, mask))
+            law = self.law(self._given(query, key, value, latent, mask))
             output = (self._collapsed if self.collapsed else self._through_z_o)(law, dtypes.at_least_float32(x))
         return dtypes.apply_linear(self.out, self.join_heads(output))
 
@@ -127,7 +127,7 @@ class CorrelatedAttention(ProbabilisticAttention):
         with self._weighted(weight):
             canonical = self.canonical(law, x)
             if isinstance(canonical, Canonical):  # the prior object itself where that is the guide: no density counts
-                canonical = prior if canonical.loc is None else ColumnNormal(*canonical)
+                canonical = prior if canonical.loc is None else ColumnNormal(canonical.loc, canonical.covariance)
             z_o = self.sample_local("z_o", prior, canonical, regulariser=True, weight=weight)
         query, key = law.means(z_o)
         errors.check_finite(query, "the mean of z_q given z_o")
@@ -141,7 +141,8 @@ class CorrelatedAttention(ProbabilisticAttention):
         """Add α R in closed form (CGP paper, eq. 28), and sample the output given z_k alone."""
         output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
         if self.alpha > 0 and self.is_scored():
-            self.factor("regulariser", self.weight(law) * self.canonical.regulariser(law, x).sum(-1), regulariser=True)
+            regulariser = cast(Prior, self.canonical).regulariser(law, x)  # no other guide may be collapsed
+            self.factor("regulariser", self.weight(law) * regulariser.sum(-1), regulariser=True)
         return self._output(output, law.predictive)
 
     def _output(self, loc: Tensor, covariance: Covariance) -> Tensor:

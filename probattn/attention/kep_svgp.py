@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probattn import priors
 from probattn.attention import merge as merges
 from probattn.attention.base import Laws
-from probattn.attention.ksvd import KSVDAttention
+from probattn.attention.ksvd import KSVDAttention, Scores
 from probattn.attention.mean import SoftmaxMean
 from probattn.attention.options import check_choice, check_positive, dropout_rate
 from probattn.functional import dtypes, kep_svgp, ksvd, subspace
@@ -135,21 +135,32 @@ class KEPSVGPAttention(KSVDAttention):
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
-        if self.log_residual_amplitude is None:
-            return {}
-        return {"residual": self.unit_noise(x, x.shape[-2])}
+        return {} if self.log_residual_amplitude is None else {"residual": self.unit_noise(x, x.shape[-2])}
+
+    def penalty(self, scores: Scores, scale: Tensor, mask: Tensor | None) -> Tensor:
+        """Return η times the loss of (11) for each example, ``(..., batch)``.
+
+        Args:
+            scores: those of :meth:`scores`.
+            scale: Λ ``(H, s)``.
+            mask: as for the layer.
+        """
+        lengths = scores[0].shape[-2] if mask is None else mask.sum(-1, keepdim=True)
+        e, r, w_e, w_r = map(dtypes.at_least_float32, scores)
+        with dtypes.exact(scale.device.type):
+            return self.eta * self.ksvd_penalty(e, r, w_e, w_r, scale, lengths)
 
     def compute(
         self, x: Tensor, mask: Tensor | None, *, scale: Tensor, u: Tensor, residual: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factor ``ksvd``, −η (J/n)², of each example."""
         query_key = self.queries_and_keys(x)
-        e, r, *weights = scores = self.scores_of(query_key, x, mask)
+        e, r, w_e, w_r = scores = self.scores_of(query_key, x, mask)
         first, second = (e if self.pair[0] == "e" else r), (e if self.pair[1] == "e" else r)
         values = kep_svgp.function_values(self.merge(first, second), scale, u)
-        if residual is not None:
+        if residual is not None and self.log_residual_amplitude is not None:
             with self.precise():
-                deviation = subspace.residual_scale(query_key, mask, *weights, self.pair, solved=self.solves)
+                deviation = subspace.residual_scale(query_key, mask, w_e, w_r, self.pair, solved=self.solves)
                 amplitude = self.log_residual_amplitude.exp().unsqueeze(-1)
                 values = values + (amplitude * deviation).unsqueeze(-1) * residual
         output = dtypes.apply_linear(self.out, self.join_heads(values))

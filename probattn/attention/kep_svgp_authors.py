@@ -1,5 +1,7 @@
 """KEP-SVGP attention as in its authors' code: noise for each token, and the KL of each example."""
 
+from typing import Any, Literal
+
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
@@ -39,20 +41,21 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         heads: int,
         *,
         rank: int,
-        merge: str = "add",
-        pair: str = "er",
+        merge: Literal["add", "concat", "concat_lowrank"] = "add",
+        pair: Literal["er", "ee", "rr"] = "er",
         tokens: int | None = None,
         multiple: int = 10,
         eta: float = 1.0,
         bias: bool = False,
     ) -> None:
-        options = {"rank": rank, "merge": merge, "pair": pair, "tokens": tokens, "multiple": multiple, "eta": eta}
-        super().__init__(dim, heads, **options, penalty="authors", bias=bias)
+        sizes: dict[str, Any] = {"rank": rank, "tokens": tokens, "multiple": multiple}
+        super().__init__(dim, heads, merge=merge, pair=pair, eta=eta, penalty="authors", bias=bias, **sizes)
         self.log_scale = nn.Parameter(torch.empty(heads, rank).uniform_(-2.0, 0.0))
         self.loc = nn.Parameter(torch.randn(heads, rank, rank))
         self.raw_tril = nn.Parameter(torch.randn(heads, rank, rank, rank))
         with torch.no_grad():
-            self.projection.weights.mul_(self.head_dim**0.5)
+            for weights in self.projection.parameters():
+                weights.mul_(self.head_dim**0.5)
             if isinstance(self.merge, Concat):
                 self.merge.weights.div_(3**0.5)  # the variance of nn.Linear's weights
 
@@ -65,11 +68,11 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         tokens = x.shape[-2] * (1 if isinstance(self.merge, Add) else 2)
         return {"noise": self.unit_noise(x, tokens)}
 
-    def compute(  # type: ignore[override]
+    def compute(  # type: ignore[override]  # noise in the place of u
         self, x: Tensor, mask: Tensor | None, *, scale: Tensor, noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factors ``ksvd`` and ``kl`` of each example."""
-        lam, (loc, tril) = scale, self._loc_and_tril()
+        lam, loc, tril = scale, dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))
         e, r, *_ = scores = self.scores_of(self.queries_and_keys(x), x, mask)
         branches = [{"e": e, "r": r}[branch] for branch in self.pair]
         is_sum = isinstance(self.merge, Add)
@@ -81,6 +84,3 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
             values = values if is_sum else self.merge(*values.chunk(2, dim=-2))
         output = dtypes.apply_linear(self.out, self.join_heads(values))
         return output, {"ksvd": -self.penalty(scores, lam, mask), "kl": -kl}
-
-    def _loc_and_tril(self) -> tuple[Tensor, Tensor]:
-        return dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from probattn.attention import kernels
@@ -46,11 +45,10 @@ class KernelAttention(ProbabilisticAttention):
         self.symmetric = symmetric
         if symmetric:
             self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
+            self.scale_rows(self.query_value, dim)
         else:
             self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
-        with torch.no_grad():
-            for parameter in (self.query_value if symmetric else self.query_key_value).parameters():
-                parameter[:-dim] *= self.gain
+            self.scale_rows(self.query_key_value, 2 * dim)
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
@@ -82,13 +80,12 @@ class KernelAttention(ProbabilisticAttention):
         with self.precise():
             return errors.check_finite(self._matrix(query, key, mask), "kernel matrix 𝒦_qk")
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return queries, keys (the same tensor if W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""
-        joint = dtypes.at_least_float32(self.query_value(x) if self.symmetric else self.query_key_value(x))
         if self.symmetric:
-            query, value = self.split_heads(joint, 2)
+            query, value = self.split_heads(dtypes.at_least_float32(self.query_value(x)), 2)
             return query, query, value
-        return self.split_heads(joint, 3)
+        return self.split_heads(dtypes.at_least_float32(self.query_key_value(x)), 3)
 
     def _matrix(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         matrix = self.kernel(query, key)

@@ -103,10 +103,11 @@ class Exponential(_Scaled):
         return self.variance.unsqueeze(-1) * self.scaled(a).square().sum(-1).exp()
 
 
-KERNELS = {"rbf": RBF, "ard": ARD, "exponential": Exponential}
+Kernel = RBF | ARD | Exponential
+KERNELS: dict[str, type[Kernel]] = {"rbf": RBF, "ard": ARD, "exponential": Exponential}
 
 
-def resolve(name: str, heads: int, head_dim: int, *, variance: float = 1.0) -> nn.Module:
+def resolve(name: str, heads: int, head_dim: int, *, variance: float = 1.0) -> Kernel:
     """Return the kernel of that name in :data:`KERNELS`, with an initial σ².
 
     Raises:

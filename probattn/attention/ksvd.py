@@ -48,20 +48,6 @@ class KSVDAttention(ProbabilisticAttention):
         law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
         return law, law
 
-    def penalty(self, scores: Scores, scale: Tensor, mask: Tensor | None) -> Tensor:
-        """Return η times the loss of (11) for each example, ``(..., batch)``.
-
-        Args:
-            scores: those of :meth:`scores`.
-            scale: Λ ``(H, s)``.
-            mask: as for the layer.
-        """
-        lengths = scores[0].shape[-2] if mask is None else mask.sum(-1, keepdim=True)
-        if scores[0].dtype.itemsize < 4:
-            scores = tuple(map(dtypes.at_least_float32, scores))
-        with dtypes.exact(scale.device.type):
-            return self.eta * self.ksvd_penalty(*scores, scale, lengths)
-
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys."""
         query, key = map(ksvd.cosine_features, self.split_heads(self.query_key(self.checked(x, mask)), 2))

@@ -25,11 +25,6 @@ class SoftmaxMean(nn.Module):
         self.out = nn.Linear(dim, dim)
         self.log_amplitude = nn.Parameter(torch.tensor(math.log(amplitude)))
 
-    @property
-    def amplitude(self) -> Tensor:
-        """Amplitude a > 0, a scalar."""
-        return self.log_amplitude.exp()
-
     def forward(self, f: Tensor, query_key: Tensor, x: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
         """Attend over the real tokens and add the process.
 
@@ -44,5 +39,6 @@ class SoftmaxMean(nn.Module):
             A tensor of f's shape.
         """
         value = self.value(x).unflatten(-1, (query_key.shape[-3], -1)).transpose(-3, -2)
-        attended = attend(*query_key, value, mask, dropout=dropout)
-        return self.out(attended.transpose(-3, -2).flatten(-2)) + self.amplitude * f
+        query, key = query_key
+        attended = attend(query, key, value, mask, dropout=dropout)
+        return self.out(attended.transpose(-3, -2).flatten(-2)) + self.log_amplitude.exp() * f

@@ -51,21 +51,20 @@ class ConcatLowRank(nn.Module):
         return kep_svgp.merge_tokens_lowrank(e, r, self.a.to(e.dtype), self.b.to(e.dtype))
 
 
-MERGES = {"add": lambda *_: Add(), "concat": lambda tokens, _: Concat(tokens), "concat_lowrank": ConcatLowRank}
-
-
-def resolve(merge: str, tokens: int | None, rank: int) -> nn.Module:
-    """Return the merge of that name in :data:`MERGES`.
+def resolve(merge: str, tokens: int | None, rank: int) -> Add | Concat | ConcatLowRank:
+    """Return the merge of that name.
 
     Raises:
         ValueError: an unknown name; weights over tokens without their number, or with fewer than ``rank``.
     """
-    check_choice("merge", merge, MERGES)
-    if merge != "add" and tokens is None:
+    check_choice("merge", merge, ("add", "concat", "concat_lowrank"))
+    if merge == "add":
+        return Add()
+    if tokens is None:
         raise ValueError(f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"')
-    if merge != "add" and rank > tokens:
+    if rank > tokens:
         raise ValueError(f'merge="{merge}" needs a rank of at most the {tokens} tokens, got {rank}; or use merge="add"')
-    return MERGES[merge](tokens, rank)
+    return Concat(tokens) if merge == "concat" else ConcatLowRank(tokens, rank)
 
 
 def _fan_in_uniform(rows: int, columns: int) -> Tensor:

@@ -45,8 +45,8 @@ class DataProjection(nn.Module):
     def __init__(self, heads: int, head_dim: int, rank: int, *, rows: int) -> None:
         super().__init__()
         self.rows = rows
-        both = [_orthogonal(heads, rows, rank) for _ in range(2)]
-        self.weights = nn.Parameter(torch.cat(both, dim=-1) / head_dim**0.5)
+        w_e, w_r = _orthogonal(heads, rows, rank), _orthogonal(heads, rows, rank)
+        self.weights = nn.Parameter(torch.cat((w_e, w_r), dim=-1) / head_dim**0.5)
 
     def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
         """Return W_{e|X} and W_{r|X}, ``(2, ..., H, d, s)``, for x ``(..., N, H · d)``."""

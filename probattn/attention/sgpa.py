@@ -1,9 +1,8 @@
 """Sparse Gaussian process attention."""
 
-from typing import Literal
+from typing import Literal, cast
 
 import pyro.distributions as dist
-import torch
 from torch import Tensor, nn
 
 from probattn import priors
@@ -65,9 +64,7 @@ class SGPAttention(ProbabilisticAttention):
         self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
         self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
         self.gain = self.kernel.gain
-        with torch.no_grad():
-            for parameter in self.query_value.parameters():
-                parameter[:dim] *= self.gain
+        self.scale_rows(self.query_value, dim)
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
         self.out = nn.Linear(dim, dim)
 
@@ -90,12 +87,12 @@ class SGPAttention(ProbabilisticAttention):
 
     def initialise(self, stream: Tensor) -> None:
         """Set the inducing inputs to vectors ``(..., dim)`` seen at the start of the path."""
-        if self.inducing is not None:
-            self.form.inducing.data.copy_(sgpa.pick_inducing(stream, self.heads, self.inducing))
+        if isinstance(self.form, Decoupled):
+            self.form.inducing.data.copy_(sgpa.pick_inducing(stream, self.heads, self.form.inducing.shape[1]))
 
     def inducing_points(self) -> Tensor:
         """Return β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or better."""
-        vectors = self.along_path(self.form.inducing)
+        vectors = self.along_path(cast(Decoupled, self.form).inducing)
         weight, bias = self.query_value.weight[: self.dim], self.query_value.bias
         points = vectors @ weight.unflatten(0, (self.heads, self.head_dim)).mT
         points = points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)
@@ -118,7 +115,7 @@ class SGPAttention(ProbabilisticAttention):
     def output(self, remainder: Remainder, u: Tensor | None, g: Tensor) -> Tensor:
         """Return the output at values of u and g; pure."""
         with self.precise():
-            f = g if u is None else g + remainder.features @ u.mT
+            f = g if u is None or remainder.features is None else g + remainder.features @ u.mT
         return dtypes.apply_linear(self.out, self.join_heads(f))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -131,7 +128,6 @@ class SGPAttention(ProbabilisticAttention):
         query, value = map(dtypes.at_least_float32, (query, value))
         real = None if mask is None else mask.unsqueeze(-2)
         kernel = errors.check_finite(padding.on_pairs(self.kernel(query, query), real), "the kernel of the tokens")
-        if real is None:
-            return Tokens(query, kernel, errors.check_finite(value, "the values"), None, query.shape[-2])
-        value = errors.check_finite(value.where(real.unsqueeze(-1), 0.0), "the values")
-        return Tokens(query, kernel, value, real, mask.sum(-1, keepdim=True, dtype=query.dtype))
+        value = errors.check_finite(value if real is None else value.where(real.unsqueeze(-1), 0.0), "the values")
+        lengths = query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype)
+        return Tokens(query, kernel, value, real, lengths)

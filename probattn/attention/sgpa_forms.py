@@ -1,6 +1,6 @@
 """The two forms of SGPA, decoupled and standard, which differ in their inducing inputs."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyro.distributions as dist
 import torch
@@ -11,6 +11,9 @@ from probattn.distributions import ColumnNormal, MarginalsOfJoint
 from probattn.functional import dtypes, errors, jitter, padding, sgpa
 from probattn.functional.gaussian import Dense
 
+if TYPE_CHECKING:
+    from probattn.attention.sgpa import SGPAttention
+
 
 class Tokens(NamedTuple):
     """Tokens of a batch: points q, their kernel, values (0 at padding), mask, lengths."""
@@ -19,7 +22,7 @@ class Tokens(NamedTuple):
     kernel: Tensor  # (..., H, N, N), 0 at padding
     value: Tensor  # (..., H, N, d)
     real: Tensor | None  # (B, 1, N)
-    count: int | Tensor  # N or (B, 1)
+    lengths: int | Tensor  # N or (B, 1)
 
 
 class Remainder(NamedTuple):
@@ -43,21 +46,21 @@ class Decoupled(nn.Module):
         super().__init__()
         self.inducing = nn.Parameter(torch.randn(heads, inducing, dim))
 
-    def marginal(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
+    def marginal(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return g for independent draws at the tokens; the KL is that of joint draws, ½ vᵀ C v."""
         a, mean = self._mean(layer, tokens)
         scale = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a).sqrt()
         return Remainder(a, *_marginals(mean, scale, scale, sgpa.local_kl(tokens.value, mean)))
 
-    def joint(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
+    def joint(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return g for draws with their correlations."""
         a, mean = self._mean(layer, tokens)
         c = padding.plus_diagonal(sgpa.conditional_covariance(tokens.kernel, a), 0.0, tokens.real)
         tril = jitter.cholesky(c, "C, the covariance of g", jitter.mean_diagonal(tokens.kernel))
-        covariance = Dense(tril, tokens.count, tokens.real)
+        covariance = Dense(tril, tokens.lengths, tokens.real)
         return Remainder(a, ColumnNormal(torch.zeros_like(mean), covariance), ColumnNormal(mean, covariance))
 
-    def _mean(self, layer: nn.Module, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def _mean(self, layer: "SGPAttention", tokens: Tokens) -> tuple[Tensor, Tensor]:
         beta = layer.inducing_points()
         tril = jitter.cholesky(layer.kernel(beta, beta), "K_ββ, the kernel of the inducing inputs")
         k_qb = layer.kernel(tokens.points, beta)
@@ -78,7 +81,7 @@ class Standard(nn.Module):
         self.spread = nn.Linear(dim, heads)
         nn.init.constant_(self.spread.bias, -2.25)  # softplus of it is 0.1
 
-    def marginal(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
+    def marginal(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return g for independent draws at the tokens; the KL is that of joint draws."""
         tril, spread, mean = self._root(tokens, x)
         squares = tril.square()
@@ -86,11 +89,11 @@ class Standard(nn.Module):
         kl = sgpa.amortised_kl(tokens.value, mean, spread)
         return Remainder(None, *_marginals(mean, squares.sum(-1).sqrt(), scale, kl))
 
-    def joint(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
+    def joint(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return g for draws with their correlations."""
         tril, spread, mean = self._root(tokens, x)
-        prior = ColumnNormal(torch.zeros_like(mean), Dense(tril, tokens.count, tokens.real))
-        posterior = Dense(tril * spread.unsqueeze(-2), tokens.count, tokens.real)
+        prior = ColumnNormal(torch.zeros_like(mean), Dense(tril, tokens.lengths, tokens.real))
+        posterior = Dense(tril * spread.unsqueeze(-2), tokens.lengths, tokens.real)
         return Remainder(None, prior, ColumnNormal(mean, posterior))
 
     def _root(self, tokens: Tokens, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,5 +107,5 @@ def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> 
     """Return prior and posterior with those means and standard deviations ``(..., H, N)``, independent over tokens."""
     mean, scale = errors.check_finite(mean, "the mean of q(f)"), errors.check_finite(scale, "the spread of q(f)")
     prior = dist.Normal(torch.zeros_like(mean), prior_scale.unsqueeze(-1), validate_args=False).to_event(3)
-    drawn = dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)
-    return prior, MarginalsOfJoint(drawn, prior, kl)
+    posterior = dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)
+    return prior, MarginalsOfJoint(posterior, prior, kl)

@@ -39,8 +39,8 @@ class SoftmaxAttention(ProbabilisticAttention):
         """
         x = self.checked(x, mask)
         rate = self.dropout if self.training else 0.0
-        attended = attend(*self.split_heads(self.query_key_value(x), 3), mask, dropout=rate)
-        return self.out(self.join_heads(attended))
+        query, key, value = self.split_heads(self.query_key_value(x), 3)
+        return self.out(self.join_heads(attend(query, key, value, mask, dropout=rate)))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return softmax probabilities ``(..., H, N, N)``, zero in the columns of padded keys."""
@@ -64,8 +64,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dr
     """
     if mask is not None:
         mask = mask.expand(*query.shape[:-3], -1).reshape(-1, 1, 1, mask.shape[-1])
-    if query.dim() == 4:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-    flat = (part.flatten(0, -4) for part in (query, key, value))
-    attended = F.scaled_dot_product_attention(*flat, attn_mask=mask, dropout_p=dropout)
-    return attended.view(query.shape)
+    shape = query.shape
+    if query.dim() > 4:
+        query, key, value = (projected.flatten(0, -4) for projected in (query, key, value))
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    return attended.view(shape)

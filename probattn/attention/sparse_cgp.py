@@ -50,7 +50,7 @@ class SparseCGPAttention(CorrelatedAttention):
         regulariser_norm: Literal["scalar", "column", "example"] = "scalar",
         bias: bool = False,
     ) -> None:
-        options = {
+        options: dict[str, Any] = {
             "noise": noise,
             "learn_noise": learn_noise,
             "canonical_guide": canonical_guide,
@@ -65,10 +65,10 @@ class SparseCGPAttention(CorrelatedAttention):
         self.tokens = tokens
         if tokens is None:
             std = (0.5 / self.head_dim) ** 0.5  # of the initial entries of X_o
-            shapes = ((heads, number, self.head_dim) for number in numbers)
-            self.inducing = nn.ParameterList([nn.Parameter(std * torch.randn(shape)) for shape in shapes])
-        else:
-            self.inducing = nn.ParameterList([nn.Parameter(_mixture(number, tokens)) for number in numbers])
+            initial = [std * torch.randn(heads, number, self.head_dim) for number in numbers]
+        else:  # mixtures that preserve the variance of the vectors
+            initial = [torch.randn(number, tokens) / tokens**0.5 for number in numbers]
+        self.inducing = nn.ParameterList([nn.Parameter(points) for points in initial])
 
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:
@@ -77,9 +77,7 @@ class SparseCGPAttention(CorrelatedAttention):
             return
         latent = self.latent(self.along_path(stream))
         for points in self.inducing:
-            picked = sgpa.pick_inducing(latent, self.heads, points.shape[1])
-            own = picked.unflatten(-1, (self.heads, self.head_dim)).diagonal(dim1=0, dim2=2)
-            points.copy_(own.movedim(-1, 0))
+            points.copy_(sgpa.pick_of_heads(latent, self.heads, points.shape[1]))
 
     def law(self, given: dict[str, Any]) -> SparseCGP:
         """Return the joint law at the tokens, from the fields that dense and sparse CGP share.
@@ -97,8 +95,3 @@ class SparseCGPAttention(CorrelatedAttention):
                 )
             query, key = query @ latent, key @ latent
         return SparseCGP(**given, inducing_query=query, inducing_key=key)
-
-
-def _mixture(rows: int, tokens: int) -> Tensor:
-    """Return random rows that preserve the variance of the vectors they mix."""
-    return torch.randn(rows, tokens) / tokens**0.5

@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from probattn.functional import errors, jitter
+from probattn.functional import errors, jitter, padding
 from probattn.functional.gaussian import Count, Dense
 from probattn.functional.kernels import rbf
 
@@ -46,11 +46,6 @@ class Anchored:
         return _inverse(tril, upper=False).mT
 
     @cached_property
-    def key_features(self) -> Tensor:
-        """ψ of the keys ``(..., H, N, M)``, 0 at padding."""
-        return self._key_features.movedim(0, -3)
-
-    @cached_property
     def query_features(self) -> Tensor:
         """ψ of the queries ``(..., H, N, M)``."""
         return self._features(self.query).movedim(0, -3)
@@ -58,8 +53,8 @@ class Anchored:
     @cached_property
     def precision(self) -> Tensor:
         """A = I + σ⁻² Σ ψ(k_n) ψ(k_n)ᵀ, ``(..., H, M, M)``."""
-        gram = (self._key_features.mT @ self._key_features).movedim(0, -3) / self.noise[:, None, None]
-        return gram + torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        gram = (self.key_features.mT @ self.key_features).movedim(0, -3) / self.noise[:, None, None]
+        return padding.plus_diagonal(gram, 1.0, None)
 
     @cached_property
     def tril(self) -> Tensor:
@@ -106,7 +101,7 @@ class Anchored:
     @cached_property
     def _projected(self) -> Tensor:
         """ψ_kᵀ V, ``(..., H, M, d)``."""
-        return (self._key_features.mT @ self.value.movedim(-3, 0)).movedim(0, -3)
+        return (self.key_features.mT @ self.value.movedim(-3, 0)).movedim(0, -3)
 
     # The heads come first here, (H, ..., N, M), so that a product with a head's matrix is one product for all examples.
 
@@ -121,8 +116,8 @@ class Anchored:
         return (kernel.flatten(1, -2) @ self.whitening).view_as(kernel)
 
     @cached_property
-    def _key_features(self) -> Tensor:
-        """ψ of the keys, 0 at padding."""
+    def key_features(self) -> Tensor:
+        """ψ of the keys ``(H, ..., N, M)``, 0 at padding."""
         features = self._features(self.key)
         return features if self.real is None else features.where(self.real.movedim(-2, 0).unsqueeze(-1), 0.0)
 

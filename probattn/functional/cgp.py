@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,13 @@ from probattn.functional import jitter, padding, triangular
 from probattn.functional.correlated import Canonical, Correlated
 from probattn.functional.gaussian import Conditional, Dense
 from probattn.functional.kernels import rbf
+
+
+class Roots(NamedTuple):
+    """B_q and B_k, ``(..., H, N, N)``."""
+
+    query: Tensor
+    key: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +41,7 @@ class CGP(Correlated):
     @cached_property
     def mean(self) -> Tensor:
         """ν = 𝒦_qo P⁻¹ 𝒦_ok V = B_qᵀ B_k V (eq. 24), with one Cholesky factor."""
-        return self._b_q.mT @ self._seen
+        return self._b.query.mT @ self._seen
 
     @cached_property
     def observed_key(self) -> Tensor:
@@ -48,18 +56,18 @@ class CGP(Correlated):
     @cached_property
     def query_covariance(self) -> Dense:
         """Σ_q + σ²I, or Σ_q."""
-        matrix = self._k_qq - self._b_q.mT @ self._b_q
+        matrix = self._k_qq - self._b.query.mT @ self._b.query
         return self._dense(matrix, "Σ_q, of z_q given z_o", whole=self._k_qq, noisy=self.noisy_output)
 
     @cached_property
     def key_covariance(self) -> Dense:
         """Σ_k + σ²I."""
-        return self._dense(self._k_kk - self._b_k.mT @ self._b_k, "Σ_k + σ²I, of z_k given z_o", whole=self._k_kk)
+        return self._dense(self._k_kk - self._b.key.mT @ self._b.key, "Σ_k + σ²I, of z_k given z_o", whole=self._k_kk)
 
     @cached_property
     def predictive(self) -> Dense:
         """𝒦_q − A_q 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko A_qᵀ, + σ²I where the output is noisy; means cancel."""
-        explained = triangular.solve_lower(self._marginal_key.tril, self._b_k.mT @ self._b_q)
+        explained = triangular.solve_lower(self._marginal_key.tril, self._b.key.mT @ self._b.query)
         matrix = self._k_qq - explained.mT @ explained
         name = "the predictive covariance of z_q given z_k"
         return self._dense(matrix, name, whole=self._k_qq, noisy=self.noisy_output)
@@ -67,11 +75,11 @@ class CGP(Correlated):
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """Return B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
         whitened = triangular.solve_lower(self.prior.tril, z_o)
-        return triangular.product(self._b_q.mT, whitened), triangular.product(self._b_k.mT, whitened)
+        return triangular.product(self._b.query.mT, whitened), triangular.product(self._b.key.mT, whitened)
 
     def spreads(self, covariance: Dense) -> Tensor:  # type: ignore[override]
         """Return ‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖², summed over both processes."""
-        roots: tuple[Tensor, ...] = (self._b_q.mT, self._b_k.mT)
+        roots: tuple[Tensor, ...] = (self._b.query.mT, self._b.key.mT)
         if covariance is not self.prior:
             whitened = triangular.solve_lower(self.prior.tril, covariance.tril)
             roots = tuple(root @ whitened for root in roots)
@@ -84,7 +92,7 @@ class CGP(Correlated):
 
     def posterior(self) -> Canonical:
         """Return N(𝒦_ok V, P − 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko), since z_k = (𝒦_k + σ²I) V."""
-        covariance = Conditional(self.prior, lambda: self.key_covariance, lambda: self._marginal_key, self._b_k)
+        covariance = Conditional(self.prior, lambda: self.key_covariance, lambda: self._marginal_key, self._b.key)
         return Canonical(self.prior.tril @ self._seen, covariance)
 
     def log_marginal(self) -> Tensor:
@@ -96,7 +104,7 @@ class CGP(Correlated):
     @cached_property
     def _seen(self) -> Tensor:
         """L⁻¹ 𝒦_ok V."""
-        return self._b_k @ self.value
+        return self._b.key @ self.value
 
     @cached_property
     def _marginal_key(self) -> Dense:
@@ -111,24 +119,14 @@ class CGP(Correlated):
         return self._kernel(self.key, self.key, 2 * self.scales[1].log())
 
     @cached_property
-    def _b(self) -> tuple[Tensor, Tensor]:
-        """B_q and B_k, by one kernel and one solve."""
+    def _b(self) -> Roots:
+        """B_q = L⁻¹ 𝒦_oq and B_k = L⁻¹ 𝒦_ok, by one kernel and one solve."""
         matrix = rbf(self.latent, torch.cat((self.query, self.key), dim=-2))
         if self.real is not None:
             columns = torch.cat((self.real, self.real), dim=-1).unsqueeze(-2)
             matrix = matrix.where(self.real.unsqueeze(-1) & columns, 0.0)
         b_q, b_k = triangular.solve_lower(self.prior.tril, matrix).chunk(2, dim=-1)
-        return b_q * self.scales[0, :, None, None], b_k * self.scales[1, :, None, None]
-
-    @property
-    def _b_q(self) -> Tensor:
-        """L⁻¹ 𝒦_oq."""
-        return self._b[0]
-
-    @property
-    def _b_k(self) -> Tensor:
-        """L⁻¹ 𝒦_ok."""
-        return self._b[1]
+        return Roots(b_q * self.scales[0, :, None, None], b_k * self.scales[1, :, None, None])
 
     def _kernel(self, a: Tensor, b: Tensor, log_scale: Tensor | None = None) -> Tensor:
         return padding.on_pairs(rbf(a, b, log_scale), self.real)

@@ -78,5 +78,11 @@ def pick_inducing(stream: Tensor, heads: int, number: int) -> Tensor:
     return picked + 1e-2 * vectors.std(correction=0) * torch.randn_like(picked)
 
 
+def pick_of_heads(points: Tensor, heads: int, number: int) -> Tensor:
+    """Pick inducing inputs ``(H, M, head_dim)`` as :func:`pick_inducing`, of each head in its own part of points."""
+    picked = pick_inducing(points, heads, number)
+    return picked.unflatten(-1, (heads, -1)).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+
+
 def _permuted(length: int, number: int) -> Tensor:
     return torch.cat([torch.randperm(length) for _ in range(-(-number // length))])[:number]

@@ -5,14 +5,22 @@ The inducing inputs Z_m connect z_q and z_o, Z_ℓ connect z_k and z_o; both lie
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from probattn.functional import jitter, triangular
+from probattn.functional import jitter, padding, triangular
 from probattn.functional.correlated import Canonical, Correlated
 from probattn.functional.gaussian import LowRank
 from probattn.functional.kernels import rbf
+
+
+class Factors(NamedTuple):
+    """Factors, with one row for each token, of z_q or z_k and of z_o, ``(..., H, N, m)``."""
+
+    process: Tensor
+    canonical: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +41,7 @@ class SparseCGP(Correlated):
     @cached_property
     def mean(self) -> Tensor:
         """σ⁻⁴ 𝒦_qm B_m⁻¹ 𝒦_mo 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, right to left (33)."""
-        return self._t_q @ (self._bridge @ self._seen) / self._sigma2
+        return self._t.process @ (self._bridge @ self._seen) / self._sigma2
 
     @property
     def observed_key(self) -> Tensor:
@@ -48,30 +56,33 @@ class SparseCGP(Correlated):
     @cached_property
     def query_covariance(self) -> LowRank:
         """𝒦_qm B_m⁻¹ 𝒦_mq + σ²I."""
-        return self._low_rank(self._t_q)
+        return self._low_rank(self._t.process)
 
     @cached_property
     def key_covariance(self) -> LowRank:
         """𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓk + σ²I, with B_ℓo = 𝒦_ℓℓ + σ⁻² 𝒦_ℓo 𝒦_oℓ."""
-        return self._low_rank(self._d_k)
+        return self._low_rank(self._d.process)
 
     @cached_property
     def predictive(self) -> LowRank:
         """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
-        inner = self._t_o.mT @ self._t_o / self._sigma2 + self._bridge @ self._bridge.mT / self._sigma2.square()
-        root = jitter.cholesky(_plus_identity(inner), "the predictive covariance of z_q given z_k")
-        return self._low_rank(self._t_q @ root)
+        t_o, bridge = self._t.canonical, self._bridge
+        inner = t_o.mT @ t_o / self._sigma2 + bridge @ bridge.mT / self._sigma2.square()
+        root = jitter.cholesky(padding.plus_diagonal(inner, 1.0, None), "the predictive covariance of z_q given z_k")
+        return self._low_rank(self._t.process @ root)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """Return σ⁻² 𝒦_qm B_m⁻¹ 𝒦_mo z_o and σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
-        pairs = ((self._t_q, self._t_o), (self._d_k, self._d_o))
-        query, key = (triangular.product(left, triangular.product(right.mT, z_o)) for left, right in pairs)
+        query, key = (
+            triangular.product(factor.process, triangular.product(factor.canonical.mT, z_o))
+            for factor in (self._t, self._d)
+        )
         return query / self._sigma2, key / self._sigma2
 
     def spreads(self, covariance: LowRank) -> Tensor:  # type: ignore[override]
         """Use that A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q, so that every matrix is m×m."""
-        query = self.query_covariance.explained(covariance.between(self._t_o))
-        key = self.key_covariance.explained(covariance.between(self._d_o))
+        query = self.query_covariance.explained(covariance.between(self._t.canonical))
+        key = self.key_covariance.explained(covariance.between(self._d.canonical))
         return (query + key) / self.noise.square()
 
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
@@ -94,21 +105,13 @@ class SparseCGP(Correlated):
         return self.noise[:, None, None]
 
     @cached_property
-    def _t(self) -> tuple[Tensor, Tensor]:
+    def _t(self) -> Factors:
         """T_q and T_o."""
         phi = self._whitened(self.inducing_query, self.query, "K_mm, of the inducing inputs")
         phi_o = phi.chunk(2, dim=-1)[1]
-        root = jitter.cholesky(_plus_identity(phi_o @ phi_o.mT / self._sigma2), "B_m, whitened")
+        root = jitter.cholesky(padding.plus_diagonal(phi_o @ phi_o.mT / self._sigma2, 1.0, None), "B_m, whitened")
         t_q, t_o = triangular.solve_lower(root, phi).mT.chunk(2, dim=-2)
-        return t_q * self.scales[0, :, None, None], t_o
-
-    @property
-    def _t_q(self) -> Tensor:
-        return self._t[0]
-
-    @property
-    def _t_o(self) -> Tensor:
-        return self._t[1]
+        return Factors(t_q * self.scales[0, :, None, None], t_o)
 
     @cached_property
     def _psi(self) -> Tensor:
@@ -137,22 +140,14 @@ class SparseCGP(Correlated):
     @cached_property
     def _bridge(self) -> Tensor:
         """T_oᵀ S_o, ``(..., H, m, ℓ)``."""
-        return self._t_o.mT @ self._s_o
+        return self._t.canonical.mT @ self._s_o
 
     @cached_property
-    def _d(self) -> tuple[Tensor, Tensor]:
+    def _d(self) -> Factors:
         """D_k and D_o, by the factor of B_ℓo = I + σ⁻² Ψ_oᵀ Ψ_o, whitened, which the prior has."""
         solved = triangular.solve_lower(self.prior.capacitance, self._psi)
         of_key, of_latent = solved.mT.chunk(2, dim=-2)
-        return of_key * self.scales[1, :, None, None], of_latent
-
-    @property
-    def _d_k(self) -> Tensor:
-        return self._d[0]
-
-    @property
-    def _d_o(self) -> Tensor:
-        return self._d[1]
+        return Factors(of_key * self.scales[1, :, None, None], of_latent)
 
     def _whitened(self, inducing: Tensor, points: Tensor, name: str) -> Tensor:
         """Return L⁻¹ times the kernel of inducing inputs with points and latent inputs, at scale 1, 0 at padding."""
@@ -163,7 +158,3 @@ class SparseCGP(Correlated):
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
-
-
-def _plus_identity(matrix: Tensor) -> Tensor:
-    return matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

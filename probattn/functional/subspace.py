@@ -127,8 +127,8 @@ def residual_variances(phi: Tensor, gram: Grams, w_e: Tensor, w_r: Tensor, *, so
         For E and for R, ``(..., H, N)``, not negative, zero at padding.
     """
     branches = zip(phi, (w_e, w_r), gram, reversed(gram), strict=True)
-    left, right = (_outside(*branch, solved=solved) for branch in branches)
-    return left, right
+    of_e, of_r = (_outside(*branch, solved=solved) for branch in branches)
+    return of_e, of_r
 
 
 def residual_scale(
@@ -159,8 +159,8 @@ def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved
         inner = other - weights @ weights.mT
     else:
         basis = orthonormal(own, weights)
-        kept = torch.eye(own.shape[-1], dtype=own.dtype, device=own.device) - basis @ (basis.mT @ own)
-        inner = kept @ other @ kept.mT
+        complement = torch.eye(own.shape[-1], dtype=own.dtype, device=own.device) - basis @ (basis.mT @ own)
+        inner = complement @ other @ complement.mT
     return ((phi @ inner) * phi).sum(-1).clamp(min=0)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction, RiskThreshold, conformal
+from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive
 from probattn.inference.methods.features import features
 
 
@@ -26,17 +26,5 @@ def mc_dropout(model, guide, *, num_samples=10, rate=None):
     return MCDropout(posterior_predictive(model, guide, num_samples=num_samples), rate=rate)
 
 
-def labelled(probs, labels):
-    return Prediction(probs=probs, labels=labels)
-
-
-def lac(probs, labels, *, alpha):
-    return conformal.LAC(alpha=alpha).fit_prediction(labelled(probs, labels))
-
-
 def intervals(method, prediction, labels, *, alpha):
     return method(alpha=alpha).fit_prediction(replace(prediction, labels=labels))
-
-
-def risk_threshold(probs, labels, **options):
-    return RiskThreshold(**options).fit_prediction(labelled(probs, labels))

@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
+from probattn.inference import predict
+from probattn.inference.diagnostics.posterior_draws import record
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
@@ -32,14 +34,16 @@ def build(likelihood=None, family="full", **options):
     return model, guides.for_model(model, family)
 
 
-def outputs_by_hand(model, trace, x, num_samples, mask=None):
-    """Outputs of each draw and each example alone ``(S, n, ...)``."""
+def predicted_and_outputs(model, guide, data, *, num_samples):
+    """The prediction, and the network's outputs for each draw and each example by itself ``(S, n, ...)``."""
+    with record(num_samples) as drawn:
+        prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
+    batches = [(data,)] if isinstance(data, torch.Tensor) else data
     model.eval()
-    rows = []
+    outputs = []
     for s in range(num_samples):
-        fixed = {name: node["value"][s, 0] for name, node in trace.nodes.items() if name.endswith(".u")}
-        assert len(fixed) == 2
-        network = poutine.condition(model.network, data=fixed)
-        each = [network(x[i : i + 1], None if mask is None else mask[i : i + 1])[0] for i in range(len(x))]
-        rows.append(torch.stack(each))
-    return torch.stack(rows).detach()
+        network = poutine.condition(model.network, data={name: u[s] for name, u in drawn.latents.items()})
+        for x, *others in batches:
+            mask = others[1] if len(others) == 2 else None
+            outputs += [network(x[i : i + 1], None if mask is None else mask[i : i + 1])[0] for i in range(len(x))]
+    return prediction, torch.stack(outputs).unflatten(0, (num_samples, -1)).detach()

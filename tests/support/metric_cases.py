@@ -1,19 +1,16 @@
-"""Probabilities and labels for tests of metrics."""
+"""Predictions and labels for tests of metrics and decisions."""
 
 import numpy as np
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
 
-from probattn.inference import metrics
+from probattn.inference import Prediction
 
 PROBS = torch.tensor(
     [[0.95, 0.03, 0.02], [0.90, 0.04, 0.06], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.6, 0.1]],
     dtype=torch.float64,
 )
-
-
 LABELS = torch.tensor([0, 2, 1, 2, 0])
+"""Top labels 0 0 1 2 1 with confidences .95 .9 .8 .7 .6: right, wrong, right, right, wrong."""
 
 
 def predictions(confidence, correct):
@@ -31,13 +28,8 @@ def random_predictions(seed, n=400, classes=5):
     return torch.tensor(2 * logits).softmax(dim=1), torch.tensor(labels)
 
 
-FUNCTIONS = {function.__name__: function for function in metrics.OF_CLASSES}
-
-
-DETECTION = ("auroc", "aupr_success", "aupr_error", "fpr95")
-
-
-outcomes = st.lists(st.tuples(st.integers(33, 64).map(lambda i: i / 64), st.booleans()), min_size=1, max_size=25)
-
-
-property_test = settings(deadline=None, max_examples=60)
+def predicted(law):
+    """The prediction of numbers of a likelihood with batch shape ``(S, n)``."""
+    means, variances = law.mean, law.variance
+    variance = variances.mean(0) + means.var(0, correction=0)
+    return Prediction(mean=means.mean(0), variance=variance, components=(law,))

@@ -78,9 +78,3 @@ SENTENCES = sentences([5, 2, 7, 1, 4, 4])
 def predicted(model, guide, batches, *, num_samples=3, **options):
     torch.manual_seed(1)
     return predict(model, guide, batches, num_samples=num_samples, **options)
-
-
-def assert_same_tokens(found, expected, **tolerance):
-    for field in FIELDS:
-        torch.testing.assert_close(getattr(found, field), getattr(expected, field), msg=field, **tolerance)
-    assert torch.equal(found.labels, expected.labels)

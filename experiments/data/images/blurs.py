@@ -127,7 +127,7 @@ def blur_along(fields: np.ndarray, radius: float, sigma: float, degrees: np.ndar
     rows, columns = (np.arange(length) for length in fields.shape[-2:])
     total = np.zeros_like(fields)
     for step, weight in zip(steps, (weights / weights.sum()).astype(np.float32), strict=True):
-        down, right = (np.ceil(step * part - 0.5).astype(np.int64)[:, None, None] for part in directions)
+        down, right = (np.ceil(step * direction - 0.5).astype(np.int64)[:, None, None] for direction in directions)
         total += weight * take_pixels(fields, rows[:, None] + down, columns + right)
     return total
 

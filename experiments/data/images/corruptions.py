@@ -66,8 +66,8 @@ def corrupted_sets(
         ValueError: an unknown corruption or severity.
         DatasetError: official files are missing, damaged or have the wrong content.
     """
-    if wrong := [corruption for corruption in corruptions if corruption not in ALL]:
-        raise ValueError(unknown_name("corruption", wrong[0], ALL, listing=f"known: {', '.join(ALL)}"))
+    if unknown := [corruption for corruption in corruptions if corruption not in ALL]:
+        raise ValueError(unknown_name("corruption", unknown[0], ALL, listing=f"known: {', '.join(ALL)}"))
     if not set(severities) <= set(SEVERITIES):
         raise ValueError(f"severities are integers from 1 to 5, got {', '.join(map(str, severities))}")
     folder = data_root(root) / f"{CIFAR[name][0] if name in CIFAR else 'CIFAR'}-C"
@@ -92,8 +92,8 @@ def _official(folder: Path, test: Images, corruptions: Sequence[str]) -> Callabl
         raise DatasetError(f"{folder.absolute()} does not hold {folder.name}: images {shapes}; unpack it again")
 
     def images(name: str, severity: int) -> Images:
-        part = torch.tensor(arrays[name][(severity - 1) * number : severity * number])
-        return Images(part.permute(0, 3, 1, 2).contiguous(), labels)
+        pixels = torch.tensor(arrays[name][(severity - 1) * number : severity * number])
+        return Images(pixels.permute(0, 3, 1, 2).contiguous(), labels)
 
     return images
 

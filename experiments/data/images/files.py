@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -86,8 +86,8 @@ def pixels(
     opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
     scale = size / min(opaque.size)
     width, height = (max(size, round(scale * length)) if crop else size for length in opaque.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    resized = opaque.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    x, y = (width - size) // 2, (height - size) // 2
+    resized = opaque.resize((width, height), Image.Resampling.BILINEAR).crop((x, y, x + size, y + size))
     return np.asarray(resized).reshape(size, size, channels).transpose(2, 0, 1).copy()
 
 
@@ -96,14 +96,15 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     if image.mode.startswith(("I", "F")):  # Pillow would keep the lowest 256 levels only
         raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
     if image.format == "PNG" and "transparency" in image.info:
-        image.info["transparency"] = _transparent_colour(image.info["transparency"], layout=image.tile[0].args)
+        layout = cast(Any, image).tile[0].args
+        image.info["transparency"] = _transparent_colour(image.info["transparency"], layout=layout)
     upright = ImageOps.exif_transpose(image)
     if not upright.has_transparency_data:
         return upright
     layers = upright.convert("RGBA")
     composed = Image.alpha_composite(Image.new("RGBA", layers.size, background), layers).convert("RGB")
-    (lowest, highest), contrast = layers.getchannel("A").getextrema(), max(b - a for a, b in composed.getextrema())
-    if lowest < highest and contrast < _MIN_CONTRAST:
+    alpha, contrast = np.asarray(layers.getchannel("A")), np.ptp(np.asarray(composed), axis=(0, 1)).max()
+    if alpha.min() < alpha.max() and contrast < _MIN_CONTRAST:
         raise ValueError(f"it is transparent and cannot be seen on {background}: set another data.background=COLOUR")
     return composed
 

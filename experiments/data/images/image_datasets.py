@@ -43,7 +43,7 @@ class ImageDataset(Dataset):
     std: tuple[float, ...]
     augment: bool
 
-    def batches(self, images: Images, *, shuffle: bool = False, **options: Any) -> ImageLoader:
+    def batches(self, images: Images, /, *, shuffle: bool = False, **options: Any) -> ImageLoader:
         """Return a loader of normalised images: in their order, or shuffled for training and then augmented."""
         options |= {"mean": self.mean, "std": self.std, "augment": shuffle and self.augment}
         return ImageLoader(images.images, images.labels, shuffle=shuffle, **options)
@@ -62,7 +62,7 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Images, augment: boo
     mean, std = channel_statistics(parts[0].images)
     if min(std) < 1e-9:
         raise DatasetError("a colour channel has one value in all training images: use other images")
-    return ImageDataset(name, classes, *parts, mean, std, augment=augment)
+    return ImageDataset(name, classes, parts[0], parts[1], parts[2], mean, std, augment)
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

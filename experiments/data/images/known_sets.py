@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from probattn.experiments.data.dataset import Root, data_root, divide_known
+from probattn.experiments.data.dataset import Root, data_root
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import check_number
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
@@ -33,15 +33,15 @@ def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = Non
     Args:
         name: one of :data:`NAMES`.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
-        seed, limit: as for :func:`~probattn.experiments.data.dataset.divide_known`.
+        seed, limit: as for :func:`~probattn.experiments.data.dataset.Part.divide`.
 
     Raises:
         DatasetError: the data are missing, incomplete or damaged.
     """
     folder = data_root(root)
-    classes, whole, *test = _read_digits() if name == "digits" else read_cifar(name, folder)
-    sizes = [len(whole) // 10] if test else [round(len(whole) / 5)] * 2
-    parts = divide_known(whole, *test, sizes=sizes, num_classes=len(classes), seed=seed, limit=limit)
+    classes, train, *test = _read_digits() if name == "digits" else read_cifar(name, folder)
+    sizes = [len(train) // 10] if test else [round(len(train) / 5)] * 2
+    parts = train.divide(*test, sizes=sizes, classes=len(classes), seed=seed, limit=limit)
     return from_parts(name, classes, *parts, augment=name in CIFAR)
 
 
@@ -55,13 +55,14 @@ def read_cifar(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
     files, folder = root / source.base_folder, root / f"{name}-jpeg"
     if folder.is_dir() and not files.is_dir():
         classes, *parts = read(folder, shares={}, seed=0, limit=None)
-        for (part, number), images in zip(CIFAR_SIZES.items(), parts, strict=True):
-            check_number(folder / part, len(images), number)
+        for (role, number), images in zip(CIFAR_SIZES.items(), parts, strict=True):
+            check_number(folder / role, len(images), number)
         return classes, *parts
     with downloading(title, f"{files.absolute()} or {folder.name}", source.url):
         parts = [source(root, train=train, download=True) for train in (True, False)]
-    images = (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() for part in parts)
-    return tuple(parts[0].classes), *map(Images, images, (torch.tensor(part.targets) for part in parts))
+    images = (torch.from_numpy(stored.data).permute(0, 3, 1, 2).contiguous() for stored in parts)
+    train, test = map(Images, images, (torch.tensor(stored.targets) for stored in parts))
+    return tuple(parts[0].classes), train, test
 
 
 @contextlib.contextmanager

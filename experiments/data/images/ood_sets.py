@@ -41,8 +41,8 @@ def default_names(in_distribution: str) -> tuple[str, ...]:
     """
     if in_distribution not in CIFAR:
         return "letters", "patches"
-    (other,) = CIFAR.keys() - {in_distribution}
-    return "svhn", other, *(name for name, (*_, source) in ARCHIVES.items() if source)
+    (similar,) = CIFAR.keys() - {in_distribution}
+    return "svhn", similar, *(name for name, (*_, source) in ARCHIVES.items() if source)
 
 
 def load(name: str, *, root: Root = None, size: int, channels: int, limit: int | None = None) -> Images:
@@ -65,10 +65,12 @@ def load(name: str, *, root: Root = None, size: int, channels: int, limit: int |
         ValueError: an unknown name.
         DatasetError: images are missing, incomplete or damaged.
     """
+    shape = (channels, size, size)
 
     def decode(source: Path | np.ndarray) -> np.ndarray:
-        read, source = (read_pixels, source) if isinstance(source, Path) else (pixels, Image.fromarray(source))
-        return read(source, (channels, size, size), crop=False)
+        if isinstance(source, Path):
+            return read_pixels(source, shape, crop=False)
+        return pixels(Image.fromarray(source), shape, crop=False)
 
     images = decode_all(decode, islice(_sources(name, data_root(root), size), limit))
     return Images(images, torch.full((len(images),), -1))
@@ -147,16 +149,16 @@ def patches(*, seed: int = 0) -> list[np.ndarray]:
     images = []
     for photograph in map(load_sample_image, ("china.jpg", "flower.jpg")):
         for side in generator.integers(32, 160, PATCHES, endpoint=True):
-            top, left = (generator.integers(length - side) for length in photograph.shape[:2])
-            images.append(photograph[top : top + side, left : left + side])
+            y, x = (generator.integers(length - side) for length in photograph.shape[:2])
+            images.append(photograph[y : y + side, x : x + side])
     return images
 
 
 def _glyph(letter: str, font: ImageFont.FreeTypeFont, *, stroke: int) -> Image.Image:
     """Return the letter, white on black, cropped to its bounding box and ``stroke`` pixels bolder on each side."""
-    left, top, right, bottom = font.getbbox(letter, stroke_width=stroke)
-    glyph = Image.new("L", (right - left, bottom - top))
-    ImageDraw.Draw(glyph).text((-left, -top), letter, fill=255, font=font, stroke_width=stroke)
+    x, y, right, bottom = map(int, font.getbbox(letter, stroke_width=stroke))
+    glyph = Image.new("L", (right - x, bottom - y))
+    ImageDraw.Draw(glyph).text((-x, -y), letter, fill=255, font=font, stroke_width=stroke)
     return glyph
 
 

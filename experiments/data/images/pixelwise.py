@@ -101,10 +101,10 @@ def frost(images: np.ndarray, rng: Generator, keep: float, strength: float) -> n
     model.
     """
     n, shape = len(images), (len(images), 1, SIDE, SIDE)
-    needles = sum(blur_along(rng.standard_normal(shape, np.float32), 6, 3, rng.uniform(0, 360, n)) for _ in range(3))
-    needles /= needles.std(axis=(-2, -1), keepdims=True)
+    lines = [blur_along(rng.standard_normal(shape, np.float32), 6, 3, rng.uniform(0, 360, n)) for _ in range(3)]
+    needles = np.sum(lines, axis=0)
     level = rng.uniform(*_LEVEL, size=(n, 1, 1, 1)).astype(np.float32)
-    ice = resize_like(level + _CONTRAST * needles, images)
+    ice = resize_like(level + _CONTRAST * (needles / needles.std(axis=(-2, -1), keepdims=True)), images)
     colour = _ICE if images.shape[1] == 3 else luma(_ICE)
     return keep * images + strength * (ice * colour).clip(0, 1)
 

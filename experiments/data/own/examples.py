@@ -44,12 +44,12 @@ def find_parts(names: Iterable[str]) -> dict[str, str]:
     Raises:
         DatasetError: two names for one part.
     """
-    parts = {}
-    for part, spellings in PARTS.items():
+    parts: dict[str, str] = {}
+    for name_of_part, spellings in PARTS.items():
         matching = [name for name in names if _SUFFIX.sub("", normal_name(Path(name).stem).casefold()) in spellings]
         if len(matching) > 1:
-            raise DatasetError(f"{' and '.join(matching)} are both the {part} part: remove or rename one")
-        parts |= {part: matching[0]} if matching else {}
+            raise DatasetError(f"{' and '.join(matching)} are both the {name_of_part} part: remove or rename one")
+        parts |= {name_of_part: matching[0]} if matching else {}
     return parts
 
 
@@ -69,7 +69,7 @@ def choose_parts(entries: Mapping[str, Any], *, source: str) -> dict[str, Any]:
         raise DatasetError(f"{source} has no training part: call it train; there are {others or 'no data'}")
     if others:
         _log.warning("%s: %s have no name of a part and are left out", source, others)
-    return {part: entries[name] for part, name in parts.items()}
+    return {role: entries[name] for role, name in parts.items()}
 
 
 def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **division: Any) -> Parts:
@@ -82,7 +82,7 @@ def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **d
     """
     parts = divide(given, **division)
     classes = class_names(parts["train"].label)
-    return classes, *(convert(part.input, class_indices(part.label, classes)) for part in parts.values())
+    return classes, *(convert(examples.input, class_indices(examples.label, classes)) for examples in parts.values())
 
 
 def divide(
@@ -100,13 +100,13 @@ def divide(
             part; the test part keeps its size.
     """
     generator = torch.Generator().manual_seed(seed)
-    missing = {part: share for part, share in shares.items() if part not in given}
+    missing = {role: share for role, share in shares.items() if role not in given}
     divided = _take(given["train"], [*missing.values()], generator)
     parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
-        parts |= {part: _take(parts[part], [fraction], generator)[1] for part in ("train", "valid")}
-    return {part: parts[part] for part in PARTS if part in parts}
+        parts |= {role: _take(parts[role], [fraction], generator)[1] for role in ("train", "valid")}
+    return {role: parts[role] for role in PARTS if role in parts}
 
 
 def class_names(labels: pd.Series) -> tuple[str, ...]:
@@ -140,12 +140,12 @@ def _take(examples: pd.DataFrame, shares: Sequence[float], generator: torch.Gene
 
     Every part gets one example of each label at least, as long as there are any.
     """
-    rest, *parts = ([] for _ in (0, *shares))
+    positions: list[list[int]] = [[] for _ in (0, *shares)]
     for _, group in pd.Series(range(len(examples))).groupby(examples.label.to_numpy(), sort=False):
         order = group.to_numpy()[torch.randperm(len(group), generator=generator).numpy()].tolist()
-        for part, share in zip(parts, shares, strict=True):
+        for chosen, share in zip(positions[1:], shares, strict=True):
             size = max(1, int(share * len(group)))
-            part += order[:size]
+            chosen += order[:size]
             del order[:size]
-        rest += order
-    return [examples.iloc[sorted(positions)] for positions in (rest, *parts)]
+        positions[0] += order
+    return [examples.iloc[sorted(rows)] for rows in positions]

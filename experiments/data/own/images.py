@@ -33,8 +33,7 @@ def read(path: Path, **options: Any) -> Parts:
     """
     folders = _folders(path)
     parts = choose_parts(folders, source=str(path)) if find_parts(folders) else {"train": path}
-    given = {part: list_images(folder) for part, folder in parts.items()}
-    return labelled_images(given, **options)
+    return labelled_images({role: list_images(folder) for role, folder in parts.items()}, **options)
 
 
 def read_hub_images(
@@ -53,11 +52,11 @@ def read_hub_images(
         OSError: missing data.
         DatasetError: missing training split or columns, images that cannot be decoded, labels that are missing.
     """
-    given = {}
-    for part, rows in read_splits(source, subset).items():
+    examples = {}
+    for role, rows in read_splits(source, subset).items():
         check_columns(rows, [image_column])
-        given[part] = labelled_rows(rows, [_stored(*cell) for cell in rows[image_column].items()], label_column)
-    return labelled_images(given, **options)
+        examples[role] = labelled_rows(rows, [_stored(*cell) for cell in rows[image_column].items()], label_column)
+    return labelled_images(examples, **options)
 
 
 def labelled_images(

@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -40,9 +40,9 @@ def read_parts(path: Path, *, kind: str, delimiter: Delimiter | None = None) -> 
     if path.is_dir():
         listed = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES[kind]]
         files = choose_parts({file.name: file for file in listed}, source=path_text(path))
-    parts = {part: read_file(file, kind=kind, delimiter=delimiter) for part, file in files.items()}
-    for part, rows in parts.items():
-        rows.index = [f"{path_text(files[part])}, line {line}" for line in rows.index]
+    parts = {role: read_file(file, kind=kind, delimiter=delimiter) for role, file in files.items()}
+    for role, rows in parts.items():
+        rows.index = [f"{path_text(files[role])}, line {line}" for line in rows.index]
     return parts
 
 
@@ -75,12 +75,12 @@ def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
     loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source.as_posix(), subset)
     splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     parts = {}
-    for part, data in choose_parts(splits, source=str(source)).items():
-        places = [f"{source}, {part} part, row {number}" for number in range(len(data))]
-        parts[part] = pd.DataFrame(data.to_dict(), index=places, dtype=object)
+    for role, data in choose_parts(splits, source=str(source)).items():
+        places = [f"{source}, {role} part, row {number}" for number in range(len(data))]
+        parts[role] = pd.DataFrame(data.to_dict(), index=places, dtype=object)
         for name, feature in data.features.items():
             if isinstance(feature, datasets.ClassLabel):  # a missing label is -1, which has no name
-                parts[part][name] = parts[part][name].map(dict(enumerate(feature.names)))
+                parts[role][name] = parts[role][name].map(dict(enumerate(feature.names)))
     return parts
 
 
@@ -139,8 +139,8 @@ def text_parts(
     Raises:
         DatasetError: missing columns, empty texts or labels, a class with too few examples; names file and line.
     """
-    given = {part: labelled_rows(rows, texts(rows, text_column), label_column) for part, rows in parts.items()}
-    return labelled(given, lambda inputs, labels: Texts(tuple(inputs), labels), **division)
+    examples = {role: labelled_rows(rows, texts(rows, text_column), label_column) for role, rows in parts.items()}
+    return labelled(examples, lambda inputs, labels: Texts(tuple(inputs), labels), **division)
 
 
 def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str]]:
@@ -170,10 +170,10 @@ def _parse_tabs(text: str, source: str) -> dict[int, list[str]]:
     return plain
 
 
-def _parse(text: str, delimiter: str, quoting: int, source: str) -> dict[int, list[str]]:
+def _parse(text: str, delimiter: str, quoting: Literal[0, 3], source: str) -> dict[int, list[str]]:
     """Return the cells of each row that is no blank line, by the line at which it begins."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
-    rows, line = {}, 1
+    rows, line = dict[int, list[str]](), 1
     try:
         for cells in reader:
             rows |= {line: cells} if cells else {}

@@ -61,9 +61,9 @@ class Column:
         if self.kind == "category":
             return [pd.Index(self.values).get_indexer(cells.map(_category)) + 1]
         numbers = self.notation.read(cells)
-        wrong = np.isinf(numbers) | (np.isnan(numbers) & (not self.missing))
-        if wrong.any():
-            problem = f"{cells.index[wrong][0]}: {self.name!r} is {cells[wrong].iloc[0]!r}, in a column of numbers"
+        invalid = np.isinf(numbers) | (np.isnan(numbers) & (not self.missing))
+        if invalid.any():
+            problem = f"{cells.index[invalid][0]}: {self.name!r} is {cells[invalid].iloc[0]!r}, in a column of numbers"
             raise DatasetError(f"{problem}; correct it, remove the row, or add the column to data.categorical_columns")
         scaled = np.nan_to_num((numbers - self.mean) / self.std)
         return [scaled, np.isnan(numbers)] if self.missing else [scaled]
@@ -121,18 +121,18 @@ def find_columns(
     uses_commas = any([notation.decimal for notation in reading] == [","] for reading in possible.values())
     columns, description = {}, []
     for name in cells:
-        kind, reading = chosen.get(name), possible.get(name, {})
+        use, reading = chosen.get(name), possible.get(name, {})
         present = [cell for cell in cells[name] if not is_missing(cell)]
         notation = _choose(reading, present, uses_commas=uses_commas)
-        if kind is None:
-            kind = _kind(name, present, reading.get(notation))
-        elif kind == "number" and notation is None:  # without any, the cell that is no number is named later
-            kind, notation = "unclear" if reading else "number", Notation(decimal or ".")
-        columns[name] = Column(name, kind, notation or Notation())
-        numbers = columns[name].notation.read(present if kind == "number" else [])
+        if use is None:
+            use = _kind(name, present, None if notation is None else reading.get(notation))
+        elif use == "number" and notation is None:  # without any, the cell that is no number is named later
+            use, notation = "unclear" if reading else "number", Notation(decimal or ".")
+        columns[name] = Column(name, use, notation or Notation())
+        numbers = columns[name].notation.read(present if use == "number" else [])
         numbers = numbers[np.isfinite(numbers)]
         extent = f"{numbers.min():.6g} to {numbers.max():.6g}" if numbers.size else f"{len(set(present))} different"
-        description.append((name, kind, extent, f"{1 - len(present) / len(cells):.0%}", (present or [""])[0][:30]))
+        description.append((name, use, extent, f"{1 - len(present) / len(cells):.0%}", (present or [""])[0][:30]))
     return columns, pd.DataFrame(description, columns=["column", "kind", "range", "missing", "example"])
 
 

@@ -39,11 +39,10 @@ class Notation(NamedTuple):
                 number = float(cell)  # most cells of most tables, and much faster
                 return number if abs(number) <= LARGEST else math.inf
         match = _match(cell)
-        digits = match["digits"].strip() if match else ""
-        if not _DIGITS[self.decimal].fullmatch(digits) or self[1:] != _units(match):
+        if match is None or not _DIGITS[self.decimal].fullmatch(match["digits"].strip()) or self[1:] != _units(match):
             return math.inf
         separators = dict.fromkeys(map(ord, "', " if self.decimal == "." else "'. "))
-        number = float(digits.translate(separators).replace(",", ".") + match["exponent"])
+        number = float(match["digits"].translate(separators).replace(",", ".") + match["exponent"])
         return math.inf if number > LARGEST else -number if "-" in (match["sign"], match["inner"]) else number
 
 
@@ -60,7 +59,8 @@ def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notati
     match = _match(next((cell for cell in cells if not is_missing(cell)), ""))
     notations = [Notation(mark, *_units(match)) for mark in decimal or ".,"] if match else []
     possible = {notation: numbers for notation in notations if not np.isinf(numbers := notation.read(cells)).any()}
-    if len(possible) == 2 and np.array_equal(*possible.values(), equal_nan=True):
+    arrays = list(possible.values())
+    if len(arrays) == 2 and np.array_equal(arrays[0], arrays[1], equal_nan=True):
         possible.popitem()
     return possible
 

@@ -13,7 +13,7 @@ from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
 from probattn.experiments.data.own.rows import check_columns, names, read_parts
-from probattn.experiments.data.tables.encoding import Column, TableEncoding, choose_features, find_columns
+from probattn.experiments.data.tables.encoding import Column, Kind, TableEncoding, choose_features, find_columns
 from probattn.experiments.data.tables.numbers import readings
 
 
@@ -42,7 +42,7 @@ class TableDataset(Dataset):
     label_std: float = 1.0
     columns: pd.DataFrame | None = None
 
-    def batches(self, table: Table, **options: Any) -> BatchLoader:
+    def batches(self, table: Table, /, **options: Any) -> BatchLoader:
         """Return a loader of any rows in their order."""
         return BatchLoader(table.features, table.labels, **options)
 
@@ -83,24 +83,25 @@ def read(
             used.
     """
     parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
-    chosen = dict.fromkeys(ignore_columns, "ignored") | dict.fromkeys(categorical_columns, "category")
-    chosen |= dict.fromkeys(number_columns, "number") | {label_column: "number" if is_regression else "category"}
+    chosen: dict[str, Kind] = dict.fromkeys(ignore_columns, "ignored")
+    chosen |= dict.fromkeys(categorical_columns, "category")
+    chosen |= dict.fromkeys(number_columns, "number")
+    chosen[label_column] = "number" if is_regression else "category"
     for rows in parts.values():
         check_columns(rows, chosen)
     columns, description = find_columns(parts["train"], chosen=chosen, decimal=decimal)
     features, label = choose_features(columns, description, label_column=label_column), columns[label_column]
-    examples = divide({part: _examples(rows, label) for part, rows in parts.items()}, **division)
-    tables = [parts.get(part, parts["train"]).loc[labels.index] for part, labels in examples.items()]
+    examples = divide({role: _examples(rows, label) for role, rows in parts.items()}, **division)
+    tables = [parts.get(role, parts["train"]).loc[labelled.index] for role, labelled in examples.items()]
+    classes = () if is_regression else class_names(examples["train"].label)
     if is_regression:
-        classes, scale = (), _scale(label.fit(tables[0][label.name]))
         unscaled = TableEncoding((label,))  # of mean 0 and standard deviation 1: the labels keep their units
-        labels = list(map(unscaled.features, tables))
+        scale, labels = _scale(label.fit(tables[0][label.name])), list(map(unscaled.features, tables))
     else:
-        classes, scale = class_names(examples["train"].label), {}
-        labels = [class_indices(part.label, classes) for part in examples.values()]
+        scale, labels = (0.0, 1.0), [class_indices(labelled.label, classes) for labelled in examples.values()]
     encoding = TableEncoding(tuple(column.fit(tables[0][column.name]) for column in features))
-    encoded = map(Table, map(encoding.features, tables), labels)
-    return TableDataset("table-csv", classes, *encoded, encoding, label.name, **scale, columns=description)
+    train, valid, test = map(Table, map(encoding.features, tables), labels)
+    return TableDataset("table-csv", classes, train, valid, test, encoding, label.name, *scale, columns=description)
 
 
 def _examples(rows: pd.DataFrame, label: Column) -> pd.DataFrame:
@@ -116,8 +117,8 @@ def _examples(rows: pd.DataFrame, label: Column) -> pd.DataFrame:
     return pd.DataFrame({"label": labels}, index=rows.index)
 
 
-def _scale(label: Column) -> dict[str, float]:
+def _scale(label: Column) -> tuple[float, float]:
     """Return mean and standard deviation; refuse labels that differ by less than single precision can hold."""
     if abs(label.mean) > 1e5 * label.std:
         raise DatasetError(f"the labels in {label.name!r} differ too little for single precision: subtract a constant")
-    return {"label_mean": label.mean, "label_std": label.std}
+    return label.mean, label.std

@@ -44,11 +44,11 @@ def read(name: str, root: Path) -> list[Texts]:
 def _read_cola(source: Path) -> list[Texts]:
     """Read lines of four tab-separated columns (source, label, the author's mark, sentence) without quoting."""
     folder, parts = zipfile.Path(source, "cola_public/") if source.is_file() else source, []
-    for part, number in LINES.items():
-        text = decode((folder / "raw" / f"{part}.tsv").read_bytes(), where=f"{part}.tsv")
+    for name, number in LINES.items():
+        text = decode((folder / "raw" / f"{name}.tsv").read_bytes(), where=f"{name}.tsv")
         rows = [line.split("\t") for line in text.split("\n") if line]
         if len(rows) != number or any(len(row) != 4 or row[1] not in ("0", "1") or not row[3].strip() for row in rows):
-            raise ValueError(f"{part}.tsv must have {number:,} lines of 4 columns")
+            raise ValueError(f"{name}.tsv must have {number:,} lines of 4 columns")
         labels = torch.tensor([int(row[1]) for row in rows])
         parts.append(Texts(tuple(row[3].strip() for row in rows), labels))
     return parts
@@ -74,4 +74,4 @@ def _read_reviews(source: Path) -> dict[str, bytes]:
         return {path: file.read_bytes() for file in source.rglob("*.txt") if matches(path := file.as_posix())}
     with tarfile.open(source) as archive:
         members = (member for member in archive if member.isfile() and matches(member.name))
-        return {member.name: archive.extractfile(member).read() for member in members}
+        return {member.name: file.read() for member in members if (file := archive.extractfile(member))}

@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
-from probattn.experiments.data.dataset import Dataset, Root, data_root, divide_known, read_preprocessing
+from probattn.experiments.data.dataset import Dataset, Root, data_root, read_preprocessing
 from probattn.experiments.data.text import corpora
 from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.labelled_texts import Texts, well_formed
@@ -37,7 +37,7 @@ class TextDataset(Dataset):
         """The tokenizer or encoder."""
         return self.make()
 
-    def batches(self, texts: Texts, **options: Any) -> TextLoader:
+    def batches(self, texts: Texts, /, **options: Any) -> TextLoader:
         """Return a loader of texts in their order, by their length, or of similar length (see :class:`TextLoader`)."""
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
 
@@ -66,14 +66,14 @@ def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: in
         name: one of :data:`NAMES`.
         network: settings of the network, which has those of the tokens.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
-        seed, limit: as for :func:`~probattn.experiments.data.dataset.divide_known`.
+        seed, limit: as for :func:`~probattn.experiments.data.dataset.Part.divide`.
 
     Raises:
         DatasetError: the data are missing, incomplete or damaged.
     """
-    whole, *tests = corpora.read(name, data_root(root))
-    sizes = [len(whole) // 10] if tests else IMDB_SIZES
-    parts = divide_known(whole, *tests[:1], sizes=sizes, num_classes=2, seed=seed, limit=limit)
+    train, *tests = corpora.read(name, data_root(root))
+    sizes = [len(train) // 10] if tests else IMDB_SIZES
+    parts = train.divide(*tests[:1], sizes=sizes, classes=2, seed=seed, limit=limit)
     domains = {"out-of-domain": tests[1]} if tests else {}
     return from_parts(name, corpora.CLASSES[name], *parts, network=network, domains=domains)
 
@@ -85,12 +85,13 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any,
         name, classes, parts, options: of :class:`TextDataset`.
         network: as for :func:`load`.
     """
+    train, valid, test = parts
     if network.kind == "encoder":
-        kind, make = PretrainedEncoder, partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
-    else:
-        chosen = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
-        kind, make = WordTokenizer, partial(WordTokenizer.fit, parts[0].texts, **chosen)
-    return TextDataset(name, classes, *parts, kind, make, **options)
+        load_encoder = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
+        return TextDataset(name, classes, train, valid, test, PretrainedEncoder, load_encoder, **options)
+    limits = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
+    fit_words = partial(WordTokenizer.fit, train.texts, **limits)
+    return TextDataset(name, classes, train, valid, test, WordTokenizer, fit_words, **options)
 
 
 @lru_cache(maxsize=8)

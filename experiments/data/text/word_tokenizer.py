@@ -130,7 +130,7 @@ def _pipeline(unit: str, words: Sequence[str] = ()) -> Any:
 
 def _count(texts: Iterable[str], unit: str, *, max_length: int, size: int) -> tuple[Counter[str], Counter[str]]:
     """Return how often words occur in truncated texts, and their first ``size`` characters as they are written."""
-    pipeline, tokens, words, characters = _pipeline(unit), Counter(), Counter(), Counter()
+    pipeline, tokens, words, characters = _pipeline(unit), Counter[tuple[str, str]](), Counter[str](), Counter[str]()
     for text in texts:
         pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[:max_length]
         tokens.update((word, text[start:end]) for word, (start, end) in pieces)

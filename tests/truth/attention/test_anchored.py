@@ -104,7 +104,7 @@ def test_the_program_has_the_exact_posterior_and_its_kl():
     trace = poutine.trace(local_posteriors(layer)).get_trace(x)
     trace.compute_log_prob()
     law = layer.law(x, None)
-    features = law.key_features
+    features = law.key_features.movedim(0, -3)
     precision = torch.eye(3, dtype=x.dtype) + features.mT @ features / law.noise[:, None, None]
     loc = torch.linalg.solve(precision, features.mT @ law.value) / law.noise[:, None, None]
     posterior = MultivariateNormal(loc.mT, precision_matrix=precision.unsqueeze(-3))
@@ -120,6 +120,7 @@ def test_draws_have_the_mean_and_variance_of_the_posterior():
     with torch.no_grad(), draws(20_000):
         sampled = local_posteriors(layer)(x)
     law = layer.law(x, None)
+    torch.testing.assert_close(law.noise, torch.full((2,), 0.3**2, dtype=torch.float64), rtol=1e-6, atol=0)
     mean = layer.join_heads(law.mean)
     variance = law.variance.mT.repeat_interleave(layer.head_dim, -1)
     assert sampled.shape == (20_000, *x.shape)

@@ -1,5 +1,6 @@
 """Kernel attention and its kernels against loops in float64, their initial scale, and what rounding does."""
 
+import itertools
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from probattn import AnchoredAttention, CGPAttention, SparseCGPAttention
 from probattn.attention.kernel import KernelAttention
 from probattn.attention.kernels import ARD, KERNELS, RBF
 from probattn.functional.errors import NumericalError
@@ -98,6 +100,15 @@ def test_attention_is_alive_at_first(kernel, symmetric, dim, heads):
     assert (entries < 0.05).float().mean() < 0.02
     if kernel != "exponential":
         assert -2 * entries.log().mean() == pytest.approx(1, rel=0.2)
+
+
+@pytest.mark.parametrize("factory", [CGPAttention, SparseCGPAttention, AnchoredAttention])
+def test_queries_keys_and_latent_inputs_lie_a_unit_apart_at_first(factory):
+    layer, x = factory(64, 4), F.layer_norm(torch.randn(8, 64, 64), (64,))
+    points = list(layer.split_heads(layer.query_key_value(x), 3)[:2])
+    points += layer.split_heads(layer.latent(x), 1) if hasattr(layer, "latent") else ()
+    for one, other in itertools.combinations(points, 2):
+        assert (one - other).square().sum(-1).mean().item() == pytest.approx(1, rel=0.2)
 
 
 @pytest.mark.parametrize(("kernel", "symmetric"), [("rbf", False), ("ard", True), ("exponential", False)])

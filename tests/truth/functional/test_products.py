@@ -43,9 +43,11 @@ def test_values_and_gradients_are_those_of_torch(function, plain, first, second)
 
 
 @pytest.mark.parametrize(("function", "plain", "first", "second"), [CASES[1], CASES[5]])
-def test_they_can_be_differentiated_twice(function, plain, first, second):
-    small = [tuple(min(size, 3) for size in shape) for shape in (first, second)]
-    assert torch.autograd.gradgradcheck(function, (randn(*small[0]), randn(*small[1], seed=1)))
+def test_they_can_be_differentiated_forwards_and_twice(function, plain, first, second):
+    shapes = [tuple(min(size, 3) for size in shape) for shape in (first, second)]
+    inputs = randn(*shapes[0]), randn(*shapes[1], seed=1)
+    assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, inputs)
 
 
 def test_a_zero_row_gives_zero_and_the_gradient_of_a_row_of_length_one():

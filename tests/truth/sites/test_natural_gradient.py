@@ -82,3 +82,11 @@ def test_a_too_long_step_along_a_noisy_gradient_stays_a_gaussian(length, noise, 
     if length < 1:
         growth = torch.linalg.solve_triangular(tril, new_tril, upper=False)
         assert (torch.linalg.matrix_norm(growth, 2).square() <= 2 / (1 - length) + 1e-3).all()
+
+
+def test_a_step_that_leaves_no_covariance_is_that_of_second_order():
+    """M = 1 + X + X²/2 at X = −3, of variance 1."""
+    one = torch.ones(1, 1, dtype=F64)
+    direction, tril = natural_step(one, 2 * one[0], -3 * one, 1.0)
+    assert_close(tril.square(), one / 2.5)
+    assert_close(direction, 2 * one[0] / 2.5)

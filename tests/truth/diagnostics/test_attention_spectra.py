@@ -1,0 +1,194 @@
+"""Spectra against dense SVD of loops, similarities against all pairs; masks, batches and draws."""
+
+import math
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from torch import nn
+
+from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn.attention.base import ProbabilisticAttention
+from probattn.attention.kernel import KernelAttention
+from probattn.inference.diagnostics import attention as module
+from probattn.inference.diagnostics.attention import (
+    attention_spectra,
+    energy_shares,
+    mean_pairwise_cosine,
+    token_similarity,
+)
+from probattn.models import Classifier, ViT
+
+F64 = torch.float64
+
+
+class Opaque(ProbabilisticAttention):
+    """A layer that has no attention matrix."""
+
+    def forward(self, x, mask=None):
+        return x * 2
+
+
+LAYERS = [Opaque, SoftmaxAttention, KernelAttention, KEPSVGPAttention.partial(rank=2)]
+PATHS = [f"network.blocks.{i}.attention" for i in range(4)]
+
+
+class Masked(nn.Module):
+    """Layers that take a mask, the second by its name, then a pool over real tokens."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.first, self.second = layers
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x, mask=None):
+        x = self.second(self.first(x, mask), mask=mask)
+        weights = x.new_ones(x.shape[:-1] + (1,)) if mask is None else mask.unsqueeze(-1).to(x.dtype)
+        return self.head((x * weights).sum(-2) / weights.sum(-2))
+
+
+def vit_model():
+    vit = ViT(image_size=6, patch_size=2, classes=3, dim=8, depth=4, heads=2, mlp_dim=8, attention=LAYERS)
+    model = Classifier(vit, num_data=10).double()
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, KEPSVGPAttention):
+                layer.log_scale.copy_(torch.tensor([[0.1, 0.4], [0.3, 0.2]]))
+        guide = guides.for_model(model)
+        for parameter in guide.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model, guide, torch.randn(4, 3, 6, 6, dtype=F64)
+
+
+def text_model(first=KernelAttention):
+    model = Classifier(Masked(first(4, 2), KEPSVGPAttention(4, 2, rank=2)), num_data=10).double()
+    return model, guides.for_model(model)
+
+
+def inputs_and_outputs(model, guide, x):
+    """Inputs and outputs of every attention layer in one run at the mean of the guide."""
+    runs, u = [], {site: guide.get_submodule(site)(prior).mean for site, prior in guides.latent_sites(model)}
+    for block in model.network.blocks:
+        block.attention.register_forward_hook(lambda _, args, output: runs.append((args[0], output)))
+    with torch.no_grad(), poutine.condition(data=u):
+        model.eval()(x)
+    return [(inputs.reshape(-1, 9, 8), outputs.reshape(-1, 9, 8)) for inputs, outputs in runs]
+
+
+def loops(layer, x):
+    """The attention matrices of one example, in loops over heads, queries and keys."""
+    heads, d, n = layer.heads, layer.head_dim, len(x)
+    weights = layer.query_key.weight if isinstance(layer, KEPSVGPAttention) else layer.query_key_value.weight
+    q, k = (x @ weights.T)[:, : heads * d], (x @ weights.T)[:, heads * d : 2 * heads * d]
+    matrices = torch.zeros(heads, n, n, dtype=F64)
+    for h in range(heads):
+        for i in range(n):
+            for j in range(n):
+                a, b = q[i, d * h : d * h + d], k[j, d * h : d * h + d]
+                if isinstance(layer, KEPSVGPAttention):
+                    matrices[h, i, j] = a @ b / (a.norm() * b.norm())
+                elif isinstance(layer, KernelAttention):
+                    matrices[h, i, j] = (-0.5 * (a - b).square().sum()).exp()
+                else:
+                    matrices[h, i, j] = (a @ b / d**0.5).exp()
+    return matrices / matrices.sum(-1, keepdim=True) if isinstance(layer, SoftmaxAttention) else matrices
+
+
+@torch.no_grad()
+def test_spectra_are_mean_singular_values_with_the_energy_of_a_projection():
+    model, guide, x = vit_model()
+    spectra = attention_spectra(model.train(), guide, x)
+    assert model.training
+    assert list(spectra) == PATHS[1:]  # the first has no attention matrix
+    assert not any(module._forward_hooks for module in model.modules())
+    runs = inputs_and_outputs(model, guide, x)
+    for i, (inputs, _) in enumerate(runs[1:], start=1):
+        layer, spectrum = model.network.blocks[i].attention, spectra[PATHS[i]]
+        matrices = torch.stack([loops(layer, tokens) for tokens in inputs])
+        values = torch.linalg.svdvals(matrices)
+        torch.testing.assert_close(spectrum.values, values.mean(0), rtol=1e-9, atol=1e-9)
+    assert spectra[PATHS[1]].captured.numel() == spectra[PATHS[1]].scale.numel() == 0
+    torch.testing.assert_close(spectrum.scale, torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp())
+    energies, e = values.square(), layer.scores(inputs)[0]
+    projection = e @ (e.mT @ e).inverse() @ e.mT
+    captured = (projection @ matrices).square().sum((-2, -1)) / energies.sum(-1)
+    torch.testing.assert_close(spectrum.captured, captured.mean(0))
+    torch.testing.assert_close(spectrum.best, (energies[..., :2].sum(-1) / energies.sum(-1)).mean(0))
+    assert (spectrum.captured < spectrum.best).all()
+
+
+def test_leading_singular_vectors_capture_the_best_share_and_repeated_columns_count_once():
+    matrix = torch.randn(3, 5, 5, dtype=F64)
+    left, values, _ = torch.linalg.svd(matrix)
+    captured, best = energy_shares(matrix, values, left[..., :2]).unbind(-1)
+    torch.testing.assert_close(captured, best)
+    repeated = energy_shares(matrix, values, left[..., [0, 0]])[:, 0]
+    torch.testing.assert_close(repeated, values[:, 0] ** 2 / (values**2).sum(-1))
+    assert energy_shares(torch.zeros(1, 4, 4), torch.zeros(1, 4), torch.ones(1, 4, 2)).isnan().all()
+
+
+@pytest.mark.parametrize("first", [KernelAttention, KEPSVGPAttention.partial(rank=2, projection="svd")])
+def test_padded_examples_count_as_their_real_tokens_and_without_a_pair_not_at_all(first):
+    model, guide = text_model(first)
+    x, lengths = torch.randn(3, 5, 4, dtype=F64), (5, 3, 1)
+    mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+    batches = [(x[:2], None, mask[:2]), (x[2:], None, mask[2:])]
+    x = x.masked_fill(~mask.unsqueeze(-1), math.nan)
+    padded = attention_spectra(model, guide, [(x[:2], None, mask[:2])])
+    single = [attention_spectra(model, guide, x[b : b + 1, :n]) for b, n in enumerate(lengths[:2])]
+    for path, spectrum in padded.items():
+        expected = torch.zeros(2, 5, dtype=F64)
+        for n, part in zip(lengths, single, strict=False):
+            expected[:, :n] += part[path].values / 2
+        torch.testing.assert_close(spectrum.values, expected)
+    if first is not KernelAttention:  # scores of as many columns as the kernel's rank reach all of it
+        spectrum = padded["network.first"]
+        torch.testing.assert_close(spectrum.scale, spectrum.values[:, :2], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(spectrum.captured, torch.ones(2, dtype=F64), rtol=1e-3, atol=1e-3)
+    similarity = token_similarity(model, guide, batches)
+    single = [token_similarity(model, guide, x[b : b + 1, :n]) for b, n in enumerate(lengths)]
+    for path, value in similarity.items():
+        assert value == pytest.approx((single[0][path] + single[1][path]) / 2, abs=1e-12)
+        assert math.isnan(single[2][path])
+
+
+def test_of_long_inputs_few_examples_are_decomposed(monkeypatch):
+    """Budget for three matrices of nine tokens in each batch."""
+    model, guide, _ = vit_model()
+    x = torch.randn(6, 3, 6, 6, dtype=F64)
+    five = attention_spectra(model, guide, x[:5])
+    monkeypatch.setattr(module, "BUDGET", 3.5 * 9**3)
+    for path, spectrum in attention_spectra(model, guide, [x[:2], x[2:]]).items():
+        assert spectrum.examples == 5
+        torch.testing.assert_close(spectrum.values, five[path].values)
+        torch.testing.assert_close(spectrum.captured, five[path].captured)
+    monkeypatch.setattr(module, "BUDGET", 0.0)
+    assert [spectrum.examples for spectrum in attention_spectra(model, guide, x).values()] == [2, 2, 2]
+
+
+def cosines(x):
+    """The mean over pairs i ≠ j of one example's tokens, in loops."""
+    pairs = [(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j]
+    return sum((a @ b / (a.norm() * b.norm())).item() for a, b in pairs) / len(pairs)
+
+
+def test_similarity_is_the_mean_over_pairs_of_the_outputs_of_each_attention_layer():
+    model, guide, x = vit_model()
+    similarity = token_similarity(model, guide, x)
+    assert list(similarity) == PATHS
+    for value, (_, outputs) in zip(similarity.values(), inputs_and_outputs(model, guide, x), strict=True):
+        assert value == pytest.approx(sum(map(cosines, outputs)) / 4, abs=1e-12)
+    x = torch.randn(3, 6, 4, dtype=F64)
+    mask = torch.tensor([[True] * 6, [True, False, True, True, False, False], [False, True, False, False, False, True]])
+    masked = mean_pairwise_cosine(x.where(mask.unsqueeze(-1), 1e6), mask)
+    assert masked.tolist() == pytest.approx([cosines(x[b, mask[b]]) for b in range(3)], abs=1e-12)
+
+
+def test_similarity_of_special_tokens():
+    same = torch.tensor([1.0, 2.0, -1.0]).expand(1, 5, 3) * torch.arange(1, 6)[:, None]
+    assert mean_pairwise_cosine(same).item() == pytest.approx(1)
+    assert mean_pairwise_cosine(torch.eye(4).unsqueeze(0)).item() == pytest.approx(0)
+    assert mean_pairwise_cosine(torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]])).item() == pytest.approx(1 / 3)
+    x, mask = torch.randn(1000, 3, 7), torch.arange(3) == torch.randint(3, (1000, 1))
+    assert mean_pairwise_cosine(x, mask).isnan().all()  # of one token, whatever rounding leaves
+    assert mean_pairwise_cosine(x[:, :1]).isnan().all()

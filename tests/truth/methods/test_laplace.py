@@ -1,0 +1,121 @@
+"""KFLLLA against its formulae in float64, and its limits."""
+
+import math
+
+import pytest
+import torch
+from fitted_methods import features_of, laplace, posterior_predictive
+from torch import nn
+
+from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn.inference import Laplace, Prediction, predict
+from probattn.inference.methods.features import Features
+from probattn.models import Classifier, Supervised, ViT
+from probattn.models.likelihoods import Categorical
+
+F64 = torch.float64
+SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
+KEP_SVGP = KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)
+
+
+def vit(attention, number=12):
+    model = Classifier(ViT(**SHAPE, attention=attention), num_data=number)
+    return model, guides.for_model(model), torch.randn(number, 1, 4, 4), torch.arange(number) % 3
+
+
+def mlp(classes=3, *, bias=True, number=40):
+    """A ReLU network in float64, with sharp outputs, its inputs and labels."""
+    network = nn.Sequential(nn.Linear(2, 10), nn.ReLU(), nn.Linear(10, classes, bias=bias)).double()
+    with torch.no_grad():
+        network[-1].weight.mul_(3)
+    x = torch.randn(number, 2, dtype=F64)
+    return Supervised(network, Categorical(), num_data=number), x, network(x).argmax(-1)
+
+
+def by_hand(head, phi, precision):
+    """Precisions of vec(W) and b: (Σ Λ) ⊗ (mean of φ φᵀ) + δ I, and Σ Λ + δ I, with Λ = diag(p) − p pᵀ."""
+    p = head(phi).softmax(-1).detach()
+    outputs = sum(torch.diag(row) - torch.outer(row, row) for row in p)
+    inputs = sum(torch.outer(row, row) for row in phi) / len(phi)
+    weights = torch.kron(outputs, inputs)
+    identity = torch.eye(len(weights), dtype=F64)
+    return weights + precision * identity, outputs + precision * identity[: len(outputs), : len(outputs)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_samples_have_the_moments_of_the_kronecker_factored_posterior(bias):
+    model, x, y = mlp(bias=bias)
+    head, phi = model.network[-1], model.network[:-1](x).detach()
+    samples = laplace(model, None, [(x, y)], prior_precision=0.7, num_weight_samples=50_000).samples
+    parts = zip(samples.split([30, 3][: 1 + bias], 1), head.parameters(), by_hand(head, phi, 0.7), strict=False)
+    for values, parameter, precision in parts:
+        covariance = torch.linalg.inv(precision)
+        error = (covariance.square() + torch.outer(covariance.diagonal(), covariance.diagonal())).div(50_000).sqrt()
+        assert ((values.T.cov() - covariance).abs() < 5 * error).all()
+        deviation = values.mean(0) - parameter.detach().flatten()
+        assert (deviation.abs() < 5 * (covariance.diagonal() / 50_000).sqrt()).all()
+
+
+def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
+    model, x, y = mlp(bias=False, number=7)
+    head, draws = model.network[-1], torch.randn(3, 7, 10, dtype=F64)
+    predictor = Laplace(posterior_predictive(model, None), prior_precision=1.5, num_weight_samples=100_000)
+    predictor.fit_features(Features(draws, head, Prediction(probs=head(draws).softmax(-1).mean(0), labels=y)))
+    covariance = torch.linalg.inv(by_hand(head, torch.stack([draws[i % 3, i] for i in range(7)]), 1.5)[0])
+    error = 0.05 * covariance.max().item()
+    torch.testing.assert_close(predictor.samples.T.cov(), covariance, rtol=0, atol=error)
+
+
+def test_predictions_average_over_the_samples_of_the_weights():
+    model, x, y = mlp()
+    new = torch.randn(6, 2, dtype=F64)
+    predictor = laplace(model, None, [(x, y)], prior_precision=0.7, num_weight_samples=7)
+    result, plain = predictor.predict(new), predict(model, None, new)
+    phi = model.network[:-1](new).detach()
+    probs = torch.stack([phi @ row[:30].view(3, 10).T + row[30:] for row in predictor.samples]).softmax(-1)
+    torch.testing.assert_close(result.probs, probs.mean(0))
+    torch.testing.assert_close(result.expected_entropy, torch.special.entr(probs).sum(-1).mean(0))
+    torch.testing.assert_close(result.energy, plain.energy)
+    assert (result.probs - plain.probs).abs().max() > 1e-2
+
+
+def test_a_stochastic_network_is_averaged_over_its_draws_too():
+    model, guide, x, y = vit(KEP_SVGP)
+    predictor = laplace(model, guide, [(x, y)], num_samples=3, prior_precision=0.5)
+    torch.manual_seed(5)
+    phi = features_of(model, guide, x, num_samples=3).values
+    torch.manual_seed(5)
+    result = predictor.predict(x)
+    logits = torch.stack([phi @ row[:24].view(3, 8).T + row[24:] for row in predictor.samples])
+    probs = logits.softmax(-1).detach()
+    assert (probs.mean(0)[0] - probs.mean(0)[1]).abs().max() > 1e-4
+    torch.testing.assert_close(result.probs, probs.mean((0, 1)))
+    torch.testing.assert_close(result.expected_entropy, torch.special.entr(probs).sum(-1).mean((0, 1)))
+
+
+@pytest.mark.parametrize("precision", [1e12, math.inf])
+@pytest.mark.parametrize("attention", [SoftmaxAttention, KEP_SVGP])
+def test_infinite_prior_precision_is_the_plain_prediction_with_the_layers_information(attention, precision):
+    model, guide, x, y = vit(attention)
+    predictor = laplace(model, guide, [(x[:8], y[:8]), (x[8:], y[8:])], num_samples=4, prior_precision=precision)
+    torch.manual_seed(5)
+    plain = predict(model, guide, [(x, y)], num_samples=4)
+    torch.manual_seed(5)
+    result = predictor.predict([(x, y)])
+    for field in ("probs", "expected_entropy", "energy", "mutual_information", "labels"):
+        torch.testing.assert_close(getattr(result, field), getattr(plain, field), rtol=0, atol=1e-6)
+    assert (plain.mutual_information.max() > 1e-5) == (attention is KEP_SVGP)
+
+
+def test_the_chosen_prior_precision_maximises_the_marginal_likelihood():
+    model, x, y = mlp()
+    best = laplace(model, None, [(x, y)])
+    values = [best.prior_precision * factor for factor in (0.1, 0.5, 0.9, 1.0, 1.1, 2.0, 10.0)]
+    evidence = [laplace(model, None, [(x, y)], prior_precision=value).log_marginal_likelihood for value in values]
+    assert evidence[3] == max(evidence) == pytest.approx(best.log_marginal_likelihood, rel=1e-9)
+
+
+@pytest.mark.parametrize("precision", [0.0, -1.0, math.nan])
+def test_a_prior_precision_is_positive(precision):
+    with pytest.raises(ValueError, match="positive"):
+        Laplace(posterior_predictive(mlp()[0], None), prior_precision=precision)

@@ -1,0 +1,168 @@
+"""Monte Carlo dropout against closed forms and the deterministic prediction, and the context manager of its masks."""
+
+import math
+
+import pytest
+import torch
+from dropout_networks import F64, chain, images, inputs, outputs, vit
+from fitted_methods import mc_dropout
+from torch import nn
+
+from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention
+from probattn.inference import predict
+from probattn.inference.methods.mc_dropout import active_dropout
+from probattn.models import Supervised
+from probattn.models.likelihoods import Gaussian
+
+KEP = KEPSVGPAttention.partial(rank=2)
+
+
+def seeded(predict, data, seed=3):
+    torch.manual_seed(seed)
+    return predict(data)
+
+
+@pytest.mark.parametrize("attention", [SoftmaxAttention, KEP, SGPAttention.partial(inducing=3)])
+def test_rate_zero_is_the_prediction_without_dropout_bit_for_bit(attention):
+    model, guide = vit(attention)
+    model.train()
+    data = [(images(), torch.tensor([0, 1, 2, 0])), (images(3), torch.tensor([2, 0, 1]))]
+    result = seeded(mc_dropout(model, guide, num_samples=5, rate=0).predict, data)
+    plain = seeded(lambda data: predict(model, guide, data, num_samples=5, vectorize=False), data)
+    for name in ("probs", "expected_entropy", "energy"):
+        assert torch.equal(getattr(result, name), getattr(plain, name)), name
+    predictor = mc_dropout(model, guide, num_samples=5)
+    with_masks = seeded(predictor.predict, data).probs
+    assert not torch.allclose(with_masks, plain.probs)
+    assert torch.equal(with_masks, seeded(predictor.predict, data).probs)
+    assert not torch.equal(with_masks, predictor.predict(data).probs)
+
+
+def test_a_linear_networks_logits_have_the_moments_of_the_closed_form():
+    """Dropout of the inputs x_j: mean w·x + b, covariance p/(1−p) Σ_j x_j² w_cj w_dj between logits."""
+    model, _ = chain(nn.Dropout(0.3), nn.Linear(4, 3))
+    x, log, number = torch.randn(2, 4, dtype=F64), outputs(model.network[1]), 2000
+    mc_dropout(model, None, num_samples=number).predict(x)
+    logits = torch.stack(log)
+    assert logits.shape == (number, 2, 3)
+    weight, bias = model.network[1].weight.detach(), model.network[1].bias.detach()
+    for i in range(2):
+        covariance = 0.3 / 0.7 * (weight * x[i].square()) @ weight.T
+        centred = logits[:, i] - (weight @ x[i] + bias)
+        assert (centred.mean(0).abs() < 5 * (covariance.diagonal() / number).sqrt()).all()
+        products = centred.unsqueeze(-1) * centred.unsqueeze(-2)
+        assert ((products.mean(0) - covariance).abs() < 5 * products.std(0) / number**0.5).all()
+
+
+def test_attention_probabilities_are_dropped_too():
+    """With values of 1, an output is the sum of those attention probabilities that are kept, times two."""
+    model, _ = chain(SoftmaxAttention(4, 2, dropout=0.5), nn.Flatten(-2), nn.Linear(12, 3))
+    layer = model.network[0]
+    with torch.no_grad():
+        layer.query_key_value.weight[8:] = 0.0
+        layer.query_key_value.weight[8:, 0] = 1.0
+        layer.out.weight.copy_(torch.eye(4))
+        layer.out.bias.zero_()
+    log, x = outputs(layer), torch.randn(2, 3, 4, dtype=F64)
+    x[..., 0] = 1.0
+    mc_dropout(model, None, num_samples=1500).predict(x)
+    sums = torch.stack(log)[..., 0]
+    variance = layer.attention_matrix(x)[:, 0].detach().square().sum(-1)  # p / (1 − p) Σ_j a_j²
+    assert ((sums.mean(0) - 1).abs() < 5 * (variance / 1500).sqrt()).all()
+    torch.testing.assert_close(sums.var(0), variance, rtol=0.25, atol=0)
+
+
+def test_a_prediction_is_the_mean_over_the_samples():
+    model, _ = chain(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3))
+    x, log = torch.randn(6, 4, dtype=F64), outputs(model.network[2])
+    result = mc_dropout(model, None, num_samples=7).predict(x)
+    logits = torch.stack(log)
+    probs = logits.softmax(-1)
+    torch.testing.assert_close(result.probs, probs.mean(0))
+    torch.testing.assert_close(result.expected_entropy, -(probs * probs.log()).sum(-1).mean(0))
+    torch.testing.assert_close(result.energy, -logits.exp().sum(-1).log().mean(0))
+    network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    model, log = Supervised(network, Gaussian(), num_data=9).double(), outputs(network)
+    result, means = mc_dropout(model, None, num_samples=9).predict(x), torch.stack(log)
+    torch.testing.assert_close(result.mean, means.mean(0))
+    noise = model.likelihood.scale.detach().square()
+    torch.testing.assert_close(result.variance, means.var(0, correction=0) + noise)
+
+
+def test_masks_differ_between_samples_and_examples():
+    model, _ = chain(nn.Dropout(0.5), nn.Linear(16, 3))
+    log = inputs(model.network[1])
+    mc_dropout(model, None, num_samples=6).predict(torch.ones(5, 16, dtype=F64))
+    dropped = torch.stack(log)
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert len(dropped.flatten(0, 1).unique(dim=0)) == 30
+
+
+def test_samples_differ_in_masks_below_the_stochastic_layer_and_in_its_latent_values():
+    model, guide = vit(KEP, depth=2, dropout=0.4)
+    layer = model.network.blocks[1].attention
+    below, above = inputs(layer), outputs(layer)
+    mc_dropout(model, guide, num_samples=4).predict(images(3))
+    assert len({tuple(value.flatten().tolist()) for value in below}) == 4
+    model.network.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
+    model.network.blocks[1].mlp[2].p = 0.4  # above the layer, whose outputs then differ by their latent values alone
+    below.clear(), above.clear()
+    mc_dropout(model, guide, num_samples=4).predict(images(3))
+    assert all(torch.equal(value, below[0]) for value in below)
+    assert len({tuple(value.flatten().tolist()) for value in above}) == 4
+
+
+def test_a_rate_replaces_those_of_the_layers_and_is_put_back():
+    model, _ = chain(SoftmaxAttention(8, 2), nn.Flatten(-2), nn.Dropout(0.0), nn.Dropout(0.9), nn.Linear(24, 3))
+    attention, _, first, second, _ = model.network
+    with active_dropout(model, rate=0.25):
+        assert (attention.dropout, first.p, second.p) == (0.25, 0.25, 0.25)
+        log = inputs(second)
+        model.eval()
+        model(torch.randn(400, 3, 8, dtype=F64))
+    assert (attention.dropout, first.p, second.p) == (0.0, 0.0, 0.9)
+    assert abs((log[0] == 0).double().mean().item() - 0.25) < 5 * (0.25 * 0.75 / log[0].numel()) ** 0.5
+
+
+class Raising(nn.Module):
+    def forward(self, x):
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_hooks_modes_and_statistics_are_as_before_also_when_the_model_raises(broken):
+    middle = Raising() if broken else nn.BatchNorm1d(3)
+    model, guide = chain(SoftmaxAttention(4, 2, dropout=0.5), nn.Dropout(0.5), middle, nn.Flatten(-2), nn.Linear(12, 3))
+    model.train()
+    model.network[3].eval()
+    modes, weights = [module.training for module in model.modules()], [value.clone() for value in model.buffers()]
+    predictor, x = mc_dropout(model, guide, num_samples=2), torch.randn(2, 3, 4, dtype=F64)
+    if broken:
+        with pytest.raises(RuntimeError, match="broken"):
+            predictor.predict(x)
+    else:
+        predictor.predict(x)
+    assert [module.training for module in model.modules()] == modes
+    assert all(map(torch.equal, model.buffers(), weights))  # batch norm stays in evaluation mode
+    model.eval()
+    if not broken:
+        assert torch.equal(model.network(x), model.network(x))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan])
+def test_a_rate_lies_between_0_and_1(rate):
+    model, guide = vit()
+    with pytest.raises(ValueError, match="rate"):
+        mc_dropout(model, guide, rate=rate).predict(images())
+    model.network.blocks[1].mlp[2].p = math.nan  # which would neither drop nor be an error, since NaN > 0 is False
+    with pytest.raises(ValueError, match="rate"):
+        mc_dropout(model, guide).predict(images())
+
+
+def test_a_model_without_dropout_is_an_error_unless_a_rate_is_given():
+    model, guide = vit(dropout=0.0)
+    with pytest.raises(ValueError, match="rate="):
+        mc_dropout(model, guide)
+    assert (mc_dropout(model, guide, rate=0.2).predict(images()).mutual_information > 0).all()
+    with pytest.raises(ValueError, match="dropout"):
+        mc_dropout(*chain(nn.Linear(4, 3)), rate=0.5)

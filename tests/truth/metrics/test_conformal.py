@@ -1,0 +1,187 @@
+"""Conformal sets and intervals by hand, by exact ranks, and by the exact law of their coverage."""
+
+import math
+import warnings
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from metric_cases import predicted
+from scipy import stats
+
+from probattn.inference import FewExamplesWarning, Prediction
+from probattn.inference.decisions.conformal import CQR, LAC, ByClass, Normalised
+
+F64 = torch.float64
+TRIALS, SIZE, NEW = 250, 60, 100
+"""Random calibration sets of SIZE examples, each with NEW others."""
+
+
+def lac(probs, labels, *, alpha):
+    return LAC(alpha=alpha).fit_prediction(Prediction(probs=probs, labels=labels))
+
+
+def intervals(method, prediction, labels, *, alpha):
+    return method(alpha=alpha).fit_prediction(replace(prediction, labels=labels))
+
+
+def gaussian(loc, scale):
+    """One draw of N(loc, scale²), of numbers ``(n, targets)``."""
+    return predicted(dist.Normal(torch.as_tensor(loc)[None], torch.as_tensor(scale)).to_event(1))
+
+
+@pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.29", "0.5", "0.7"])
+@pytest.mark.parametrize("n", [1, 2, 9, 18, 19, 99, 1000])
+def test_the_quantile_has_the_exact_rank(n, alpha):
+    """⌈(n + 1)(1 − α)⌉, where floats are off: 100 · 0.29 = 28.999…, 100 · (1 − 0.7) = 30.000…4."""
+    score = np.random.default_rng(n).uniform(0.01, 0.45, n)
+    probs = torch.tensor(np.stack([1 - score, score], axis=1))
+    sets = lac(probs, torch.zeros(n, dtype=torch.long), alpha=float(alpha))
+    rank = math.ceil((n + 1) * (1 - Fraction(alpha)))
+    expected = math.inf if rank > n else np.sort(score)[rank - 1]
+    assert sets.quantile.item() == pytest.approx(expected)
+
+
+def test_sets_by_hand():
+    probs = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4], [0.1, 0.2, 0.7]], dtype=F64)
+    labels = torch.tensor([0, 2, 0, 2])  # scores 1 − p: 0.1, 0.7, 0.7, 0.3
+    new = torch.tensor([[0.69, 0.31, 0.0], [0.3, 0.3, 0.4], [0.05, 0.95, 0.0], [0.35, 0.35, 0.3]], dtype=F64)
+    sets = lac(probs, labels, alpha=0.6)  # q̂ = 0.3: classes of at least 0.7
+    assert sets.sets(new).tolist() == [[False] * 3, [False] * 3, [False, True, False], [False] * 3]
+    expected = {"coverage": 0.25, "size": 0.25, "empty": 0.75, "singletons": 0.25}
+    assert sets.evaluate(new, torch.tensor([1, 2, 1, 0])) == expected
+    sets = lac(probs, labels, alpha=0.3)  # q̂ = 0.7: of at least 0.3
+    assert sets.sets(new).tolist() == [[True, True, False], [True] * 3, [False, True, False], [True] * 3]
+    expected = {"coverage": 0.75, "size": 9 / 4, "empty": 0, "singletons": 0.25}
+    assert sets.evaluate(new, torch.tensor([1, 2, 0, 0])) == expected
+    assert lac(probs, labels, alpha=0.01).sets(new).all()
+
+
+@pytest.mark.parametrize(("alpha", "rank"), [(0.1, 5), (0.4, 3), (0.8, 1)])
+def test_intervals_by_hand(alpha, rank):
+    loc, scale = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[1.0], [2.0], [0.5], [1.0]])
+    y = torch.tensor([[0.5], [-1.0], [2.2], [6.0]], dtype=F64)  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
+    new, z = gaussian(np.array([[10.0], [20.0]]), np.array([[1.0], [3.0]])), stats.norm.ppf(1 - alpha / 2)
+    scores = {
+        Normalised: ([0.4, 0.5, 1.0, 3.0, math.inf], lambda q: [(10 - q, 10 + q), (20 - 3 * q, 20 + 3 * q)]),
+        CQR: (
+            [*sorted([0.5 - z, 2 - 2 * z, 0.2 - 0.5 * z, 3 - z]), math.inf],
+            lambda q: [(10 - z - q, 10 + z + q), (20 - 3 * z - q, 20 + 3 * z + q)],
+        ),
+    }
+    for method, (sorted_scores, ends) in scores.items():
+        calibrated = intervals(method, gaussian(loc, scale), y, alpha=alpha)
+        assert calibrated.quantile.item() == pytest.approx(sorted_scores[rank - 1], rel=1e-6, abs=1e-8)
+        expected = torch.tensor(ends(sorted_scores[rank - 1]), dtype=F64)
+        torch.testing.assert_close(torch.cat(calibrated.intervals(new), 1), expected, rtol=1e-7, atol=1e-7)
+        labels = torch.tensor([[11.5], [17.5]], dtype=F64)
+        covered = (expected[:, :1] <= labels) & (labels <= expected[:, 1:])
+        width = (expected[:, 1] - expected[:, 0]).clamp(min=0).mean().item()
+        shares = {"coverage": covered.double().mean().item(), "width": width}
+        shares["empty"] = (expected[:, 1] < expected[:, 0]).double().mean().item()
+        assert calibrated.evaluate(new, labels) == pytest.approx(shares)
+
+
+def random_answers(rng, n, classes=4):
+    """Skilled, overconfident probabilities of a network, and labels."""
+    labels = rng.integers(classes, size=n)
+    logits = 2 * (rng.normal(size=(n, classes)) + 1.2 * np.eye(classes)[labels])
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return torch.from_numpy(probs), torch.from_numpy(labels)
+
+
+def covered_by_sets(rng, alpha):
+    probs, labels = random_answers(rng, SIZE + NEW)
+    return lac(probs[:SIZE], labels[:SIZE], alpha=alpha).evaluate(probs[SIZE:], labels[SIZE:])["coverage"]
+
+
+def covered_by_intervals(method):
+    """Of a predictive that is biased and too narrow."""
+
+    def covered(rng, alpha):
+        loc, noise = rng.normal(size=(SIZE + NEW, 1)), np.exp(rng.normal(size=(SIZE + NEW, 1)))
+        y = torch.as_tensor(loc + noise * rng.standard_t(2, size=loc.shape))
+        known, new = (gaussian(0.5 * loc[part] + 1, 0.3 * noise[part]) for part in (slice(SIZE), slice(SIZE, None)))
+        return intervals(method, known, y[:SIZE], alpha=alpha).evaluate(new, y[SIZE:])["coverage"]
+
+    return covered
+
+
+@pytest.mark.parametrize(
+    ("covered", "alpha"),
+    [
+        (covered_by_sets, 0.1),
+        (covered_by_sets, 0.33),
+        (covered_by_intervals(Normalised), 0.1),
+        (covered_by_intervals(CQR), 0.1),
+    ],
+)
+def test_coverage_follows_its_exact_law_for_any_prediction(covered, alpha):
+    """Given n scores without ties, coverage ~ Beta(l, n + 1 − l)."""
+    rng, rank = np.random.default_rng(7), math.ceil(round((SIZE + 1) * (1 - alpha), 9))
+    law = stats.betabinom(NEW, rank, SIZE + 1 - rank)
+    counts = np.array([round(NEW * covered(rng, alpha)) for _ in range(TRIALS)])
+    assert abs(counts.mean() - law.mean()) < 4 * law.std() / math.sqrt(TRIALS)
+    edges = [-1, *law.ppf([0.2, 0.4, 0.6, 0.8]), NEW]
+    frequencies, _ = np.histogram(counts, bins=np.array(edges) + 0.5)
+    assert stats.chisquare(frequencies, TRIALS * np.diff(law.cdf(edges))).pvalue > 1e-3
+
+
+def test_sets_by_class_cover_each_class_by_its_own_quantile():
+    labels = torch.arange(3).repeat_interleave(torch.tensor([400, 400, 5]))
+    strength = torch.tensor([3.0, 0.75, 1.5])  # the classes differ in how easy they are
+    probs = (torch.randn(805, 3, dtype=F64) + torch.eye(3)[labels] * strength).softmax(1)
+    prediction = Prediction(probs=probs, labels=labels)
+    sets = ByClass(alpha=0.2).fit_prediction(prediction)
+    for label, rank in ((0, 321), (1, 321), (2, 5)):  # ⌈(n + 1) 0.8⌉-th smallest score of the class, by hand
+        scores = sorted((1 - probs[labels == label, label]).tolist())
+        assert sets.quantile[label].item() == scores[rank - 1]
+    assert torch.equal(sets.sets(probs), 1 - probs <= sets.quantile)
+    few = ByClass(alpha=0.1).fit_prediction(prediction)
+    assert few.quantile[2] == math.inf
+    assert few.sets(probs)[:, 2].all()
+
+
+def test_each_target_is_calibrated_by_itself():
+    y = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 2)) * [1.0, 10.0])
+    both = intervals(Normalised, gaussian(np.zeros((200, 2)), 1.0), y, alpha=0.1)
+    for target in range(2):
+        single = intervals(Normalised, gaussian(np.zeros((200, 1)), 1.0), y[:, [target]], alpha=0.1)
+        assert both.quantile[target] == single.quantile[0]
+
+
+def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
+    rng = np.random.default_rng(2)
+    y = torch.as_tensor(rng.standard_cauchy(size=(2000, 1)))
+    prediction = predicted(dist.Cauchy(torch.zeros(1, 1000, 1, dtype=F64), 0.1).to_event(1))
+    calibrated = intervals(CQR, prediction, y[:1000], alpha=0.2)
+    assert abs(calibrated.evaluate(prediction, y[1000:])["coverage"] - 0.8) < 0.06
+    assert intervals(Normalised, prediction, y[:1000], alpha=0.2).quantile.isnan()
+    counts = torch.as_tensor(rng.poisson(9.0, size=(400, 1)))
+    prediction = predicted(dist.Poisson(torch.full((1, 400, 1), 3.0)).to_event(1))
+    assert intervals(CQR, prediction, counts, alpha=0.1).evaluate(prediction, counts)["coverage"] >= 0.9
+
+
+def test_few_calibration_examples_are_told_with_the_coverage_that_they_may_give():
+    """Coverage given 30 examples is Beta(28, 3), whose 5 % quantile is 0.81."""
+    probs = torch.distributions.Dirichlet(torch.ones(4, dtype=F64)).sample((400,))
+    labels = probs.multinomial(1)[:, 0]
+    with pytest.warns(FewExamplesWarning, match=f"{stats.beta(28, 3).ppf(0.05):.2f}"):
+        lac(probs[:30], labels[:30], alpha=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lac(probs, labels, alpha=0.1)
+
+
+@pytest.mark.parametrize("method", [Normalised, CQR])
+def test_what_cannot_be_calibrated_is_an_error(method):
+    prediction = gaussian(np.zeros((4, 1)), 1.0)
+    with pytest.raises(ValueError, match="labels"):
+        intervals(method, prediction, torch.zeros(4), alpha=0.1)
+    with pytest.raises(ValueError, match="numbers"):
+        intervals(method, Prediction(probs=torch.full((2, 2), 0.5)), torch.zeros(2), alpha=0.1)
+    with pytest.raises(RuntimeError):  # of other targets
+        intervals(method, prediction, torch.zeros(4, 1), alpha=0.4).intervals(gaussian(np.zeros((4, 3)), 1.0))

@@ -1,0 +1,132 @@
+"""Numbers per token: padding counts nowhere, and batches of any length give what each sequence gives."""
+
+import math
+
+import pytest
+import torch
+from elbos import TraceMeanField_ELBO
+from torch import nn
+
+from probattn import KEPSVGPAttention, draws, guides
+from probattn.inference import metrics, posterior_predictive_check, predict
+from probattn.inference.training.validation import validate
+from probattn.models import Supervised
+from probattn.models.likelihoods import Bernoulli, Gaussian, HeteroscedasticGaussian, Ordinal, PerToken, Poisson
+
+F64 = torch.float64
+LENGTHS, TARGETS = [5, 2, 7, 1, 4, 4], 2
+
+
+class Network(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.attention, self.head = KEPSVGPAttention(4, 2, rank=2, merge="add"), nn.Linear(4, outputs)
+
+    def forward(self, x, mask=None):
+        return self.head(x + self.attention(x, mask))
+
+
+def build(likelihood=None, outputs=TARGETS):
+    torch.manual_seed(0)
+    model = Supervised(Network(outputs), PerToken(likelihood or Gaussian(0.5)), num_data=6).double()
+    return model, guides.for_model(model)
+
+
+def sequences(kind="numbers"):
+    generator = torch.Generator().manual_seed(1)
+    pairs = []
+    for length in LENGTHS:
+        x = torch.randn(length, 4, generator=generator, dtype=F64)
+        y = torch.randn(length, TARGETS, generator=generator, dtype=F64)
+        pairs.append((x, {"numbers": y, "counts": y.exp().floor(), "binary": (y > 0).double()}[kind]))
+    return pairs
+
+
+def batch(pairs, *, more=0, fill=0.0):
+    """A batch ``(x, y, mask)`` padded to the longest and that many tokens more."""
+    longest = max(len(x) for x, _ in pairs) + more
+    x, y = torch.zeros(len(pairs), longest, 4, dtype=F64), torch.full((len(pairs), longest, TARGETS), fill, dtype=F64)
+    mask = torch.arange(longest) < torch.tensor([[len(inputs)] for inputs, _ in pairs])
+    for row, (inputs, labels) in enumerate(pairs):
+        x[row, : len(inputs)], y[row, : len(inputs)] = inputs, labels
+    return x, y, mask
+
+
+def padded(kind="numbers", *, fill):
+    pairs = sequences(kind)
+    return [batch(pairs[:2], more=1, fill=fill), batch(pairs[2:], fill=fill)]
+
+
+def seeded(function, *args, **options):
+    torch.manual_seed(3)
+    return function(*args, **options)
+
+
+@pytest.mark.parametrize("fill", [1e6, math.nan])
+def test_what_stands_at_padding_changes_neither_loss_nor_gradient(fill):
+    results = []
+    for value, more in ((0.5, 0), (fill, 3)):
+        model, guide = build()
+        torch.manual_seed(0)
+        with draws("example"):
+            loss = TraceMeanField_ELBO()(model, guide)(*batch(sequences(), more=more, fill=value))
+        loss.backward()
+        results.append([loss.detach(), *(part.grad for part in (*model.parameters(), *guide.parameters()))])
+    torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "kind"),
+    [
+        (Gaussian(0.5), 2, "numbers"),
+        (HeteroscedasticGaussian(), 4, "numbers"),
+        (Poisson(), 2, "counts"),
+        (Bernoulli(), 2, "binary"),
+    ],
+)
+def test_a_prediction_and_its_metrics_are_those_of_each_sequence_alone(likelihood, outputs, kind):
+    model, guide = build(likelihood, outputs)
+    whole = seeded(predict, model, guide, padded(kind, fill=99.0), num_samples=4)
+    single = [seeded(predict, model, guide, [(x[None], y[None])], num_samples=4) for x, y in sequences(kind)]
+    assert whole.mask.sum(1).tolist() == LENGTHS
+    for field in (whole.mean, whole.variance, whole.labels):
+        assert (field[~whole.mask] == 0).all()
+    log_prob = torch.cat([part.log_prob(part.labels) for part in single])
+    torch.testing.assert_close(whole.log_prob(whole.labels.where(whole.mask[..., None], 1.0)), log_prob)
+    tokens, y = whole.tokens(), torch.cat([y for _, y in sequences(kind)])
+    assert torch.equal(tokens.labels, y)
+    for field in ("mean", "variance"):
+        expected = torch.cat([getattr(part, field)[0] for part in single])
+        torch.testing.assert_close(getattr(tokens, field), expected)
+    token_log_prob = torch.cat([part.tokens().log_prob(part.labels[0]) for part in single])
+    torch.testing.assert_close(tokens.log_prob(y), token_log_prob)
+    shares = torch.cat([part.tokens().cdf(part.labels[0]) for part in single])
+    # Otherwise six standard errors of the share of 1000 samples, twice.
+    torch.testing.assert_close(tokens.cdf(y), shares, rtol=0, atol=1e-9 if kind == "numbers" else 0.1)
+    scores, name = metrics.evaluate(whole), "label_brier" if kind == "binary" else "rmse"
+    error = (y - tokens.mean).square().mean().item()
+    assert scores[name] == pytest.approx(error if kind == "binary" else error**0.5)
+    values = seeded(validate, model, guide, padded(kind, fill=99.0), num_samples=4)
+    assert values["log_prob"] == pytest.approx(log_prob.mean().item())
+    assert values[name] == pytest.approx(scores[name])
+
+
+def test_ordered_classes_of_tokens_are_classes_of_tokens():
+    model, guide = build(Ordinal(3), 1)
+    result = predict(model, guide, [(x[None], (y[None, :, 0] > 0).long()) for x, y in sequences()])
+    assert result.probs.shape == (6, 7, 3)
+    assert "rps" in metrics.evaluate(result)
+
+
+def test_replicates_and_statistics_look_at_real_tokens_alone():
+    model, guide = build()
+    checks = [
+        seeded(posterior_predictive_check, model, guide, padded(fill=fill), num_replicates=30) for fill in (0, 1e6)
+    ]
+    y = torch.cat([y for _, y in sequences()])
+    assert checks[0].replicated_labels.shape == (30, 6, 7, TARGETS)
+    assert (checks[0].replicated_labels[:, ~checks[0].prediction.mask] == 0).all()
+    torch.testing.assert_close(checks[0].observed["mean"], y.mean(0))
+    torch.testing.assert_close(checks[0].observed["std"], y.std(0, correction=0))
+    for name, p_value in checks[0].p_values.items():
+        assert torch.equal(checks[1].p_values[name], p_value)
