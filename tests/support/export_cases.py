@@ -1,4 +1,7 @@
-"""Layers and networks for tests of export."""
+"""Layers, and models of images and texts with strong attention, for tests of export."""
+
+import torch
+from torch.testing import assert_close
 
 from probattn import (
     AnchoredAttention,
@@ -8,7 +11,13 @@ from probattn import (
     SGPAttention,
     SoftmaxAttention,
     SparseCGPAttention,
+    guides,
 )
+from probattn.draws import at_mean
+from probattn.inference import mean_network, predict, predictor_network
+from probattn.models import Supervised, TextTransformer, ViT
+from probattn.models.embeddings import WordEmbedding
+from probattn.models.likelihoods import Categorical
 
 KEP = KEPSVGPAttention.partial(rank=2, multiple=2)
 
@@ -29,3 +38,55 @@ LAYERS = {
     "anchored": AnchoredAttention.partial(anchors=3),
     "anchored-draw": AnchoredAttention.partial(anchors=3, output="draw"),
 }
+
+
+def images(number=5):
+    return torch.randn(number, 1, 4, 4, dtype=torch.float64)
+
+
+def vit(layer=KEP, *, likelihood=None, depth=1, **options):
+    """A model of images whose outputs depend strongly on attention, and its guide."""
+    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
+    network = ViT(**sizes, depth=depth, attention=layer, **options)
+    model = Supervised(network, likelihood or Categorical(), num_data=10).double()
+    model.network.initialise_inducing(images())
+    return model, guides.for_model(model)
+
+
+def texts(rows=4, tokens=6, *, spelling=0):
+    """Ids and a mask whose first row is full."""
+    x = torch.randint(1, 9, (rows, tokens, *([1 + spelling] if spelling else [])))
+    mask = torch.arange(tokens) < torch.randint(1, tokens + 1, (rows, 1))
+    mask[0] = True
+    return x, mask
+
+
+def text(layer=KEP, kind=TextTransformer, likelihood=None, embedding=None):
+    sizes = {"max_length": 12, "classes": 3, "dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
+    network = kind(embedding or WordEmbedding(9, 8), attention=layer, **sizes)
+    model = Supervised(network, likelihood or Categorical(), num_data=10).double()
+    return model, guides.for_model(model)
+
+
+def network_of(model, guide, num_samples, *inputs):
+    if num_samples is None:
+        return mean_network(model, guide, *inputs)
+    return predictor_network(model, guide, *inputs, num_samples=num_samples)
+
+
+def predicted(model, guide, data, num_samples):
+    if num_samples is not None:
+        return predict(model, guide, data, num_samples=num_samples)
+    with at_mean():
+        return predict(model, guide, data, num_samples=1)
+
+
+def assert_predicts(outputs, prediction, **tolerance):
+    assert outputs
+    for name, value in outputs.items():
+        assert_close(value, getattr(prediction, name), **tolerance)
+
+
+def seeded(call, *args):
+    torch.manual_seed(7)
+    return call(*args)

@@ -98,6 +98,15 @@ def assert_same(first, second):
         assert torch.equal(first[name], second[name]), name
 
 
+def flat(value):
+    """Return tensors, dicts and lists in a form whose equality is that of every bit."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), value.tolist()]
+    if isinstance(value, dict):
+        return {key: flat(each) for key, each in value.items()}
+    return [flat(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def untimed(records):
     """Return records without times, as text, since NaN is not equal to NaN."""
     return [json.dumps({key: value for key, value in record.items() if key != "seconds"}) for record in records]

@@ -1,0 +1,197 @@
+"""Exported programs against the networks that they were exported from, with torch alone, at any batch size."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from export_cases import KEP, LAYERS, assert_predicts, images, network_of, predicted, seeded, text, texts, vit
+from torch import nn
+from torch.testing import assert_close
+
+from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn.functional import jitter
+from probattn.functional.jitter import JITTERS, JitterWarning
+from probattn.inference import export, mean_network, predictor_network
+from probattn.models import Supervised, TextTagger, TextTransformer, replace_attention
+from probattn.models.embeddings import SpelledEmbedding
+from probattn.models.likelihoods import Categorical, TokenCategorical
+
+F64 = torch.float64
+RANDOM = ("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
+
+
+def reloaded(path, network, *example):
+    export(path, network, *example)
+    return torch.export.load(path).module()
+
+
+def assert_same(network, program, *arguments):
+    expected, outputs = seeded(network, *arguments), seeded(program, *arguments)
+    assert list(outputs) == list(expected)
+    for key, value in expected.items():
+        assert_close(outputs[key], value, rtol=0, atol=1e-10)
+
+
+def is_random(path):
+    graph = torch.export.load(path).graph
+    return any(word in str(node.target) for node in graph.nodes for word in ("normal", "rand", "multinomial"))
+
+
+QUICK = (("kep-svgp-concat", 3), ("sparse-cgp", 3), ("sgpa-joint", None))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_samples"),
+    [*QUICK, *(pytest.param(name, 3, marks=pytest.mark.slow) for name in LAYERS if (name, 3) not in QUICK)],
+)
+def test_a_program_gives_what_its_network_gives_at_any_batch_size(name, num_samples, tmp_path):
+    network = network_of(*vit(LAYERS[name]), num_samples)
+    program = reloaded(tmp_path / "a.pt2", network, images(1))
+    for size in (1, 3, 7):
+        assert_same(network, program, images(size))
+    assert is_random(tmp_path / "a.pt2") == (num_samples is not None and name in RANDOM)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "sgpa")) for name in LAYERS if "concat" not in name]
+)
+def test_a_program_of_texts_takes_any_length(name, tmp_path):
+    network = predictor_network(*text(LAYERS[name]), num_samples=3)
+    program = reloaded(tmp_path / "a.pt2", network, *texts(3, 5))
+    for shape in ((1, 1), (2, 12), (5, 4)):
+        assert_same(network, program, *texts(*shape))
+    with pytest.raises((AssertionError, RuntimeError), match="12"):
+        program(*texts(2, 13))
+
+
+@pytest.mark.parametrize(
+    ("kind", "likelihood", "spelling"), [(TextTagger, TokenCategorical, 0), (TextTransformer, Categorical, 4)]
+)
+def test_a_program_of_tokens_and_of_spelled_words(kind, likelihood, spelling, tmp_path):
+    embedding = SpelledEmbedding(9, 9, 8) if spelling else None
+    network = predictor_network(*text(kind=kind, likelihood=likelihood(), embedding=embedding), num_samples=3)
+    program = reloaded(tmp_path / "a.pt2", network, *texts(spelling=spelling))
+    for shape in ((1, 1), (3, 12)):
+        assert_same(network, program, *texts(*shape, spelling=spelling))
+
+
+def test_a_fixed_number_of_tokens_stays_fixed(tmp_path):
+    network = mean_network(*text(KEPSVGPAttention.partial(rank=2, merge="concat", tokens=5)))
+    program = reloaded(tmp_path / "a.pt2", network, *texts(2, 5))
+    assert_same(network, program, *texts(4, 5))
+    with pytest.raises((AssertionError, RuntimeError)):
+        program(*texts(4, 6))
+
+
+class Tagger(nn.Module):
+    """A network of another's: its batch second inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 8), nn.Linear(8, 3)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8), 2, enable_nested_tensor=False)
+
+    def forward(self, x, mask=None):
+        padding = None if mask is None else ~mask
+        return self.head(self.encoder(self.embed(x).transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_samples", [None, 3])
+def test_a_converted_network_of_another_library(num_samples, tmp_path):
+    converted = replace_attention(Tagger(), attention=CGPAttention.partial(noise=0.3))
+    model = Supervised(converted, TokenCategorical(), num_data=10).double()
+    network = network_of(model, guides.for_model(model), num_samples)
+    program = reloaded(tmp_path / "a.pt2", network, *texts())
+    for shape in ((1, 1), (3, 9)):
+        assert_same(network, program, *texts(*shape))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layer", "anew"), [(KEP, False), (CGPAttention.partial(noise=0.3), True)])
+def test_draws_of_all_examples_are_kept_and_those_of_one_are_drawn_anew(layer, anew, tmp_path):
+    program, x = reloaded(tmp_path / "a.pt2", predictor_network(*vit(layer), num_samples=2), images(3)), images(3)
+    assert torch.equal(program(x)["probs"], program(x)["probs"]) is not anew
+    assert torch.equal(seeded(program, x)["probs"], seeded(program, x)["probs"])
+
+
+def test_what_the_network_would_refuse_is_nan_in_its_row_alone(tmp_path):
+    network = mean_network(*text(CGPAttention.partial(noise=0.3), embedding=nn.Linear(2, 8)))
+    x, mask = torch.randn(4, 3, 2, dtype=F64), torch.ones(4, 3, dtype=torch.bool)
+    program, expected = reloaded(tmp_path / "a.pt2", network, x, mask), network(x, mask)["probs"]
+    x[1, 0, 0], mask[2] = torch.nan, False
+    probs = program(x, mask)["probs"]
+    assert probs.isnan().all(-1).tolist() == [False, True, True, False]
+    assert_close(probs[[0, 3]], expected[[0, 3]], rtol=0, atol=1e-12)
+
+
+def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
+    class Factor(nn.Module):
+        def forward(self, x):
+            return {"tril": jitter.cholesky(x, "x")}
+
+    root = torch.randn(3, 3, dtype=F64)
+    good, middle = root @ root.T, JITTERS[F64][2]
+    rank_one = torch.outer(root[0], root[0]) - 1e-15 * torch.eye(3, dtype=F64)
+    x = torch.stack([good, rank_one, -good, good.clone().fill_(torch.nan)])
+    tril = reloaded(tmp_path / "a.pt2", Factor(), x)(x)["tril"]
+    assert torch.equal(tril[0], torch.linalg.cholesky(good))
+    moved = rank_one + middle * rank_one.diagonal().mean() * torch.eye(3, dtype=F64)
+    assert_close(tril[1], torch.linalg.cholesky(moved), rtol=0, atol=1e-12)
+    assert tril[2:].isnan().all()
+    with pytest.warns(JitterWarning):
+        jitter.cholesky(rank_one, "x")
+
+
+def test_a_module_around_a_network_is_exported_with_it_and_runs_in_threads(no_pyro, tmp_path):
+    class Raw(nn.Module):
+        def __init__(self, network):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            return self.network(x.double() / 255)
+
+    model, guide = vit()
+    pixels = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8)
+    prediction = predicted(model, guide, pixels.double() / 255, None)
+    program = reloaded(tmp_path / "a.pt2", Raw(mean_network(model, guide)), pixels[:1])
+    no_pyro()
+    with ThreadPoolExecutor(4) as pool:
+        for outputs in pool.map(program, [pixels] * 4):
+            assert_predicts(outputs, prediction, rtol=0, atol=1e-10)
+
+
+ALONE = """
+import json, sys
+sys.modules |= {"probattn": None, "pyro": None}
+import torch
+files = {"about.json": ""}
+program = torch.export.load("a.pt2", extra_files=files)
+torch.save(program.module()(*torch.load("inputs.pt")), "outputs.pt")
+print(json.dumps(files))
+"""
+
+
+def test_a_program_runs_with_torch_alone_and_holds_neither_the_example_nor_paths_of_this_machine(tmp_path):
+    model, guide = text()
+    inputs, network = texts(5, 11), predictor_network(model.float(), guide.float(), num_samples=4)
+    export(tmp_path / "a.pt2", network, *texts(2, 3), files={"about.json": "a text, ✓"})
+    torch.save(inputs, tmp_path / "inputs.pt")
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"about.json": "a text, ✓"}
+    outputs = torch.load(tmp_path / "outputs.pt")
+    for key, value in network(*inputs).items():
+        assert_close(outputs[key], value, rtol=0, atol=1e-6)
+    with zipfile.ZipFile(tmp_path / "a.pt2") as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    roots = [str(Path(module.__file__).parent).encode() for module in (torch, jitter, sys.modules[__name__])]
+    assert not [name for name, data in content.items() if any(root in data for root in roots)]
+    (x, _), _ = torch.export.load(tmp_path / "a.pt2").example_inputs
+    assert (x == 1).all()

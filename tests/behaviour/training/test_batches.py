@@ -1,0 +1,138 @@
+"""Every form of a batch gives the same tensors, and so the same training and predictions."""
+
+from collections import namedtuple
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from probattn import KEPSVGPAttention, guides
+from probattn.inference import TrainOptions, fit, predict
+from probattn.inference.batches import iterate_batches, select_fields, unpack_batch
+from probattn.models import Classifier, TextTransformer
+
+X = torch.randint(10, (6, 5), generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 0, 1, 1, 0])
+MASK = torch.arange(5) < torch.tensor([5, 3, 4, 5, 1, 2])[:, None]
+
+
+@dataclass
+class Example:
+    inputs: Tensor
+    target: Tensor
+    key_padding_mask: Tensor
+
+
+Named = namedtuple("Named", ["labels", "input_ids", "attention_mask"])
+FORMS = {
+    "list": [X, Y, MASK],
+    "numpy": (X.numpy(), Y.numpy(), MASK.numpy()),
+    "huggingface": {"input_ids": X, "attention_mask": MASK.long(), "labels": Y, "token_type_ids": X * 0, "idx": Y},
+    "uint8": {"x": X, "y": Y, "mask": MASK.to(torch.uint8)},
+    "padding": {"x": X, "y": Y, "key_padding_mask": ~MASK},
+    "dataclass": Example(X, Y, (~MASK).int()),
+    "namedtuple": Named(Y, X, MASK),
+}
+
+
+def equal(one, other):
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_batch_gives_the_same_tensors(form):
+    assert equal(unpack_batch(FORMS[form]), (X, Y, MASK))
+
+
+def test_inputs_alone_have_none_for_the_rest_and_numbers_keep_their_type_but_float64_arrays():
+    for batch in (X, X.numpy(), (X,), [X], {"inputs": X}):
+        assert equal(unpack_batch(batch)[:1], (X,))
+        assert unpack_batch(batch)[1:] == (None, None)
+    assert equal(unpack_batch((X, Y)).arguments(), (X, Y))
+    for dtype in (np.float32, np.int32, np.uint8):
+        assert unpack_batch(np.zeros(2, dtype)).x.numpy().dtype == dtype
+    assert unpack_batch(np.zeros((2, 3))).x.dtype == torch.get_default_dtype()
+    assert unpack_batch(torch.zeros(2, dtype=torch.float64)).x.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({"input_ids": X, "pixel_values": X}, "input_ids and pixel_values"),
+        ({"input_ids": X, "labels": Y, "label": Y}, "labels and label"),
+        ({"pixels": X}, "select_fields"),
+        ({"input_ids": X, "token_type_ids": X * 0 + 1}, "second segment"),
+        ({"input_ids": X, "attention_mask": MASK.float()}, "boolean"),
+        ({"input_ids": X, "attention_mask": MASK, "src_key_padding_mask": ~MASK}, "attention_mask and src_key"),
+        ((X, Y, MASK, Y), "tuple"),
+        ((), "no field"),
+        ([[1.0, 2.0], [3.0, 4.0]], "x of the batch"),
+        ((torch.zeros(3), torch.tensor(2)), "3 inputs and labels"),
+    ],
+)
+def test_a_batch_that_could_be_misread_is_refused(batch, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        unpack_batch(batch)
+
+
+class Digits(Dataset):
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return {"tokens": X[index], "kind": Y[index], "padding": ~MASK[index], "number": index}
+
+
+def test_other_names_of_fields_are_selected_in_the_workers_of_a_loader():
+    loader = DataLoader(Digits(), batch_size=6, num_workers=1)
+    assert equal(next(iter(select_fields(loader, x="tokens", y="kind", padding_mask="padding"))), (X, Y, MASK))
+    assert "tokens" in next(iter(loader))  # the loader itself is unchanged
+
+
+def test_single_batches_and_data_sets_are_told_from_iterables_of_batches():
+    for single in (X, X.numpy(), FORMS["huggingface"], FORMS["dataclass"], FORMS["namedtuple"]):
+        (batch,) = iterate_batches(single)
+        assert batch is single
+    pair, pieces = [(X, Y), (X, Y)], X.split([2, 4])
+    assert iterate_batches(pair) is pair
+    assert iterate_batches(pieces) is pieces
+    assert equal(unpack_batch(next(iter(iterate_batches(TensorDataset(X, Y)))))[:2], (X, Y))
+    with pytest.raises(TypeError, match=r"pass \[\(x, y\)\]"):
+        iterate_batches((X, Y))
+
+
+def test_training_on_what_is_no_loader_or_has_no_labels_is_refused():
+    model, good = classifier(), [(X, Y)]
+    guide = guides.for_model(model)
+    for data in (TensorDataset(X, X), X, (X, Y), FORMS["huggingface"], iter(good), [{"input_ids": X}]):
+        with pytest.raises((TypeError, ValueError)):
+            fit(model, guide, data, progress=False)
+    with pytest.raises(TypeError, match="valid must be a loader"):
+        fit(model, guide, good, TensorDataset(X, X), progress=False)
+
+
+def classifier():
+    torch.manual_seed(0)
+    network = TextTransformer(
+        nn.Embedding(10, 4), max_length=5, classes=2, dim=4, depth=1, heads=2, mlp_dim=4,
+        attention=KEPSVGPAttention.partial(rank=2),
+    )  # fmt: skip
+    return Classifier(network, num_data=6)
+
+
+def trained(batch):
+    model = classifier()
+    guide = guides.for_model(model)
+    fit(model, guide, [batch], [batch], options=TrainOptions(epochs=1, lr=0.1, seed=1), progress=False)
+    torch.manual_seed(2)
+    return predict(model, guide, [batch], num_samples=2)
+
+
+@pytest.mark.parametrize("form", ["huggingface", "numpy"])
+def test_training_and_prediction_do_not_depend_on_the_form_of_the_batches(form):
+    prediction = trained(FORMS[form])
+    assert torch.equal(prediction.probs, trained((X, Y, MASK)).probs)
+    assert torch.equal(prediction.labels, Y)

@@ -1,0 +1,136 @@
+"""The best epoch by the monitored metric is kept, also in a run that is killed, and patience ends a run."""
+
+import math
+
+import pytest
+import torch
+from small_fit import assert_same, build, short, untimed, weights
+
+from probattn.inference import CheckpointError, fit, metrics
+from probattn.inference.io import checkpoint
+from probattn.inference.training import trainer
+from probattn.inference.training.validation import is_better
+from probattn.models.likelihoods import Gaussian
+
+HIGHER = ("log_prob", "accuracy", "mcc", "auroc", "aupr_success", "aupr_error",
+          "label_accuracy", "exact_match", "label_auroc")  # fmt: skip
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Let validation return given values by epoch, also when the run is resumed; return the weights that it sees."""
+
+    def script(values, monitor="nll"):
+        validate, seen = trainer.Trainer._validate, []
+
+        def scripted_validate(self):
+            seen.append(weights(self.model, self.guide))
+            return validate(self) | {f"valid/{monitor}": values[self.epoch]}
+
+        monkeypatch.setattr(trainer.Trainer, "_validate", scripted_validate)
+        return seen
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "best", "on_disk"),
+    [
+        ("nll", [3.0, 1.0, 1.0, 2.0], 2, True),
+        ("accuracy", [0.1, 0.5, 0.7, 0.2], 3, False),
+        ("ece", [math.nan, 0.3, math.nan, 0.4], 2, False),
+        ("auroc", [math.nan] * 4, 1, True),
+    ],
+)
+def test_the_best_epoch_is_kept_and_the_model_ends_with_it(tmp_path, scripted, monitor, values, best, on_disk):
+    seen = scripted(values, monitor)
+    model, guide, train, valid = build()
+    history = fit(model, guide, train, valid, out=tmp_path if on_disk else None, **short(monitor=monitor))
+    assert history.best_epoch == best
+    assert history.best_value == values[best - 1] or math.isnan(values[best - 1])
+    assert_same(weights(model, guide), seen[best - 1])
+    if on_disk:
+        model, guide, *_ = build(seed=7)
+        assert checkpoint.load(tmp_path / "best.pt", model, guide)["epoch"] == best
+        assert_same(weights(model, guide), seen[best - 1])
+        checkpoint.load(tmp_path / "last.pt", model, guide)
+        assert_same(weights(model, guide), seen[-1])
+
+
+def test_every_monitor_knows_its_better_direction_and_nan_is_never_better():
+    for name in metrics.MONITORS:
+        higher = name in HIGHER
+        assert (is_better(name, 0.6, 0.5), is_better(name, 0.4, 0.5)) == (higher, not higher)
+        assert not is_better(name, 0.5, 0.5)
+        assert is_better(name, math.nan, None)
+        assert is_better(name, 0.5, math.nan)
+        assert not is_better(name, math.nan, 0.5)
+        assert not is_better(name, math.nan, math.nan)
+
+
+def test_patience_counts_epochs_without_a_better_one(scripted):
+    scripted([1.0, 2.0, 0.5, 0.5, 0.6, 0.1])
+    history = fit(*build(), **short(epochs=6, monitor="nll", patience=2))
+    assert (len(history.epochs), history.best_epoch) == (5, 3)
+
+
+def test_without_validation_the_last_epoch_counts(tmp_path):
+    ends = []
+    for out in (tmp_path, None):
+        model, guide, train, _ = build()
+        history = fit(model, guide, train, out=out, **short(epochs=2))
+        assert (history.best_epoch, history.best_value) == (2, None)
+        ends.append(weights(model, guide))
+    assert_same(*ends)
+
+
+def test_the_default_monitor_is_the_nll_of_classes_and_the_log_probability_of_numbers(tmp_path):
+    history = fit(*build(), **short(epochs=2))
+    assert history.best_value == min(epoch["valid/nll"] for epoch in history.epochs)
+    model, guide, *_ = build(likelihood=Gaussian())
+    batches = [(torch.randn(8, 4, 3), torch.randn(8, 1))]
+    history = fit(model, guide, batches, batches, **short(epochs=2))
+    assert history.best_value == max(epoch["valid/log_prob"] for epoch in history.epochs)
+    with pytest.raises(KeyError, match="valid/accuracy"):
+        fit(model, guide, batches, batches, out=tmp_path, **short(epochs=2, monitor="accuracy"))
+    assert not (tmp_path / "last.pt").exists()
+
+
+NLL = [3.0, 1.0, 2.0, 2.5, 0.5]
+
+
+def trained(out, **options):
+    model, guide, train, valid = build(seed=3)
+    history = fit(model, guide, train, valid, out=out, **short(epochs=5, monitor="nll", **options))
+    return history, weights(model, guide)
+
+
+@pytest.mark.parametrize(("name", "every", "epoch"), [("last.pt", 1, 2), ("best.pt", 1, 5), ("last.pt", 3, 5)])
+def test_a_run_killed_between_its_two_checkpoints_loses_none(tmp_path, monkeypatch, scripted, name, every, epoch):
+    scripted(NLL)
+    expected, end = trained(tmp_path / "whole", checkpoint_every=every)
+    save = checkpoint.save
+
+    def stopping(path, model, guide, **extra):
+        if (path.name, extra["epoch"]) == (name, epoch):
+            raise KeyboardInterrupt
+        save(path, model, guide, **extra)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "run", checkpoint_every=every)
+    history, last = trained(tmp_path / "run", resume=True, checkpoint_every=every)
+    assert_same(last, end)
+    assert untimed(history.epochs) == untimed(expected.epochs)
+    assert (history.best_epoch, history.best_value) == (expected.best_epoch, expected.best_value) == (5, 0.5)
+    assert checkpoint.read(tmp_path / "run" / "best.pt")["extra"]["epoch"] == 5
+
+
+@pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-100])])
+def test_lost_best_weights_are_an_error(tmp_path, scripted, lose):
+    scripted(NLL)
+    trained(tmp_path)
+    lose(tmp_path / "best.pt")
+    with pytest.raises(CheckpointError, match=r"best\.pt"):
+        trained(tmp_path, resume=True)

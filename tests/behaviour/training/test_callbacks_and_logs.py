@@ -1,0 +1,163 @@
+"""Callbacks in their order, their decisions and their state; the terms of each step in the log and in loggers."""
+
+import csv
+import json
+import math
+import warnings
+
+import pytest
+import torch
+from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
+from small_fit import STEPS, assert_same, build, kill, lines, short, untimed, weights
+
+from probattn.inference import Callback, CheckpointError, fit
+from probattn.inference.training.run_log import RunLog, read_log
+
+
+class Recorder(Callback):
+    """Callback and logger that records its calls, and adds a metric."""
+
+    def __init__(self):
+        self.calls, self.logged, self.status = [], [], []
+
+    def on_train_start(self, trainer):
+        self.calls.append(("start", trainer.epoch, trainer.step))
+
+    def on_train_epoch_start(self, trainer):
+        self.calls.append(("epoch start", trainer.epoch, trainer.step))
+
+    def on_train_step_end(self, trainer, outputs):
+        torch.testing.assert_close(sum(outputs.terms.values()), outputs.loss)
+        self.calls.append(("step", trainer.epoch, trainer.step))
+
+    def on_train_epoch_end(self, trainer, metrics):
+        assert {"train_loss", "valid/nll"} <= metrics.keys()
+        metrics["extra"] = 2.5
+        self.calls.append(("epoch end", trainer.epoch, trainer.step))
+
+    def on_train_end(self, trainer):
+        self.calls.append(("end", trainer.epoch, trainer.step))
+
+    def log_metrics(self, metrics, step=None):
+        self.logged.append((step, metrics))
+
+    def finalize(self, status):
+        self.status.append(status)
+
+
+def test_callbacks_are_called_in_their_order_and_loggers_get_the_records():
+    recorder = Recorder()
+    history = fit(*build(), callbacks=[recorder], loggers=[recorder], **short(epochs=2))
+    epochs = [
+        [("epoch start", e, e * STEPS)]
+        + [("step", e, e * STEPS + i) for i in (1, 2, 3)]
+        + [("epoch end", e + 1, (e + 1) * STEPS)]
+        for e in range(2)
+    ]
+    assert recorder.calls == [("start", 0, 0), *epochs[0], *epochs[1], ("end", 2, 2 * STEPS)]
+    assert [epoch["extra"] for epoch in history.epochs] == [2.5, 2.5]
+    losses = [(step, values["step/loss"]) for step, values in recorder.logged if "step/loss" in values]
+    assert losses == [(record["step"], record["loss"]) for record in history.steps]
+    assert [each["valid/nll"] for _, each in recorder.logged if "valid/nll" in each] == [
+        epoch["valid/nll"] for epoch in history.epochs
+    ]
+    assert recorder.status == ["success"]
+
+
+def test_a_logger_is_told_that_a_run_has_failed():
+    recorder = Recorder()
+    model, guide, train, valid = build()
+    train.at, train.callback = (1, 1), kill
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, guide, train, valid, loggers=[recorder], **short())
+    assert recorder.status == ["failed"]
+
+
+@pytest.mark.parametrize(("hook", "steps"), [("on_train_step_end", 5), ("on_train_epoch_end", 6)])
+def test_a_callback_stops_the_run_which_then_is_finished(tmp_path, hook, steps):
+    class Stop(Callback):
+        pass
+
+    def stop(self, trainer, _):
+        trainer.should_stop = trainer.should_stop or trainer.step >= 5
+
+    setattr(Stop, hook, stop)
+    for resume in (False, True):
+        model, guide, train, valid = build()
+        history = fit(model, guide, train, valid, callbacks=[Stop()], out=tmp_path, **short(resume=resume, epochs=9))
+        assert (len(history.epochs), len(history.steps)) == (2, steps)
+    assert train.started == 0
+
+
+class ChooseBy(Callback):
+    """The epoch with the largest training loss is the best one"""
+
+    best = -float("inf")
+
+    def on_train_epoch_end(self, trainer, metrics):
+        trainer.is_best = metrics["train_loss"] > self.best
+        self.best = max(self.best, metrics["train_loss"])
+
+    def state_dict(self):
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict):
+        self.best = state_dict["best"]
+
+
+def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
+    model, guide, train, valid = build()
+    history = fit(model, guide, train, valid, callbacks=[ChooseBy()], out=tmp_path / "whole", **short())
+    losses = [epoch["train_loss"] for epoch in history.epochs]
+    assert history.best_epoch == 1 + losses.index(max(losses))
+    expected = weights(model, guide)
+    model, guide, train, valid = build()
+    train.at, train.callback = (3, 1), kill
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, guide, train, valid, callbacks=[ChooseBy()], out=tmp_path / "killed", **short())
+    model, guide, train, valid = build()
+    again = ChooseBy()
+    resumed = fit(model, guide, train, valid, callbacks=[again], out=tmp_path / "killed", **short(resume=True))
+    assert (resumed.best_epoch, again.best) == (history.best_epoch, max(losses))
+    assert_same(weights(model, guide), expected)
+    with pytest.raises(CheckpointError, match="another run"):
+        fit(*build(), out=tmp_path / "whole", **short(resume=True))
+
+
+def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
+    loggers = [TensorBoardLogger(tmp_path, name="board", version=""), CSVLogger(tmp_path, name="table")]
+    options = short(epochs=3, kl_anneal_epochs=1, log_every=2)
+    history = fit(*build(), out=tmp_path, loggers=loggers, **options)
+    assert [record["step"] for record in history.steps] == [1, 2, 4, 6, 8]
+    assert [record["epoch"] for record in history.steps] == [1, 1, 2, 2, 3]
+    for record in history.steps:
+        terms = {key: value for key, value in record.items() if key not in ("kind", "step", "epoch", "loss", "lr")}
+        assert set(terms) == {"nll", "kl/network.attention.u", "penalty/network.attention.ksvd"}
+        assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-5)
+    assert history.steps[0]["kl/network.attention.u"] == 0
+    assert sorted(untimed(lines(tmp_path))) == sorted(untimed(history.steps + history.epochs))
+    losses = [record["loss"] for record in history.steps]
+    rows = csv.DictReader((tmp_path / "table" / "version_0" / "metrics.csv").read_text().splitlines())
+    assert [float(row["step/loss"]) for row in rows if row["step/loss"]] == pytest.approx(losses)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(tmp_path / "board")).Reload()
+    assert [event.value for event in events.Scalars("step/loss")] == pytest.approx(losses, rel=1e-6)
+    assert [event.step for event in events.Scalars("kl/network.attention.u")] == [1, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("cut", [1, 12, 25])
+def test_a_half_written_last_line_of_the_log_is_dropped_and_records_after_the_checkpoint_are_too(tmp_path, cut):
+    path, loss = tmp_path / "log.jsonl", 0.1 + 0.2
+    log = RunLog(path, step=0)
+    for step in (1, 2, 3):
+        log.write("step", step, loss=loss, other=math.inf)
+        assert [json.loads(line) for line in path.read_text().splitlines()] == log.records  # on disk at once
+    complete = path.read_text()
+    path.write_text(complete[:-cut])
+    assert read_log(path) == log.records[:2]
+    RunLog(path, step=2).write("step", 3, loss=loss, other=math.inf)
+    assert path.read_text() == complete
+    assert RunLog(path, step=1).records == read_log(path) == log.records[:1]

@@ -1,0 +1,128 @@
+"""Likelihoods on data of known distribution: fit, predict, metrics and predictive checks."""
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+
+from probattn import KEPSVGPAttention, guides
+from probattn.inference import TrainOptions, fit, metrics, posterior_predictive_check, predict
+from probattn.inference.diagnostics.predictive_check import REGRESSION
+from probattn.models import Supervised
+from probattn.models.likelihoods import Gaussian, NegativeBinomial, Ordinal, StudentT
+
+N = 600
+
+
+class Network(nn.Module):
+    """A linear map of the mean token plus a small attention layer."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.attention, self.head = KEPSVGPAttention(4, 2, rank=2, merge="add"), nn.Linear(4, outputs)
+
+    def forward(self, x, mask=None):
+        return self.head(x.mean(-2) + 0.1 * self.attention(x, mask).mean(-2))
+
+
+class UserDefined(nn.Module):
+    """Any distribution as a likelihood."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, outputs, mask=None):
+        return self.make(outputs)
+
+
+def ordered(f):
+    ends = f.new_full((len(f), 1), math.inf)
+    cutpoints = torch.cat([-ends, torch.tensor([-1.0, 1.5]) - 2 * f[:, :1], ends], 1)
+    return dist.Categorical(probs=cutpoints.sigmoid().diff(dim=1))
+
+
+def cauchy(f):
+    return dist.Cauchy(f, 0.3).to_event(1)
+
+
+def low_rank(f):
+    return dist.LowRankMultivariateNormal(f, f.new_full((2, 1), 0.3), f.new_full((2,), 0.1))
+
+
+CASES = {  # the true distribution, the likelihood, and a learned parameter with its true value
+    "student": (
+        lambda f: dist.StudentT(3.0, f, 0.3).to_event(1),
+        lambda: StudentT(4.0, learn_df=True),
+        lambda likelihood: likelihood.log_scale.exp().item() / 0.3,
+    ),
+    "negative": (
+        lambda f: dist.NegativeBinomial(2.0, logits=f + 1 - math.log(2)).to_event(1),
+        lambda: NegativeBinomial(1.5),
+        lambda likelihood: likelihood.concentration.item() / 2,
+    ),
+    "ordinal": (ordered, lambda: Ordinal(3), lambda likelihood: likelihood.cutpoints.diff().item() / 2.5),
+    "cauchy": (cauchy, lambda: UserDefined(cauchy), lambda likelihood: 1.0),
+    "low-rank": (low_rank, lambda: UserDefined(low_rank), lambda likelihood: 1.0),
+}
+
+
+def trained(case, likelihood=None):
+    """Model, guide, data of training and test, and the true distribution of the last labels."""
+    make, right, _ = CASES[case]
+    data = []
+    torch.manual_seed(1)
+    for seed in (1, 2):
+        x = torch.randn(N, 2, 4, generator=torch.Generator().manual_seed(seed))
+        truth = make(x.mean(1) @ torch.tensor([[1.0, 0.3], [-0.5, 1.0], [0.0, 0.5], [0.5, 0.0]]))
+        data.append(list(zip(x.split(100), truth.sample().split(100), strict=True)))
+    model = Supervised(Network(1 if case == "ordinal" else 2), (likelihood or right)(), num_data=N)
+    guide = guides.for_model(model)
+    monitor = {"student": "crps", "negative": "crps", "ordinal": "rps"}.get(case, "log_prob")
+    options = TrainOptions(epochs=20, lr=0.05, monitor=monitor, num_samples=2)
+    fit(model, guide, *data, options=options, progress=False)
+    return model, guide, data, truth
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_learned_and_predicted_is_close_to_the_truth(case):
+    model, guide, (_, data), truth = trained(case)
+    prediction = predict(model, guide, data, num_samples=10)
+    y = prediction.labels
+    assert CASES[case][2](model.likelihood) == pytest.approx(1, rel=0.25)
+    best, scores = truth.log_prob(y).mean().item(), metrics.evaluate(prediction)
+    assert best - 0.08 < prediction.log_prob(y).mean().item() < best + 0.03
+    if case == "ordinal":
+        assert scores["rps"] == pytest.approx(metrics.rps(truth.probs, y), abs=0.01)
+        assert scores["accuracy"] == pytest.approx(metrics.accuracy(truth.probs, y), abs=0.03)
+    else:
+        has_mean = case != "cauchy"
+        assert {name for name, value in scores.items() if math.isnan(value)} == (
+            set() if has_mean else {"rmse", "crps"}
+        )
+        assert prediction.mean.isfinite().all() == prediction.variance.isfinite().all() == has_mean
+        assert scores["pit_error"] < 0.04
+        if case != "negative":  # whose intervals of whole numbers cover more
+            assert scores["coverage_90"] == pytest.approx(0.9, abs=0.05)
+    if case == "cauchy":
+        below = {"below": lambda y, p: (y < p.median).double().mean()}
+        check = posterior_predictive_check(model, guide, data, statistics=below, num_replicates=100)
+        with pytest.raises(ValueError, match="'rmse' is NaN"):
+            posterior_predictive_check(model, guide, data, statistics={"rmse": REGRESSION["rmse"]}, num_replicates=3)
+    else:
+        check = posterior_predictive_check(model, guide, data, num_replicates=100)
+    for name, p in check.p_values.items():
+        assert ((p > 0.0025) & (p < 0.9975)).all(), name
+
+
+def test_a_wrong_likelihood_fails_its_check_and_scores_worse():
+    largest, results = {"largest": lambda y, p: (y - p.mean).abs().max()}, []
+    for likelihood in (None, Gaussian):
+        model, guide, (data, _), _ = trained("student", likelihood)
+        check = posterior_predictive_check(model, guide, data, statistics=largest, num_replicates=200)
+        prediction = predict(model, guide, data)
+        results.append((check.p_values["largest"].item(), prediction.log_prob(prediction.labels).mean().item()))
+    assert results[1][0] < 0.01 < results[0][0] < 0.99
+    assert results[0][1] > results[1][1] + 0.03

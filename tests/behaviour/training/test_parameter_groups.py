@@ -1,0 +1,135 @@
+"""Which parameters have weight decay, and the groups that an optimiser gets."""
+
+import pytest
+import torch
+from pyro.distributions import constraints
+from pyro.nn import PyroModule, PyroParam
+from small_fit import build
+from torch import nn
+
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
+from probattn.inference import TrainOptions, fit
+from probattn.inference.training.optimizers import Optimizers, decayed_names, parameter_groups
+from probattn.models import TextTransformer, ViT
+from probattn.models.embeddings import SpelledEmbedding
+
+ALL = ["query_key_value.weight", "out.weight"]
+LAYERS = [
+    (SoftmaxAttention, {}, ALL),
+    (KernelAttention, {"kernel": "ard"}, ALL),
+    (
+        KEPSVGPAttention,
+        {"rank": 3, "merge": "concat_lowrank", "tokens": 4},
+        ["query_key.weight", "out.weight", "projection.weights", "merge.a", "merge.b"],
+    ),
+    (SGPAttention, {"inducing": 4, "bias": True}, ["query_value.weight", "out.weight"]),
+    (SGPAttention, {"inducing": None}, ["query_value.weight", "out.weight", "form.spread.weight"]),
+    (CGPAttention, {"canonical_guide": "learned"}, [*ALL, "latent.weight", "canonical.linear.weight"]),
+    (SparseCGPAttention, {}, [*ALL, "latent.weight"]),
+]
+
+
+@pytest.mark.parametrize(("layer", "options", "expected"), LAYERS)
+def test_weights_of_layers_decay_and_scales_inducing_inputs_and_biases_do_not(layer, options, expected):
+    assert set(decayed_names(layer(8, 2, **options))) == set(expected)
+
+
+@pytest.mark.parametrize("kind", ["text", "images"])
+def test_matrices_of_networks_decay_and_norms_positions_and_biases_do_not(kind):
+    sizes = {"classes": 3, "dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8, "attention": SoftmaxAttention}
+    if kind == "text":
+        network = TextTransformer(SpelledEmbedding(20, 10, 8), max_length=5, **sizes)
+    else:
+        network = ViT(image_size=4, patch_size=2, channels=1, **sizes)
+    parameters = dict(network.named_parameters())
+    assert {"positions", "norm.weight"} < set(parameters)
+    matrices = {name for name, value in parameters.items() if name.endswith("weight") and value.dim() > 1}
+    assert set(decayed_names(network)) == matrices
+
+
+def test_what_is_not_a_weight_by_its_module_or_its_name():
+    class Own(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.group, self.conv = nn.LayerNorm([3, 4]), nn.GroupNorm(2, 4), nn.Conv2d(2, 4, 3)
+            self.attention, self.recurrent = nn.MultiheadAttention(4, 2), nn.GRU(3, 4)
+            self.tied, self.tied_again = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.tied_again.weight = self.tied.weight
+            self.weight = PyroParam(torch.ones(2, 3), constraint=constraints.positive)
+            self.cls_token, self.log_variance = nn.Parameter(torch.zeros(1, 4)), nn.Parameter(torch.zeros(2, 2))
+            self.inducing = nn.ParameterList([nn.Parameter(torch.zeros(2, 3))])
+
+    attention, recurrent = ("in_proj_weight", "out_proj.weight"), ("weight_ih_l0", "weight_hh_l0")
+    names = {*(f"attention.{name}" for name in attention), *(f"recurrent.{name}" for name in recurrent)}
+    assert set(decayed_names(Own())) == {"conv.weight", "tied.weight", *names}
+
+
+def test_fit_moves_other_parameters_as_without_weight_decay():
+    """One step of Adam moves each parameter by its gradient's sign: decay of 100 changes that of weights alone."""
+    results = []
+    for decay in (0.0, 100.0):
+        model, guide, train, _ = build()
+        options = TrainOptions(epochs=1, weight_decay=decay)
+        fit(model, guide, [next(iter(train))], options=options, progress=False)
+        modules = {"model": model, "guide": guide}
+        results.append({(part, name): p for part, module in modules.items() for name, p in module.named_parameters()})
+    changed = {key for key, value in results[0].items() if not torch.equal(value, results[1][key])}
+    assert changed == {("model", name) for name in decayed_names(model)}
+
+
+class Two(nn.Module):
+    """Two parts with a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+        self.head = nn.Linear(3, 2)
+
+
+def test_groups_differ_in_decay_and_rate_and_hold_each_parameter_once():
+    model, guide = Two(), nn.Linear(1, 1)
+    (linear, norm), head = model.encoder, model.head
+    options = TrainOptions(lr=1.0, weight_decay=0.1, lr_scale={"encoder.*": 0.5}, guide_lr=3.0)
+    expected = [
+        (0.1, 0.5, [linear.weight]),
+        (0.1, 1.0, [head.weight]),
+        (0.0, 0.5, [linear.bias, norm.weight, norm.bias]),
+        (0.0, 1.0, [head.bias]),
+        (0.0, 3.0, [guide.weight, guide.bias]),
+    ]
+    groups = parameter_groups(model, guide, options=options)
+    assert [(each["weight_decay"], each["lr"]) for each in groups] == [each[:2] for each in expected]
+    for group, (_, _, parameters) in zip(groups, expected, strict=True):
+        assert [id(p) for p in group["params"]] == [id(p) for p in parameters]
+    with pytest.raises(ValueError, match="Encoder"):
+        parameter_groups(model, guide, options=TrainOptions(lr_scale={"Encoder.*": 1.0}))
+
+
+@pytest.mark.parametrize(("decoupled", "kind"), [(True, torch.optim.AdamW), (False, torch.optim.Adam)])
+def test_a_factory_gets_the_groups_and_the_default_is_adam(decoupled, kind):
+    model, guide, *_ = build()
+    sizes = {"options": TrainOptions(decoupled_weight_decay=decoupled), "num_data": 8, "steps_per_epoch": 3}
+    assert type(Optimizers(model, guide, **sizes).optimizer) is kind
+    own = Optimizers(model, guide, **sizes, optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.9)).optimizer
+    assert [group["weight_decay"] for group in own.param_groups] == [0.0]
+    assert sum(len(group["params"]) for group in own.param_groups) == len([*model.parameters(), *guide.parameters()])
+
+
+def test_entries_that_share_memory_are_trained_apart():
+    """Adam in PyTorch's fused form would give them one value."""
+    losses = []
+    for expanded in (True, False):
+        model, guide, train, _ = build()
+        bias = torch.zeros(1).expand(3)
+        model.network.head.bias = nn.Parameter(bias if expanded else bias.contiguous())
+        model.network.register_buffer("spare", bias if expanded else bias.contiguous())
+        losses.append([step["loss"] for step in fit(model, guide, train, progress=False).steps])
+        assert len(set(model.network.head.bias.tolist())) == 3
+    assert losses[0] == losses[1]

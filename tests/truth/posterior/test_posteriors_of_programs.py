@@ -1,0 +1,134 @@
+"""Log joints of the layers' own programs are those of the closed-form posteriors, and NUTS samples them."""
+
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer import MCMC, NUTS
+from pyro.infer.autoguide.initialization import init_to_sample
+from torch.distributions import MultivariateNormal
+from torch.testing import assert_close
+
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention
+from probattn.inference.posterior.frozen import frozen
+from probattn.models import Supervised
+
+F64, NOISE = torch.float64, 0.8
+
+
+def gaussian(layer, num_data):
+    """y ~ N(layer(x), NOISE²) with the identity as the layer's output map."""
+    with torch.no_grad():
+        layer.out.weight.copy_(torch.eye(*layer.out.weight.shape))
+        layer.out.bias.zero_()
+    return Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=num_data).double()
+
+
+def assert_is_posterior(model, batch, shapes, log_density):
+    """log p(z, y) − log p(z | y) is the same number, log p(y), at all values z of the latent sites."""
+    evidence = []
+    for _ in range(4):
+        values = {site: torch.randn(shape, dtype=F64) for site, shape in shapes.items()}
+        with frozen(model):
+            joint = poutine.trace(poutine.condition(model, data=values)).get_trace(*batch).log_prob_sum()
+        evidence.append(joint - log_density(*values.values()))
+    assert_close(torch.stack(evidence), evidence[0].expand(4), rtol=0, atol=1e-6)
+
+
+def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form_and_that_of_nuts():
+    """MATH 1(e) with E + R: S = (Λ⁻² + σ⁻² Φᵀ Φ)⁻¹, m = σ⁻² S Φᵀ y in every column."""
+    model = gaussian(KEPSVGPAttention(2, 1, rank=2, eta=0.0), 4)
+    with torch.no_grad():
+        model.network.log_scale.copy_(torch.tensor([[0.4, -0.3]]))
+        x = torch.randn(4, 3, 2, dtype=F64) + 1
+        y = model(x)
+        e, r, _, _ = model.network.scores(x)
+        lam = model.network.scale[0]
+        features = ((e + r)[:, 0] / lam).flatten(0, 1)
+        covariance = (torch.diag(lam**-2) + features.T @ features / NOISE**2).inverse()
+        mean = (covariance @ features.T @ y.flatten(0, 1) / NOISE**2).T
+    exact = MultivariateNormal(mean, covariance)
+    assert_is_posterior(model, (x, y), {"network.u": (1, 2, 2)}, lambda u: exact.log_prob(u[0]).sum())
+    with frozen(model):
+        kernel = NUTS(model, init_strategy=init_to_sample)
+        chain = MCMC(kernel, num_samples=80, warmup_steps=40, disable_progbar=True)
+        chain.run(x, y)
+    samples, effective = chain.get_samples()["network.u"][:, 0], chain.diagnostics()["network.u"]["n_eff"]
+    std = covariance.diag().sqrt()
+    assert ((samples.mean(0) - mean).abs() < 5 * std / effective.min() ** 0.5).all()
+    assert ((samples.std(0) / std - 1).abs() < 5 / (2 * effective.min()) ** 0.5).all()
+
+
+def dense(covariance):
+    """Σ of the one head, by example."""
+    return (covariance.tril @ covariance.tril.mT)[:, 0]
+
+
+def law_of(layer, x):
+    with torch.no_grad():
+        parts = (*layer.split_heads(layer.query_key_value(x), 3), *layer.split_heads(layer.latent(x), 1))
+        return layer.law(layer._given(*parts, None))
+
+
+def moments_given_labels(law, y):
+    """Of z_o and z_q of each example, N = 2: N(0, P) and its observations z_k, ν and y, conditioned as one Gaussian."""
+    p, q, k = (dense(each) for each in (law.prior, law.query_covariance, law.key_covariance))
+    a_q, a_k = (each[:, 0] for each in law.means(torch.eye(2, dtype=F64).expand(2, 1, -1, -1)))
+    moments = []
+    for b in range(2):
+        maps = torch.cat([torch.eye(2, dtype=F64), a_q[b], a_k[b], a_q[b], a_q[b]])  # z_o, z_q, z_k, nu, y
+        noise = torch.block_diag(torch.zeros(2, 2), q[b], k[b], q[b], q[b] + NOISE**2 * torch.eye(2)).to(F64)
+        noise[2:4, 8:] = noise[8:, 2:4] = q[b]  # y is z_q + noise
+        joint = maps @ p[b] @ maps.T + noise
+        seen = torch.cat([law.observed_key[b, 0, :, 0], law.mean[b, 0, :, 0], y[b, :, 0]])
+        gain = torch.linalg.solve(joint[4:, 4:], joint[4:, :4]).T
+        moments.append((gain @ seen, joint[:4, :4] - gain @ joint[4:, :4]))
+    return moments
+
+
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_cgp_posteriors_given_the_labels(collapsed):
+    """z_q's is p(z_q | z_k) conditioned on y, not its prior; through z_o, both are conditioned on ν, too."""
+    layer = CGPAttention(1, 1, noise=0.5, collapsed=collapsed, alpha=1.0, regulariser_norm="example")
+    model = gaussian(layer, 2)
+    x, y = torch.randn(2, 2, 1, dtype=F64) * 2, torch.randn(2, 2, 1, dtype=F64) * 2
+    law, shape = law_of(layer, x), (2, 1, 2, 1)
+    if collapsed:
+        prior, nu = dense(law.predictive), law.mean[:, 0, :, 0]
+        gain = prior @ (prior + NOISE**2 * torch.eye(2, dtype=F64)).inverse()
+        means = nu + (gain @ (y[..., 0] - nu).unsqueeze(-1)).squeeze(-1)
+        exact = MultivariateNormal(means, prior - gain @ prior)
+        sites = {"network.z_q": shape}
+    else:
+        means, covariances = map(torch.stack, zip(*moments_given_labels(law, y), strict=True))
+        exact = MultivariateNormal(means, (covariances + covariances.mT) / 2)
+        sites = {"network.z_o": shape, "network.z_q": shape}
+
+    def log_density(*values):
+        return exact.log_prob(torch.cat([value[:, 0, :, 0] for value in values], 1)).sum()
+
+    assert_is_posterior(model, (x, y), sites, log_density)
+
+
+@pytest.mark.parametrize("drawn", ["joint", "marginal"])
+def test_the_posterior_of_sgpa_under_gaussian_noise_is_that_of_its_program(drawn):
+    """f = A u + g with u ~ N(0, I), g ~ N(0, C) or N(0, diag C): jointly Gaussian, with y = f + noise."""
+    layer = SGPAttention(2, 1, inducing=1, draws=drawn)
+    model = gaussian(layer, 2)
+    x, y = torch.randn(2, 2, 2, dtype=F64), torch.randn(2, 2, 2, dtype=F64)
+    with torch.no_grad():
+        query, value = layer.split_heads(layer.query_value(x), 2)
+        a, _ = layer.form._mean(layer, layer._tokens(query, value, None))
+        a = a[:, 0]  # (example, token, 1)
+        c = layer.attention_matrix(x)[:, 0] - a @ a.mT
+        c = c if drawn == "joint" else torch.diag_embed(c.diagonal(dim1=-2, dim2=-1))
+        design = torch.cat([a.flatten(0, 1), torch.eye(4, dtype=F64)], 1)
+        prior = torch.block_diag(torch.eye(1, dtype=F64), c[0], c[1])
+        covariance = (prior.inverse() + design.T @ design / NOISE**2).inverse()
+        means = (covariance @ design.T @ y.flatten(0, 1) / NOISE**2).T
+    exact = MultivariateNormal(means, covariance)
+
+    def log_density(u, g):
+        return exact.log_prob(torch.cat([u[0], g[:, 0].movedim(-1, 0).flatten(1)], 1)).sum()
+
+    assert_is_posterior(model, (x, y), {"network.u": (1, 2, 1), "network.g": (2, 1, 2, 2)}, log_density)
