@@ -81,25 +81,23 @@ def test_a_frozen_rest_does_not_move(name):
     assert all(".layer." in key and not key.endswith("log_scale") for key in moved)
 
 
-def test_frozen_batch_norm_has_the_same_statistics_after_training():
-    class Network(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.attention = nn.BatchNorm1d(8), nn.MultiheadAttention(8, 2, batch_first=True)
-            self.head = nn.Linear(8, 3)
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.attention = nn.BatchNorm1d(8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
 
-        def forward(self, x):
-            x = self.norm(x.mT).mT
-            return self.head(self.attention(x, x, x)[0].mean(1))
+    def forward(self, x):
+        x = self.norm(x.mT).mT
+        return self.head(self.attention(x, x, x)[0].mean(1))
 
-    for frozen in (True, False):
-        converted = replace_attention(Network(), attention=KEP, freeze_rest=frozen)
-        model = Classifier(converted, num_data=6).train()
-        before = copy.deepcopy(converted.wrapped.norm.state_dict())
-        train(model, guides.for_model(model), (torch.randn(6, 4, 8), torch.arange(6) % 3))
-        after = converted.wrapped.norm.state_dict()
-        assert [torch.equal(after[name], value) for name, value in before.items()] == [frozen] * 5
-        assert converted.wrapped.norm.training != frozen
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_frozen_batch_norm_has_the_same_statistics_after_training(frozen):
+    converted = replace_attention(Normed(), attention=KEP, freeze_rest=frozen)
+    model, before = Classifier(converted, num_data=6).train(), converted.wrapped.norm.running_mean.clone()
+    train(model, guides.for_model(model), (torch.randn(6, 4, 8), torch.arange(6) % 3))
+    assert torch.equal(converted.wrapped.norm.running_mean, before) == frozen
 
 
 def test_layers_are_counted_in_the_order_of_definition():

@@ -3,12 +3,10 @@
 import copy
 import warnings
 
-import pyro.poutine as poutine
 import pytest
 import torch
-from third_party_networks import KEP, SIZES, modelled, third_party
+from third_party_networks import KEP, SIZES
 from torch import nn
-from torch.testing import assert_close
 
 from probattn import CGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import ELBOLoss, predict
@@ -31,16 +29,6 @@ class Scaled(nn.MultiheadAttention):
 
     def forward(self, query, key, value):
         return super().forward(self.factor * query, key, value)
-
-
-class Pooling(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.probe = nn.Parameter(torch.randn(1, 1, 8))
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-
-    def forward(self, x):
-        return self.attention(self.probe.expand(len(x), 1, 8), x, x)[0][:, 0]
 
 
 def bert(**options):
@@ -93,22 +81,6 @@ def test_a_zero_output_map_hides_nothing():
     network[0].factor = 1.0
     (layer,) = replace_attention(network, attention=SoftmaxAttention).layers()
     assert not layer.out.weight.any(), "the weights that a probe has drawn are its own"
-
-
-def test_cross_attention_is_refused_at_the_call_and_left_out_by_index():
-    network = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), Pooling())
-    with pytest.raises(ValueError, match="cross-attention"):
-        replace_attention(network, attention=SoftmaxAttention, layers="all")(X)
-    assert_close(replace_attention(network, attention=SoftmaxAttention, layers=[0])(X), network(X), atol=1e-5, rtol=0)
-
-
-def test_causal_attention_is_refused_at_conversion_or_at_the_call():
-    transformers = pytest.importorskip("transformers")
-    with pytest.raises(ValueError, match="softmax attention|cache"):
-        replace_attention(bert(is_decoder=True), attention=SoftmaxAttention)(torch.randint(20, (2, 4)))
-    network = transformers.CLIPTextModel(transformers.CLIPTextConfig(vocab_size=20, **SIZES))
-    with pytest.raises(ValueError, match="is_causal"):
-        replace_attention(network, attention=SoftmaxAttention)(torch.randint(20, (2, 4)))
 
 
 class Stem(nn.Module):
@@ -192,19 +164,3 @@ def test_gradient_checkpointing_of_hugging_face_is_refused_where_it_would_draw_a
     plain = replace_attention(network, attention=SoftmaxAttention)
     plain(x).square().sum().backward()
     assert plain.layers()[0].out.weight.grad.any()
-
-
-def test_draws_that_nobody_announced_and_outputs_without_the_batch_are_refused():
-    given = third_party("torchvision")
-    model = modelled(given)
-    (site,) = dict(guides.latent_sites(model))
-    with pytest.raises(ValueError, match="draws"):
-        poutine.condition(model, data={site: torch.zeros(3, 1, 2, 2, 2).double()})(given.x)
-
-    class Pooled(nn.Sequential):
-        def forward(self, x):
-            return super().forward(x).mean(0, keepdim=True)
-
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    with draws(3), pytest.raises(RuntimeError):
-        replace_attention(Pooled(layer), attention=KEP)(X)

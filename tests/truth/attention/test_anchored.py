@@ -113,6 +113,15 @@ def test_the_program_has_the_exact_posterior_and_its_kl():
     torch.testing.assert_close(trace.nodes["layer.evidence"]["log_prob"], 0.5 * law.evidence.sum(-1))
 
 
+def test_anchors_start_at_keys_of_vectors_seen_each_head_at_its_own():
+    layer, x = AnchoredAttention(8, 2, anchors=5).double(), torch.randn(3, 6, 8).double()
+    layer.initialise(x)
+    keys = layer.query_key_value(x)[..., 8:16].flatten(0, 1).unflatten(-1, (2, 4))
+    distance = (layer.anchors.unsqueeze(-2) - keys.transpose(0, 1).unsqueeze(1)).abs().amax(-1)
+    assert distance.amin(-1).max() < 6e-2 * keys.std()
+    assert all(len(head.unique()) == 5 for head in distance.argmin(-1))
+
+
 def test_draws_have_the_mean_and_variance_of_the_posterior():
     layer = AnchoredAttention(4, 2, anchors=3, output="draw", noise=0.3).double()
     x = torch.randn(2, 5, 4, dtype=torch.float64)

@@ -42,6 +42,14 @@ def test_values_and_gradients_are_those_of_torch(function, plain, first, second)
     assert_close(gradients(function, *inputs), gradients(plain, *inputs))
 
 
+@pytest.mark.parametrize(("function", "plain", "first", "second"), [CASES[0], CASES[5]])
+def test_forward_mode_derivatives_are_those_of_torch(function, plain, first, second):
+    inputs, tangents = ([randn(*first, seed=seed).detach(), randn(*second, seed=seed + 1).detach()] for seed in (0, 2))
+    _, expected = torch.func.jvp(plain, tuple(inputs), tuple(tangents))
+    _, derivative = torch.func.jvp(function, tuple(inputs), tuple(tangents))
+    assert_close(derivative, expected)
+
+
 @pytest.mark.parametrize(("function", "plain", "first", "second"), [CASES[1], CASES[5]])
 def test_they_can_be_differentiated_forwards_and_twice(function, plain, first, second):
     shapes = [tuple(min(size, 3) for size in shape) for shape in (first, second)]

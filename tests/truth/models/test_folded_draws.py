@@ -193,17 +193,3 @@ def test_each_particle_and_example_has_its_own_draw_in_training(name):
     assert log[0].shape[:2] == (2, 4)
     assert not torch.allclose(log[0][0], log[0][1])
     assert all(parameter.grad.any() for parameter in guide.parameters())
-
-
-@EVERY
-def test_one_particle_in_training_is_the_plain_pass(name):
-    """With dropout everywhere, whose masks are drawn once."""
-    given = third_party(name, dropout=0.4)
-    model = modelled(given, layers=[1, 2]).train()
-    log = outputs_of(model)
-    torch.manual_seed(3)
-    model(given.x, None, given.mask)
-    torch.manual_seed(3)
-    with draws(1):
-        model(given.x, None, given.mask)
-    assert_close(log[1], log[0].unsqueeze(0), atol=1e-10, rtol=0)

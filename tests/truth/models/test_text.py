@@ -91,17 +91,3 @@ def test_without_a_mask_all_tokens_are_real_and_their_order_matters():
     network, x = text().eval(), torch.tensor([[3, 4, 5], [6, 6, 7]])
     assert_close(network(x), network(x, torch.ones(2, 3, dtype=torch.bool)))
     assert not torch.allclose(network(x), network(x.flip(1)))
-
-
-@pytest.mark.parametrize("number", [3, 5])
-def test_as_many_draws_as_texts_or_tokens_are_not_confused(number):
-    network = text(attention=KEPSVGPAttention.partial(rank=2))
-    model = Classifier(network, num_data=10)
-    guide = guides.for_model(model).double()
-    x, mask = batch([3, 5, 2])
-    found = []
-    for rows in ([0, 1, 2], [1]):
-        torch.manual_seed(2)
-        given = (x[rows], torch.zeros(len(rows)).long(), mask[rows])
-        found.append(predict(model, guide, [given], num_samples=number, keep_draws=True).draws)
-    assert_close(found[0][:, 1:2], found[1])

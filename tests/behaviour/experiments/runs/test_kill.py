@@ -3,6 +3,7 @@
 The commands are forks of this file, run as a program, which saves the seconds that importing takes.
 """
 
+import importlib
 import os
 import random
 import signal
@@ -111,6 +112,9 @@ def killed_at_any_moment(out, seconds, seed):
 
 def main(root, kills):
     """Train a run that is left alone and those that are not."""
+    torch.set_num_threads(1)
+    for late in ("lightning_fabric", "sklearn.datasets", "probattn.experiments.runs.train"):
+        importlib.import_module(late)  # what the command imports late, once for all forks
     began = time.monotonic()
     finish(root / "whole")
     seconds = time.monotonic() - began
