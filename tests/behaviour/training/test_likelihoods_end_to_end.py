@@ -82,7 +82,7 @@ def trained(case, likelihood=None):
     guide = guides.for_model(model)
     monitor = {"student": "crps", "negative": "crps", "ordinal": "rps"}.get(case, "log_prob")
     options = TrainOptions(epochs=20, lr=0.05, monitor=monitor, num_samples=2)
-    fit(model, guide, *data, options=options, progress=False)
+    fit(model, guide, data[0], data[1][:1], options=options, progress=False)  # a part, since intervals take long
     return model, guide, data, truth
 
 
