@@ -46,8 +46,8 @@ def evaluate(
         say("\n".join(section["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for decision, values in done.result.decisions.items():
-            numbers = (f"{key} {value:.4g}" for key, value in values.items() if value == value)  # NaN: no answer's risk
-            say(f"{decision}: {', '.join(numbers)}")
+            # NaN is the risk where nothing is accepted.
+            say(f"{decision}: {', '.join(f'{key} {value:.4g}' for key, value in values.items() if value == value)}")
         report.save_figures(run / "figures", section)
         report.write(run / "report.html", [section], title=f"probattn: {done.result.name}")
         say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

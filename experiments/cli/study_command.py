@@ -76,6 +76,5 @@ def demo(
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
     compare([job.folder for job in jobs], out)
-    say(f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy.")
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
-    say(f"report: {out / 'report.html'}")
+    say(f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy; report: {out}/report.html")
