@@ -108,6 +108,7 @@ def counted(graphs, layers, *, dropout=0.0):
     return dict(graphs)
 
 
+@pytest.mark.slow
 def test_all_blocks_of_a_kind_share_their_code_and_a_block_without_sites_is_one_graph(graphs):
     """The name of a block, which its sites begin with, is no reason to compile it anew; also with dropout."""
     few, many = (counted(graphs, [SoftmaxAttention] * n + [KEP], dropout=0.1) for n in (1, 3))
