@@ -1,4 +1,4 @@
-"""What the library reads from Pyro programs, models under handlers such as ``pyro.condition``, and from results."""
+"""Access to parts of Pyro programs, of models under handlers such as ``pyro.condition``, and of results."""
 
 from typing import Any, TypeVar
 

@@ -46,6 +46,12 @@ class Anchored:
         return _inverse(tril, upper=False).mT
 
     @cached_property
+    def key_features(self) -> Tensor:
+        """ψ of the keys, 0 at padding, heads first, ``(H, ..., N, M)``."""
+        features = self._features(self.key)
+        return features if self.real is None else features.where(self.real.movedim(-2, 0).unsqueeze(-1), 0.0)
+
+    @cached_property
     def query_features(self) -> Tensor:
         """ψ of the queries ``(..., H, N, M)``."""
         return self._features(self.query).movedim(0, -3)
@@ -114,12 +120,6 @@ class Anchored:
         """ψ of points ``(..., H, N, head_dim)``."""
         kernel = self._kernel(points)
         return (kernel.flatten(1, -2) @ self.whitening).view_as(kernel)
-
-    @cached_property
-    def key_features(self) -> Tensor:
-        """ψ of the keys ``(H, ..., N, M)``, 0 at padding."""
-        features = self._features(self.key)
-        return features if self.real is None else features.where(self.real.movedim(-2, 0).unsqueeze(-1), 0.0)
 
 
 def _inverse(triangle: Tensor, *, upper: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every layer refuses, with a word that helps; signatures; names of sites; precision."""
+"""Errors of every layer, with a word that helps; signatures; names of sites; precision."""
 
 import math
 

@@ -67,7 +67,7 @@ def refused(model, source, *words):
 
 
 def test_a_source_of_which_nothing_or_no_attention_fits_is_refused():
-    """Where the head and the positions fit, nobody would notice that the attention layers start afresh."""
+    """If the head and the positions fit, nobody would notice that the attention layers start afresh."""
     refused(Network(), nn.Sequential(nn.Linear(4, 3)).state_dict(), "SoftmaxAttention")
     refused(nn.Linear(2, 3), {}, "model")
     renamed = {name.replace("blocks", "layers"): value for name, value in Network().state_dict().items()}

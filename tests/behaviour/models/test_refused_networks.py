@@ -1,4 +1,4 @@
-"""What looks like the attention that can be replaced and is not, and what would silently be wrong beside draws."""
+"""Errors for modules that resemble replaceable attention, and for networks that would silently be wrong with draws."""
 
 import copy
 import warnings

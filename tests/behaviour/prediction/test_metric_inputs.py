@@ -1,4 +1,4 @@
-"""What metrics take, and what would give a wrong number without an error."""
+"""Inputs of metrics, and errors for those that would silently give a wrong number."""
 
 import math
 

@@ -41,7 +41,7 @@ def test_a_guide_that_does_not_cover_the_model_is_refused_everywhere(idioms, pro
 
 
 def test_another_event_shape_is_refused(idioms, problem):
-    """Where the model can compute with it at all: prediction cannot, and raises PyTorch's error."""
+    """Only where the model can compute with it at all: prediction cannot, and raises PyTorch's error."""
     model, x, y = problem
 
     def guide(x, y=None):

@@ -1,4 +1,4 @@
-"""What is compiled computes what it computes uncompiled, and sites and weights keep their names."""
+"""Compiled blocks compute the same as uncompiled ones, and sites and weights keep their names."""
 
 import warnings
 

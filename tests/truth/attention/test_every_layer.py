@@ -1,4 +1,4 @@
-"""What holds for every form of every layer: examples on their own, padding, permutations, draws, memory layout."""
+"""Identities of every form of every layer: examples on their own, padding, permutations, draws, memory layout."""
 
 import pyro.poutine as poutine
 import pytest

@@ -5,13 +5,11 @@ from functools import cached_property
 import gpytorch
 import pytest
 import torch
-from gpytorch import variational
 
 from probattn.experiments.studies import gpytorch_check
 from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
 from probattn.functional import kep_svgp, sgpa
 from probattn.functional.sparse_cgp import SparseCGP
-from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 
 COMPONENTS = ["KEP-SVGP", "SGPA", "sparse CGP"]
 LAWS = ("mean", "query_covariance", "key_covariance", "predictive")
@@ -39,17 +37,6 @@ def test_the_standard_form_of_sgpa_is_the_gp_with_inducing_inputs_at_the_tokens(
     torch.testing.assert_close((k @ value).mT, gp(tokens.unsqueeze(1)).mean)
     kl = gp.variational_strategy.kl_divergence().sum()
     torch.testing.assert_close(sgpa.amortised_kl(value, k @ value, spread), kl)
-
-
-@torch.no_grad()
-def test_the_gps_of_sv_dkl_are_interpolated_from_the_grid_as_by_gpytorch():
-    gps, z = FeatureGPs(3, grid_size=12).double().eval(), 1.9 * torch.rand(7, 3).double() - 0.95
-    for parameter in gps.parameters():
-        parameter.add_(0.3 * torch.randn_like(parameter))
-    ours = gps.marginals(z)
-    gps.variational_strategy.__class__ = variational.GridInterpolationVariationalStrategy
-    theirs = gps.marginals(z)
-    torch.testing.assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance))
 
 
 def off(value):

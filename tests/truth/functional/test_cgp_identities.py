@@ -1,4 +1,4 @@
-"""Where dense and sparse correlated GPs are each other or kernel attention, and what rounding does to them."""
+"""Cases in which dense and sparse correlated GPs equal each other or kernel attention, and rounding errors."""
 
 import warnings
 

@@ -82,7 +82,7 @@ def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
 
 @pytest.mark.parametrize(("size", "epochs"), [(60, 20), (20, 200)])
 def test_converged_means_near_the_optimum_of_correlated_gaussians(size, epochs):
-    """What remains is the samples' noise in the covariances."""
+    """The remaining difference is the samples' noise in the covariances."""
     problem = CorrelatedBlocks()
     result = refit_guide(problem.model, problem.guide, problem.batches(size), epochs=epochs)
     assert result.epochs <= epochs

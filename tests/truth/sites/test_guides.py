@@ -1,16 +1,14 @@
 """Guides: which KL are analytic and equal samples', q of each family, point masses, the prior's present scale."""
 
-import pyro
-import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
-from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
+from two_layers import Regression, examples
 
-from probattn import KEPSVGPAttention, families, guides, local_sites, name_layers, priors
+from probattn import KEPSVGPAttention, families, guides, priors
 
 ANALYTIC = {
     *((prior, family) for prior in ("normal", "horseshoe", "ard") for family in ("full", "diagonal", "lowrank")),
@@ -19,27 +17,9 @@ ANALYTIC = {
 }
 
 
-class Regression(nn.Module):
-    """Two stochastic layers and a Gaussian likelihood over the mean token."""
-
-    num_data = 40
-
-    def __init__(self, prior="normal", learn_scale=True, **options):
-        super().__init__()
-        make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8, **options)
-        self.layers = nn.Sequential(make(8, 2), make(8, 2))
-        name_layers(self)
-
-    def forward(self, x, y=None):
-        with local_sites(batch=len(x), num_data=self.num_data):
-            mean = self.layers(x).mean((-2, -1))
-            return pyro.sample("y", dist.Normal(mean, 0.5), obs=y, infer={"local": True})
-
-
 @pytest.fixture
 def data():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(10, 5, 8, generator=generator), torch.randn(10, generator=generator)
+    return examples()
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
