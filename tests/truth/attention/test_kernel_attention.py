@@ -111,21 +111,6 @@ def test_queries_keys_and_latent_inputs_lie_a_unit_apart_at_first(factory):
         assert (one - other).square().sum(-1).mean().item() == pytest.approx(1, rel=0.2)
 
 
-@pytest.mark.parametrize(("kernel", "symmetric"), [("rbf", False), ("ard", True), ("exponential", False)])
-def test_gradients(kernel, symmetric):
-    layer = make(kernel, symmetric, dim=4, heads=2)
-    x, mask = randn(1, 3, 4).requires_grad_(), torch.tensor([[True, True, False]])
-    names = [name for name, _ in layer.named_parameters()]
-
-    def function(x, *parameters):
-        values = dict(zip(names, parameters, strict=True))
-        return tuple(torch.func.functional_call(layer, values, (x, m)) for m in (None, mask))
-
-    assert torch.autograd.gradcheck(
-        function, (x, *(p.detach().requires_grad_() for p in layer.parameters())), fast_mode=True
-    )
-
-
 def test_float32_is_near_float64_at_a_hundred_times_the_scale():
     """With W_q = W_k every diagonal entry is 1 to the last bit, however large the values."""
     layer, x = make("rbf", True, dim=64, heads=2), 100 * randn(2, 40, 64)

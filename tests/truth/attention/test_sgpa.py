@@ -104,16 +104,6 @@ def test_corner_shapes(options, shape):
         assert_close(posterior.mean[b], torch.stack([head.mean for head in heads]))
 
 
-@FORMS
-def test_draw_s_of_the_input_belongs_to_draw_s_of_u(inducing):
-    layer = make(inducing=inducing)
-    x, g, u = randn(4, 2, 5, 6), randn(4, 2, 2, 5, 3, seed=2), value_of_u(layer, 4, 1)
-    together = output(layer, x, MASK, g=g, **u)
-    for s in range(4):
-        alone = {name: value[s, 0] for name, value in u.items()}
-        assert_close(output(layer, x[s], MASK, g=g[s], **alone), together[s])
-
-
 @pytest.mark.parametrize("kind", ["ard", "exponential"])
 @FORMS
 def test_attention_matrix_is_the_kernel_between_tokens(kind, inducing):
@@ -147,32 +137,3 @@ def test_terms_of_the_loss_are_maths(how, inducing, elbo):
                 t, v = u.scale_tril[h, d], torch.linalg.solve(head.tril.T, u.loc[h, d])
                 total += 0.5 * (torch.trace(t @ t.T) - torch.logdet(t @ t.T) - 3 + v @ head.k_bb @ v)
         assert objective.terms()["kl/network.0.u"] == pytest.approx(total.item(), rel=1e-7)
-
-
-@FORMS
-@DRAWS
-def test_gradients_of_the_layer_and_its_kl(how, inducing):
-    layer, x = make(dim=4, inducing=inducing and 2, draws=how), randn(1, 3, 4)
-    names, u = [name for name, _ in layer.named_parameters()], value_of_u(layer)
-
-    class Program(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x):
-            torch.manual_seed(3)
-            trace = poutine.trace(local_posteriors(poutine.condition(self.layer, data=u))).get_trace(x)
-            log_prior = self.layer.remainder(x, None).prior.log_prob(trace.nodes["g"]["value"])
-            return trace.nodes["_RETURN"]["value"], trace.nodes["g_kl"]["fn"].log_factor, log_prior
-
-    program = Program()
-
-    def function(x, *parameters):
-        values = {f"layer.{name}": value for name, value in zip(names, parameters, strict=True)}
-        return torch.func.functional_call(program, values, (x,))
-
-    inputs = (x, *layer.parameters())
-    assert torch.autograd.gradcheck(
-        function, [value.detach().clone().requires_grad_() for value in inputs], fast_mode=True
-    )
