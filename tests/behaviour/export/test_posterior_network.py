@@ -14,7 +14,8 @@ from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
-from probattn import KEPSVGPAttention, draws, guides, local_posteriors, priors
+from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_posteriors, priors
+from probattn.functional.errors import NumericalError
 from probattn.inference import mean_network, predictor_network
 from probattn.inference.objective import guide_checks
 from probattn.models import Supervised, TextTagger
@@ -59,7 +60,7 @@ def test_numbers_have_mean_and_variance_and_classes_of_tokens_are_0_at_padding(l
 
 @pytest.mark.parametrize(
     ("family", "num_samples"),
-    [("lowrank", 3), (AutoNormal, None), (AutoMultivariateNormal, 3), (None, 3)],
+    [("lowrank", 3), ("delta", 3), (AutoNormal, None), (AutoNormal, 3), (AutoMultivariateNormal, 3), (None, 3)],
 )
 def test_any_guide(family, num_samples):
     model, _ = vit()
@@ -76,14 +77,26 @@ def test_any_guide(family, num_samples):
 
 
 class Own(nn.Module):
-    """A guide of a user that asks for the inputs."""
+    """A guide of a user that asks for the inputs, and draws a site of each example where ``local``."""
 
-    def __init__(self, site, prior):
+    def __init__(self, site, prior, local=False):
         super().__init__()
-        self.site, self.prior = site, prior
+        self.site, self.prior, self.local = site, prior, local
 
     def forward(self, x, y=None, mask=None):
-        pyro.sample(self.site, self.prior)
+        pyro.sample(self.site, self.prior, infer={"local": True} if self.local else {})
+
+
+class Bayesian(PyroModule):
+    """A network with a bias that is a sample site."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = PyroModule[nn.Linear](4, 3)
+        self.linear.bias = PyroSample(dist.Normal(torch.zeros(3), 1.0).to_event(1))
+
+    def forward(self, x):
+        return self.linear(x)
 
 
 def test_a_guide_that_asks_for_inputs_gets_them_and_what_a_network_cannot_fix_is_refused():
@@ -91,12 +104,14 @@ def test_a_guide_that_asks_for_inputs_gets_them_and_what_a_network_cannot_fix_is
     x, (site, prior) = images(), next(guides.latent_sites(model))
     own = Own(site, prior)
     assert_predicts(mean_network(model, own, x)(x), predicted(model, own, x, None))
+    with pytest.raises(AttributeError, match="value_u"):
+        mean_network(model, Own(site, prior, local=True), x)(x)
     with pytest.raises(ValueError, match="another model"):
         mean_network(copy.deepcopy(model), guide)
-    network = PyroModule[nn.Linear](4, 3)
-    network.bias = PyroSample(dist.Normal(torch.zeros(3), 1.0).to_event(1))
-    model = Supervised(network, Categorical(), num_data=5)
-    for refused in (None, guides.for_model(model)):
+    model = Supervised(Bayesian(), Categorical(), num_data=5)
+    guide = AutoNormal(model)
+    guide_checks.materialise(guide, (torch.randn(5, 4), torch.zeros(5, dtype=torch.long)))
+    for refused in (guide, None, guides.for_model(model)):
         with pytest.raises(ValueError, match="belongs to no layer"):
             mean_network(model, refused)
 
@@ -117,9 +132,26 @@ def test_a_network_is_a_copy_that_stays_as_it_is(num_samples):
         assert torch.equal(same(x)["probs"], before)
 
 
-@pytest.mark.parametrize("name", ["sgpa-joint", "texts"])
-def test_threads_inside_one_network_get_what_one_gets(no_pyro, name):
-    network = predictor_network(*text(), num_samples=3) if name == "texts" else mean_network(*vit(LAYERS[name]))
+def test_a_network_raises_what_predict_does():
+    model, guide = text(SGPAttention.partial(inducing=3))
+    x, mask = texts()
+    with pytest.raises(ValueError, match=r"rows \[2\]"):
+        mean_network(model, guide)(x, mask.index_fill(0, torch.tensor(2), False))
+    model.network.embedding.weight.data[3] = torch.nan
+    with pytest.raises(NumericalError, match="SGPAttention 'network.blocks.0.attention'"):
+        mean_network(model, guide)(x.fill_(3), mask)
+
+
+def in_threads(calls):
+    """Results of calls that run in a thread each."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(120) for future in [pool.submit(call) for call in calls]]
+
+
+@pytest.mark.parametrize(("name", "num_samples"), [("kep-svgp", 3), ("sgpa-joint", None), ("cgp", None), ("texts", 3)])
+def test_threads_inside_one_network_get_what_one_gets(no_pyro, name, num_samples):
+    model, guide = text() if name == "texts" else vit(LAYERS[name])
+    network = network_of(model, guide, num_samples)
     inputs = [texts(n) if name == "texts" else (images(n),) for n in range(1, 5)]
     expected, barrier = [network(*each)["probs"] for each in inputs], threading.Barrier(4)
     no_pyro()
@@ -128,8 +160,7 @@ def test_threads_inside_one_network_get_what_one_gets(no_pyro, name):
         barrier.wait(120)
 
     network.model.network.register_forward_pre_hook(wait)
-    with ThreadPoolExecutor(4) as pool:
-        results = [outputs["probs"] for outputs in pool.map(lambda arguments: network(*arguments), inputs)]
+    results = in_threads([lambda each=each: network(*each)["probs"] for each in inputs])
     assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
 
 
@@ -139,6 +170,7 @@ def test_handlers_and_the_parameter_store_do_not_reach_a_network():
     network = predictor_network(model, guide, num_samples=3)
     expected = network(x)["probs"]
     with draws("example"):
+        assert torch.equal(in_threads([lambda: network(x)])[0]["probs"], expected)
         assert TraceMeanField_ELBO()(model, guide)(x, y).isfinite()
         with pyro.poutine.trace() as traced:
             assert torch.equal(network(x)["probs"], expected)

@@ -102,9 +102,10 @@ class Malicious:
         return (os.mkdir, (str(self.marker),))
 
 
-def test_a_pickle_with_code_is_refused_and_not_run(tmp_path):
+@pytest.mark.parametrize("write", [lambda content, path: path.write_bytes(pickle.dumps(content)), torch.save])
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, write):
     path, marker = tmp_path / "a.pt", tmp_path / "was-run"
-    torch.save({"format": checkpoint.FORMAT, "model": {}, "guide": {}, "layers": {}, "extra": Malicious(marker)}, path)
+    write({"format": checkpoint.FORMAT, "model": {}, "guide": {}, "layers": {}, "extra": Malicious(marker)}, path)
     refused(load, path, build(), "damaged")
     assert not marker.exists()
 

@@ -1,5 +1,6 @@
 """A file appears whole or not at all, also on a full disk, and a folder is locked for one process."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -89,9 +90,11 @@ def test_another_process_is_refused_until_the_first_is_gone_however_it_ends(tmp_
             pass
         process.kill()
         process.wait()
-    with locked(tmp_path):
+    with contextlib.suppress(KeyboardInterrupt), locked(tmp_path):
         refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         assert "BlockingIOError" in refused.stderr
+        raise KeyboardInterrupt
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
 def test_another_thread_is_refused_and_the_same_one_may_enter_again(tmp_path):

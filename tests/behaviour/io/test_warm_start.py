@@ -68,13 +68,23 @@ def refused(model, source, *words):
 
 def test_a_source_of_which_nothing_or_no_attention_fits_is_refused():
     """If the head and the positions fit, nobody would notice that the attention layers start afresh."""
+    refused(Network(), nn.Sequential(nn.Linear(4, 3)).state_dict(), "SoftmaxAttention")
     refused(nn.Linear(2, 3), {}, "model")
     renamed = {name.replace("blocks", "layers"): value for name, value in Network().state_dict().items()}
     refused(Network(), renamed, "SoftmaxAttention")
+    # KEP-SVGP's output map has the bias of softmax's, and no other weight.
+    refused(Network(), Network(KEPSVGPAttention.partial(rank=1)).state_dict(), "SoftmaxAttention")
     # The softmax block below fits; the KEP-SVGP block above, which the start is for, would begin afresh.
     source, model = Network(depth=2), Network(depth=2)
     model.blocks[1] = KEPSVGPAttention(4, 2, rank=1)
     refused(model, source.state_dict(), "KEPSVGPAttention")
+
+
+def test_a_network_without_attention_layers_needs_none_and_a_layer_may_be_the_model():
+    source, model = (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, outputs)) for outputs in (3, 2))
+    report = warm_start(model, source.state_dict())
+    assert (report["carried"], report["fresh"]) == (["0.weight", "0.bias"], ["1.weight", "1.bias"])
+    assert len(warm_start(Latent(4, 2), SoftmaxAttention(4, 2).state_dict())["carried"]) == 3
 
 
 def test_other_heads_and_a_damaged_checkpoint_are_refused(tmp_path):
@@ -83,3 +93,4 @@ def test_other_heads_and_a_damaged_checkpoint_are_refused(tmp_path):
     refused(Network(heads=4), path, "layer blocks.0", "2 heads, here 4")
     path.write_bytes(path.read_bytes()[:-99])
     refused(Network(), path, "damaged", str(path))
+    refused(Network(), tmp_path / "none.pt", "missing", "none.pt")
