@@ -38,11 +38,7 @@ TABLES = {
         "cifar10",
         "temperature",
         "kep-svgp/cifar10{}",
-        {
-            "softmax": "-softmax",
-            "KEP-SVGP in the last layer": "",
-            "softmax plus GP in the last layer": f" {GP}",
-        },
+        {"softmax": "-softmax", "KEP-SVGP in the last layer": "", "softmax plus GP in the last layer": f" {GP}"},
     ),
     ("evidence", "IMDB"): (
         "imdb",
