@@ -31,8 +31,7 @@ def test_colours_and_sizes_become_those_of_the_network(tmp_path, write):
     assert np.abs(load(str(tmp_path / "colour"), **GREY).images[:, 0].numpy() - luma).max() <= 1
     grey = write(tmp_path / "grey", shape=(32, 32))
     assert np.array_equal(load(str(tmp_path / "grey"), **RGB).images.numpy(), np.repeat(grey[:, None], 3, axis=1))
-    # Left half black, right half of stripes, three times as wide as high: the whole image becomes a square.
-    wide = np.zeros((40, 120), np.uint8)
+    wide = np.zeros((40, 120), np.uint8)  # the whole image becomes a square
     wide[:, 60::2] = 255
     (tmp_path / "wide").mkdir()
     Image.fromarray(wide).save(tmp_path / "wide" / "a.png")
@@ -49,12 +48,9 @@ def test_a_folder_gives_every_image_at_any_depth_in_order(tmp_path, monkeypatch,
     assert np.array_equal(pixels_of(load("~/.hidden/photos", **RGB)), np.concatenate([top, deep]))
 
 
-def test_the_other_cifar_is_its_test_part(cifar_root):
+def test_the_other_cifar_and_svhn_are_their_test_parts(cifar_root, tmp_path, monkeypatch):
     images = load("cifar10", root=cifar_root, **RGB)
     assert torch.equal(images.images, known_sets.load("cifar10", root=cifar_root).test.images)
-
-
-def test_svhn_is_read(tmp_path, monkeypatch):
     monkeypatch.setitem(SVHN.split_list, "test", ["http://nowhere/test_32x32.mat", "test_32x32.mat", None])
     pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     (tmp_path / "svhn").mkdir()
