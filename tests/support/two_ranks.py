@@ -43,7 +43,6 @@ TRAINED = {
     "local sites": {"attention": SGPAttention.partial(inducing=3)},
     "regulariser": {"attention": CGPAttention},
 }
-BROKEN = {"without loss weight": {"attention": KEP, "weighted": False}}
 
 
 class Network(nn.Module):
@@ -111,7 +110,7 @@ def shuffled(seed=0):
     return DataLoader(TensorDataset(*data(), torch.arange(SIZE)), batch_size=BATCH, shuffle=True, generator=source)
 
 
-def train(*, attention, elbo="mean_field", per_example=True, num_particles=1, weighted=True):
+def train(*, attention, elbo="mean_field", per_example=True, num_particles=1):
     """Train an epoch on this rank's rows; return the first gradients, the last weights and the terms of each loss."""
     model, guide = build(attention=attention)
     fabric, objective = make_fabric("cpu", 1), ELBOS[elbo]()
@@ -126,11 +125,10 @@ def train(*, attention, elbo="mean_field", per_example=True, num_particles=1, we
                 handlers.enter_context(draws("example"))
             if num_particles > 1:
                 handlers.enter_context(draws(num_particles))
-            scale = loss_weight if weighted else 1.0
-            loss = module(x, y) * scale / SIZE
+            loss = module(x, y) * loss_weight / SIZE
         optimizer.zero_grad()
         fabric.backward(loss)
-        terms.append(average_over_ranks({name: value * scale for name, value in objective.terms().items()}))
+        terms.append(average_over_ranks({name: value * loss_weight for name, value in objective.terms().items()}))
         if step == 0:
             gradients = {n: None if p.grad is None else p.grad.clone() for n, p in parameters.items()}
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
@@ -275,7 +273,7 @@ def main(folder):
     runs = Path(folder) / "runs"
     torch.save(
         {
-            "trained": {name: train(**options) for name, options in (TRAINED | BROKEN).items()},
+            "trained": {name: train(**options) for name, options in TRAINED.items()},
             "predicted": predictions(),
             "local": local_predictions(predict_sharded),
             "generator": after_prediction(),
