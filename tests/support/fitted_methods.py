@@ -1,6 +1,5 @@
 """Methods on the posterior predictive of a model, fitted in one call."""
 
-from dataclasses import replace
 
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive
 from probattn.inference.methods.features import features
@@ -26,5 +25,3 @@ def mc_dropout(model, guide, *, num_samples=10, rate=None):
     return MCDropout(posterior_predictive(model, guide, num_samples=num_samples), rate=rate)
 
 
-def intervals(method, prediction, labels, *, alpha):
-    return method(alpha=alpha).fit_prediction(replace(prediction, labels=labels))

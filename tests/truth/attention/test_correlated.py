@@ -164,44 +164,10 @@ def test_draws_have_the_predictive_moments(kind, collapsed):
     assert ((centred.T @ centred / number - expected).abs() < 5 * error).all()
 
 
-@KINDS
-def test_examples_are_drawn_on_their_own(kind):
-    x = randn(1, TOKENS, DIM).expand(3, -1, -1)
-    with draws(2), local_posteriors():
-        nodes = run(kind.make(collapsed=False, output="draw"), x)
-    for name in ("z_o", "z_q"):
-        assert nodes[name]["value"].shape == (2, 3, HEADS, TOKENS, DIM // HEADS)
-        assert nodes[name]["value"].flatten(0, 1)[:, 0, 0, 0].unique().numel() == 6
 
 
-@KINDS
-def test_leading_draws_of_the_input_pass_through(kind):
-    layer, x = kind.make(canonical_guide="learned", output="draw"), randn(4, 2, 3, TOKENS, DIM)
-    nodes = run(layer, x, MASK)
-    for s, p in ((0, 0), (3, 1)):
-        alone = run(layer, x[s, p], MASK)
-        assert_close(nodes["z_q"]["fn"].mean[s, p], alone["z_q"]["fn"].mean)
-        assert_close(nodes["regulariser"]["log_prob"][s, p], alone["regulariser"]["log_prob"])
-    nodes = run(kind.make(output="draw", collapsed=False), x, MASK)
-    assert all(nodes[name]["log_prob"].shape == (4, 2, 3) for name in ("z_o", "z_k", "nu", "z_q"))
 
 
-@KINDS
-@COLLAPSED
-def test_padding_may_hold_anything_in_value_and_gradient(kind, collapsed):
-    layer, x = kind.make(canonical_guide="learned", collapsed=collapsed, output="draw"), randn(3, TOKENS, DIM)
-
-    def outcome(padding):
-        torch.manual_seed(0)
-        layer.zero_grad()
-        padded = x.where(MASK.unsqueeze(-1), padding).requires_grad_()
-        nodes = run(layer, padded, MASK)
-        terms = [node["log_prob"].sum() for node in nodes.values() if node["type"] == "sample"]
-        (nodes["_RETURN"]["value"][MASK].square().sum() + sum(terms)).backward()
-        assert (padded.grad[~MASK] == 0).all()
-        return [p.grad for p in layer.parameters() if p.requires_grad] + [padded.grad, *terms]
-
-    assert_close(outcome(math.nan), outcome(0.0))
 
 
 @KINDS
@@ -225,28 +191,3 @@ def test_float32_at_the_papers_noise_needs_no_jitter(kind):
         assert_close(single.double(), double, atol=1e-3, rtol=1e-3)
 
 
-@KINDS
-@COLLAPSED
-def test_gradients(kind, collapsed):
-    layer, x = kind.make(dim=4, canonical_guide="learned", collapsed=collapsed, learn_noise=True), randn(1, 3, 4)
-    mask, z_o = torch.tensor([[True, False, True]]), randn(1, HEADS, 3, 2, seed=1)
-    names = [name for name, _ in layer.named_parameters()]
-
-    class Terms(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x, mask):
-            nodes = run(poutine.condition(self.layer, data={"z_o": z_o}), x, mask)
-            terms = [node["log_prob"] for node in nodes.values() if node["type"] == "sample"]
-            return nodes["_RETURN"]["value"], torch.stack(terms).sum()
-
-    def function(x, *parameters):
-        values = {f"layer.{name}": value for name, value in zip(names, parameters, strict=True)}
-        return [term for m in (None, mask) for term in torch.func.functional_call(Terms(), values, (x, m))]
-
-    inputs = (x, *layer.parameters())
-    assert torch.autograd.gradcheck(
-        function, [value.detach().clone().requires_grad_() for value in inputs], fast_mode=True
-    )

@@ -3,7 +3,7 @@
 import pyro.poutine as poutine
 import pytest
 import torch
-from attention_layers import ANY_LENGTH, LAYERS
+from attention_layers import ANY_LENGTH, FOUR_TOKENS, LAYERS
 from torch.testing import assert_close
 
 from probattn import draws, local_posteriors
@@ -29,11 +29,19 @@ def make(name):
     return layer
 
 
-def output(layer, x, mask=None, u=None):
-    """The output at a value of u, by default the same in each call, with every local site at its posterior mean."""
+def run(layer, x, mask=None, u=None):
+    """Output and log density of what each example draws, at a value of u, with local sites at their posterior means."""
     values = {name: randn(*prior.event_shape, seed=9) if u is None else u for name, prior in layer.sites().items()}
     with at_mean(), local_posteriors(), poutine.condition(data=values):
-        return layer(x, mask)
+        trace = poutine.trace(layer).get_trace(x, mask)
+    trace.compute_log_prob()
+    sites = [node for name, node in trace.nodes.items() if node["type"] == "sample" and name not in values]
+    log_prob = sum((node["log_prob"] for node in sites), torch.zeros(x.shape[:-2], dtype=x.dtype))
+    return trace.nodes["_RETURN"]["value"], log_prob
+
+
+def output(layer, x, mask=None, u=None):
+    return run(layer, x, mask, u)[0]
 
 
 @pytest.mark.parametrize("name", ANY_LENGTH)
@@ -41,10 +49,11 @@ def test_an_example_is_what_it_is_alone_whatever_stands_at_padding(name):
     layer, x = make(name), randn(3, 4, 8)
     mask = torch.cat([MASK, torch.zeros(3, 2, dtype=torch.bool)], dim=1)
     longer = torch.cat([x, x[:, :2]], dim=1).where(mask.unsqueeze(-1), torch.nan)
-    together = output(layer, longer, mask)
+    together, log_prob = run(layer, longer, mask)
     for b in range(3):
-        assert_close(together[b, mask[b]], output(layer, x[b : b + 1, MASK[b]])[0])
-    together[mask].square().sum().backward()
+        alone = run(layer, x[b : b + 1, MASK[b]])
+        assert_close((together[b, mask[b]], log_prob[b]), (alone[0][0], alone[1][0]))
+    (together[mask].square().sum() + log_prob.sum()).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
 
 
@@ -59,10 +68,10 @@ def test_permuting_tokens_permutes_the_output(name):
 def test_draws_and_batches_of_the_input_are_each_what_they_are_alone(name):
     layer, mask = make(name), None if name == "sparse-cgp-tokens" else MASK
     x = randn(8, 4, 3, 2, 5).permute(4, 3, 2, 1, 0)  # not contiguous
-    together = output(layer, x, mask)
+    together, log_prob = run(layer, x, mask)
     assert together.shape == x.shape
     for s in range(5):
-        assert_close(together[s], output(layer, x[s].contiguous(), mask))
+        assert_close((together[s], log_prob[s]), run(layer, x[s].contiguous(), mask))
     for prior in layer.sites().values():  # draw s of u belongs to draw s of the input, and to one input for all
         u, one = randn(5, 1, *prior.event_shape, seed=1), x[0, 0].expand(5, -1, -1, -1)
         for below, whole in ((x[:, 0], x[:, 0]), (one, x[0, 0])):
@@ -84,3 +93,25 @@ def test_draws_are_one_dimension_more_where_something_is_drawn_and_none_elsewher
     assert put_out.shape == (number, *x.shape)
     own = number * (3 if layer.local_sites(x, None) or not layer.sites() else 1)  # local sites differ between examples
     assert len(put_out.flatten(2).flatten(0, 1).unique(dim=0)) >= own
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_output_and_log_density(name):
+    layer, x = make(name), randn(2, 4, 8)
+    names, mask = [name for name, _ in layer.named_parameters()], None if name in FOUR_TOKENS else MASK[:2]
+
+    class Program(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            put_out, log_prob = run(self.layer, x, mask)
+            return put_out if mask is None else put_out[mask], log_prob
+
+    def function(x, *parameters):
+        values = {f"layer.{name}": value for name, value in zip(names, parameters, strict=True)}
+        return torch.func.functional_call(Program(), values, (x,))
+
+    inputs = [value.detach().clone().requires_grad_() for value in (x, *layer.parameters())]
+    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)

@@ -85,23 +85,6 @@ def test_layer_is_the_papers_equations_in_loops(merge, pair, projection, masked)
     assert_close(log_factor, -penalty)
 
 
-@pytest.mark.parametrize(
-    ("options", "shape"),
-    [
-        ({"heads": 1}, (2, 6, 12)),
-        ({"rank": 4, "tokens": None}, (2, 3, 12)),
-        ({"tokens": None, "multiple": 1}, (1, 7, 12)),
-        ({"tokens": None}, (2, 1, 12)),
-    ],
-    ids=["one head", "shorter than the rank", "more tokens than rows", "one token"],
-)
-def test_corner_shapes_match_the_loops(options, shape):
-    layer, x = make(**options), randn(*shape)
-    u = randn(layer.heads, layer.rank, layer.rank, seed=1)
-    output, log_factor = with_u(layer, u, x)
-    expected, penalty = brute_force(layer, u, x)
-    assert_close(output, expected)
-    assert_close(log_factor, -penalty)
 
 
 @pytest.mark.parametrize("merge", ["add", "concat"])
@@ -128,49 +111,12 @@ def test_output_under_the_guide_has_the_closed_form_law(merge):
             assert ((samples.T.cov() - covariance).abs() < 7 * scale / number**0.5 + 1e-9).all()
 
 
-def test_prior_of_u_has_the_scale_lambda():
-    layer = make()
-    with torch.no_grad():
-        layer.log_scale += randn(3, 2)
-    prior = layer.sites()["u"]
-    assert prior.event_shape == (3, 2, 2)
-    u = randn(3, 2, 2)
-    scale = layer.scale.unsqueeze(-2).expand(3, 2, 2)
-    assert_close(prior.log_prob(u), torch.distributions.Normal(0, scale).log_prob(u).sum())
 
 
-def test_one_draw_per_example():
-    layer, x = make(), randn(4, 6, 12)
-    u = randn(4, 3, 2, 2, seed=1)
-    together, log_factor = with_u(layer, u, x)
-    for b in range(4):
-        alone, alone_factor = with_u(layer, u[b], x[b : b + 1])
-        assert_close(together[b], alone[0])
-        assert_close(log_factor[b], alone_factor[0])
 
 
-@pytest.mark.parametrize(("merge", "projection"), [("add", "data"), ("concat", "plain"), ("concat_lowrank", "data")])
-def test_gradients(merge, projection):
-    layer = make(dim=4, heads=2, rank=1, tokens=3, merge=merge, projection=projection)
-    x, u = randn(1, 3, 4).requires_grad_(), randn(2, 1, 1, seed=1).requires_grad_()
-    names = [name for name, _ in layer.named_parameters()]
-
-    def function(x, u, *parameters):
-        values = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(_Program(layer), {f"layer.{n}": v for n, v in values.items()}, (u, x))
-
-    assert torch.autograd.gradcheck(
-        function, (x, u, *(p.detach().requires_grad_() for p in layer.parameters())), fast_mode=True
-    )
 
 
-class _Program(torch.nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, u, x):
-        return with_u(self.layer, u, x)
 
 
 def test_authors_penalty_is_the_named_option():

@@ -60,32 +60,5 @@ def test_function_values_do_not_depend_on_lambda(merge):
         assert "ksvd" not in poutine.trace(layer).get_trace(x).nodes
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_repeated_tokens_and_fewer_tokens_than_s_have_finite_gradients(dtype):
-    layer = make(rank=4).to(dtype)
-    for x in (randn(2, 1, 12).expand(2, 6, 12), randn(2, 2, 12), torch.zeros(2, 3, 12)):
-        x = x.to(dtype, copy=True).requires_grad_()
-        output = with_u(layer, randn(3, 4, 4, seed=1).to(dtype), x)
-        output.square().sum().backward()
-        assert output.isfinite().all()
-        assert x.grad.isfinite().all()
 
 
-def test_gradients():
-    layer, x = make(dim=4, heads=2, rank=1), randn(1, 3, 4).requires_grad_()
-    u = randn(2, 1, 1, seed=1).requires_grad_()
-    names, values = zip(*((n, p.detach().requires_grad_()) for n, p in layer.named_parameters()), strict=True)
-
-    class Program(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, u, x):
-            return with_u(self.layer, u, x)
-
-    def function(u, x, *parameters):
-        given = {f"layer.{name}": value for name, value in zip(names, parameters, strict=True)}
-        return torch.func.functional_call(Program(), given, (u, x))
-
-    assert torch.autograd.gradcheck(function, (u, x, *values), fast_mode=True)

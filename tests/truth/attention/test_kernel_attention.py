@@ -111,19 +111,6 @@ def test_queries_keys_and_latent_inputs_lie_a_unit_apart_at_first(factory):
         assert (one - other).square().sum(-1).mean().item() == pytest.approx(1, rel=0.2)
 
 
-@pytest.mark.parametrize(("kernel", "symmetric"), [("rbf", False), ("ard", True), ("exponential", False)])
-def test_gradients(kernel, symmetric):
-    layer = make(kernel, symmetric, dim=4, heads=2)
-    x, mask = randn(1, 3, 4).requires_grad_(), torch.tensor([[True, True, False]])
-    names = [name for name, _ in layer.named_parameters()]
-
-    def function(x, *parameters):
-        values = dict(zip(names, parameters, strict=True))
-        return tuple(torch.func.functional_call(layer, values, (x, m)) for m in (None, mask))
-
-    assert torch.autograd.gradcheck(
-        function, (x, *(p.detach().requires_grad_() for p in layer.parameters())), fast_mode=True
-    )
 
 
 def test_float32_is_near_float64_at_a_hundred_times_the_scale():
@@ -134,9 +121,3 @@ def test_float32_is_near_float64_at_a_hundred_times_the_scale():
     assert_close(matrix.double(), layer.double().attention_matrix(x), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_an_exponential_that_overflows_raises(symmetric):
-    layer, x = make("exponential", symmetric).float(), randn(2, 6, 12).float()
-    layer(x)
-    with pytest.raises(NumericalError, match="KernelAttention: kernel attention"):
-        layer(100 * x)

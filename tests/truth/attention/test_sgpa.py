@@ -83,35 +83,8 @@ def test_law_of_the_draws_under_the_guide(how, inducing):
             assert ((samples.T.cov() - covariance).abs() < 5 * error).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "shape"),
-    [
-        ({"heads": 1, "draws": "joint"}, (1, 5, 6)),
-        ({"inducing": 1}, (2, 1, 6)),
-        ({"inducing": 9}, (2, 2, 6)),
-        ({"heads": 6, "dim": 12}, (2, 5, 12)),
-        ({"inducing": None, "heads": 1}, (1, 1, 6)),
-    ],
-)
-def test_corner_shapes(options, shape):
-    layer, x = make(**options), randn(*shape)
-    u, g = value_of_u(layer), randn(shape[0], layer.heads, shape[1], layer.head_dim, seed=2)
-    put_out = output(layer, x, g=g, **u)
-    _, posterior = law(run(layer, x, **u))
-    for b, heads in enumerate(heads_of(layer, x)):
-        columns = [head.f(g[b, h], u["u"][h] if u else None) for h, head in enumerate(heads)]
-        assert_close(put_out[b], layer.out(torch.cat(columns, dim=-1)))
-        assert_close(posterior.mean[b], torch.stack([head.mean for head in heads]))
 
 
-@FORMS
-def test_draw_s_of_the_input_belongs_to_draw_s_of_u(inducing):
-    layer = make(inducing=inducing)
-    x, g, u = randn(4, 2, 5, 6), randn(4, 2, 2, 5, 3, seed=2), value_of_u(layer, 4, 1)
-    together = output(layer, x, MASK, g=g, **u)
-    for s in range(4):
-        alone = {name: value[s, 0] for name, value in u.items()}
-        assert_close(output(layer, x[s], MASK, g=g[s], **alone), together[s])
 
 
 @pytest.mark.parametrize("kind", ["ard", "exponential"])
@@ -149,30 +122,3 @@ def test_terms_of_the_loss_are_maths(how, inducing, elbo):
         assert objective.terms()["kl/network.0.u"] == pytest.approx(total.item(), rel=1e-7)
 
 
-@FORMS
-@DRAWS
-def test_gradients_of_the_layer_and_its_kl(how, inducing):
-    layer, x = make(dim=4, inducing=inducing and 2, draws=how), randn(1, 3, 4)
-    names, u = [name for name, _ in layer.named_parameters()], value_of_u(layer)
-
-    class Program(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x):
-            torch.manual_seed(3)
-            trace = poutine.trace(local_posteriors(poutine.condition(self.layer, data=u))).get_trace(x)
-            log_prior = self.layer.remainder(x, None).prior.log_prob(trace.nodes["g"]["value"])
-            return trace.nodes["_RETURN"]["value"], trace.nodes["g_kl"]["fn"].log_factor, log_prior
-
-    program = Program()
-
-    def function(x, *parameters):
-        values = {f"layer.{name}": value for name, value in zip(names, parameters, strict=True)}
-        return torch.func.functional_call(program, values, (x,))
-
-    inputs = (x, *layer.parameters())
-    assert torch.autograd.gradcheck(
-        function, [value.detach().clone().requires_grad_() for value in inputs], fast_mode=True
-    )
