@@ -40,11 +40,9 @@ def train(
 
     name, settings, is_started = _base(preset, config, out=out, resume=resume)
     settings = settings if layer is None else with_layer(settings, layer)
-    settings, root = settings.with_changes(set_ or ()).with_data(data)
+    settings, root = settings.with_changes(set_ or (), epochs=None if is_started else epochs).with_data(data)
     if epochs is not None and is_started:  # the warm start keeps its own
         settings = settings.with_changes([f"train.epochs={epochs - settings.epochs + settings.train.epochs}"])
-    elif epochs is not None:
-        settings = settings.with_total_epochs(epochs)
     folder = out or Path("runs") / name
     history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
     if history.best_value is None:

@@ -118,8 +118,10 @@ class Settings:
             flat |= {name: None} if values is None else {f"{name}.{key}": _flat(value) for key, value in values.items()}
         return flat
 
-    def with_changes(self, changes: Iterable[str]) -> "Settings":
+    def with_changes(self, changes: Iterable[str], *, epochs: int | None = None) -> "Settings":
         """Return these settings with changes ``key=value``, applied together; the last of several for a key counts.
+
+        ``epochs`` is their new total (:meth:`with_total_epochs`); training options among the changes are not scaled.
 
         Raises:
             SettingsError: no ``=``, an unknown key (similar ones are suggested), or an invalid value.
@@ -132,7 +134,9 @@ class Settings:
                 raise SettingsError(f"--set takes key=value, got {change!r}")
             value = from_text(text)
             nested[section] = (nested.get(section) or {}) | {name: value} if name else value
-        return self.merged(nested)
+        settings = self.merged(nested)
+        unscaled = {name: value for name, value in (nested.get("train") or {}).items() if name != "epochs"}
+        return settings if epochs is None else settings.with_total_epochs(epochs).merged({"train": unscaled})
 
     def merged(self, nested: Mapping[str, Any]) -> "Settings":
         """Return these settings with other values, as a file of settings holds them: part → setting → value.

@@ -74,8 +74,7 @@ def plan(
             raise SettingsError(f"none of the layers has {change}; `probattn presets NAME` lists all settings")
     for name, settings in variants:
         suited = [change for change in changes if _suits(change, settings)]
-        settings, root = settings.with_changes(suited).with_data(data)
-        settings = settings if epochs is None else settings.with_total_epochs(epochs)
+        settings, root = settings.with_changes(suited, epochs=epochs).with_data(data)
         layer = settings.layer.name
         folder = out / name if layer == preset(name).layer.name else out / name / layer.replace(":", ".")
         kinds[folder] = name, settings, root

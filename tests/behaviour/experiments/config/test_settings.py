@@ -68,6 +68,12 @@ def test_settings_survive_json_and_their_own_changes(name):
     assert other.with_changes(settings.changes_from(other)) == settings
 
 
+def test_a_warm_up_that_is_set_is_not_scaled_with_the_epochs():
+    settings = PRESETS["kep-svgp/cifar10"].with_changes(["train.warmup_epochs=3", "train.lr=0.01"], epochs=30)
+    assert (settings.train.epochs, settings.train.warmup_epochs, settings.train.lr) == (30, 3, 0.01)
+    assert PRESETS["kep-svgp/cifar10"].with_changes((), epochs=30).train.warmup_epochs == 0.5
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_total_epochs_keep_the_shares_of_the_phases(name):
     settings = PRESETS[name]
