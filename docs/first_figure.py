@@ -48,6 +48,7 @@ def draw_examples(figure: Figure, run: EvaluatedRun) -> None:
         bottom.tick_params(labelsize=style.SMALL - 1, colors=style.GREY, length=0)
         style.percent(bottom.yaxis)
         bottom.spines[["top", "right"]].set_visible(False)
+        bottom.spines[["left", "bottom"]].set_color(style.PALE)
     title = "Predicted probabilities; blue is the true class"
     figure.suptitle(title, x=0.02, ha="left", fontsize=style.TEXT, color=style.INK)
 
@@ -68,6 +69,7 @@ def draw_abstention(figure: Figure, runs: dict[str, EvaluatedRun]) -> None:
     ax.set_ylabel("share of answers that are wrong", **style.LABEL)
     ax.tick_params(labelsize=style.SMALL, colors=style.GREY)
     ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(style.PALE)
     style.percent(ax.xaxis, ax.yaxis)
     ax.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
     title = "What abstaining buys"

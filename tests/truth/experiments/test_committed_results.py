@@ -8,14 +8,13 @@ import pandas as pd
 import pytest
 
 from probattn.experiments.evaluation.evaluated_run import mean_shift
-from probattn.experiments.evaluation.metric_display import DISPLAY
+from probattn.experiments.evaluation.metric_display import DISPLAY, NUMBERS
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import to_svg
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "experiments" / "results"
 PAGES = {"results": RESULTS / "README.md", "evidence": ROOT / "docs" / "when-does-it-help.md"}
-COLUMNS = {metric.title: key for key, metric in DISPLAY.items()}
 GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
 SETS = {
     "": "test",
@@ -50,6 +49,16 @@ TABLES = {
         "temperature",
         "kep-svgp/imdb{}",
         {"softmax": "-softmax", "KEP-SVGP": "", "authors' form of KEP-SVGP": "-paper"},
+    ),
+    ("evidence", "Long documents"): (
+        "long-documents",
+        "posterior",
+        "long/{}",
+        {
+            "softmax, 288 training documents": "softmax",
+            "softmax, 512 tokens": "softmax (tokens=512)",
+            "KEP-SVGP": "kep-svgp",
+        },
     ),
     ("evidence", "CoLA"): (
         "finetune-cola",
@@ -92,15 +101,17 @@ def test_the_tables_of_the_pages_are_those_of_the_files(table):
     header, _, *rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
     columns = [re.match(r" (\S+) [^↑↓]*[↑↓] ?(.*) ", cell) for cell in header.split("|")[2:-1]]
     values = means(study)
+    display = NUMBERS if "rmse" in values.index.get_level_values("metric") else DISPLAY
+    keys = {metric.title: key for key, metric in display.items()}
     for row in rows:
         label, *cells = re.sub(r"[*\\]", "", row).split("|")[1:-1]
         run, _, ensemble = label.strip().partition(", ensemble of ")
         by = f"ensemble of {ensemble}" if ensemble else method
         for column, cell in zip(columns, cells, strict=True):
             if column is not None:  # the number of seeds has no direction
-                metric = COLUMNS[column[1]]
+                metric = keys[column[1]]
                 key = (name.format(runs.get(run, run)), by, SETS[column[2].strip()], metric)
-                assert agrees(cell.strip(), DISPLAY[metric].scale * values.loc[key]), (row, key)
+                assert agrees(cell.strip(), display[metric].scale * values.loc[key]), (row, key)
 
 
 def test_the_figure_is_that_of_the_committed_results(evidence):
