@@ -1,6 +1,5 @@
 """Methods on the posterior predictive of a model, fitted in one call."""
 
-
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive
 from probattn.inference.methods.features import features
 
@@ -23,5 +22,3 @@ def sv_dkl(model, guide, train, *, num_samples=10, **options):
 
 def mc_dropout(model, guide, *, num_samples=10, rate=None):
     return MCDropout(posterior_predictive(model, guide, num_samples=num_samples), rate=rate)
-
-

@@ -72,6 +72,15 @@ def test_agrees_with_the_sparse_gp_of_gpytorch(points, anchors):
         torch.testing.assert_close(law.mean[0, head, :, 1], predicted.mean, rtol=1e-4, atol=1e-5)
 
 
+def test_padding_is_as_if_it_were_not_there(points, anchors):
+    query, key, value = points
+    real = torch.ones(BATCH, 1, TOKENS, dtype=torch.bool)
+    real[1, 0, 4:] = False
+    padded = Anchored(query, key, value.where(real[..., None], 0.0), anchors, NOISE, real, real.sum(-1))
+    short = Anchored(*(part[1:, :, :4] for part in points), anchors, NOISE, None, 4)
+    torch.testing.assert_close(padded.mean[1, :, :4], short.mean[0])
+    torch.testing.assert_close(padded.evidence[1], short.evidence[0])
+    torch.testing.assert_close(padded.variance[1, :, :4], short.variance[0])
 
 
 def test_a_repeated_token_counts_as_one_with_half_the_noise(points, anchors):
@@ -82,6 +91,10 @@ def test_a_repeated_token_counts_as_one_with_half_the_noise(points, anchors):
     torch.testing.assert_close(twice.variance, precise.variance)
 
 
+def test_much_noise_gives_the_prior(points, anchors):
+    law = Anchored(*points, anchors, 1e12 * NOISE, None, TOKENS)
+    torch.testing.assert_close(law.mean, torch.zeros_like(law.mean), rtol=0, atol=1e-9)
+    torch.testing.assert_close(law.variance, torch.ones_like(law.variance))
 
 
 def test_the_program_has_the_exact_posterior_and_its_kl():

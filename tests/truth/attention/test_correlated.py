@@ -1,7 +1,5 @@
 """Correlated-GP layers as programs: output and sites against loops over examples, heads and columns in float64."""
 
-import math
-
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -164,12 +162,6 @@ def test_draws_have_the_predictive_moments(kind, collapsed):
     assert ((centred.T @ centred / number - expected).abs() < 5 * error).all()
 
 
-
-
-
-
-
-
 @KINDS
 def test_float32_at_the_papers_noise_needs_no_jitter(kind):
     """σ = 0.1, 64 tokens, two of them equal (`JitterWarning` is an error here), near float64."""
@@ -189,5 +181,3 @@ def test_float32_at_the_papers_noise_needs_no_jitter(kind):
     for single, double in zip(evaluate(torch.float32), evaluate(torch.float64), strict=True):
         assert single.dtype == torch.float32
         assert_close(single.double(), double, atol=1e-3, rtol=1e-3)
-
-

@@ -85,6 +85,23 @@ def test_layer_is_the_papers_equations_in_loops(merge, pair, projection, masked)
     assert_close(log_factor, -penalty)
 
 
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"heads": 1}, (2, 6, 12)),
+        ({"rank": 4, "tokens": None}, (2, 3, 12)),
+        ({"tokens": None, "multiple": 1}, (1, 7, 12)),
+        ({"tokens": None}, (2, 1, 12)),
+    ],
+    ids=["one head", "shorter than the rank", "more tokens than rows", "one token"],
+)
+def test_corner_shapes_match_the_loops(options, shape):
+    layer, x = make(**options), randn(*shape)
+    u = randn(layer.heads, layer.rank, layer.rank, seed=1)
+    output, log_factor = with_u(layer, u, x)
+    expected, penalty = brute_force(layer, u, x)
+    assert_close(output, expected)
+    assert_close(log_factor, -penalty)
 
 
 @pytest.mark.parametrize("merge", ["add", "concat"])
@@ -111,12 +128,15 @@ def test_output_under_the_guide_has_the_closed_form_law(merge):
             assert ((samples.T.cov() - covariance).abs() < 7 * scale / number**0.5 + 1e-9).all()
 
 
-
-
-
-
-
-
+def test_prior_of_u_has_the_scale_lambda():
+    layer = make()
+    with torch.no_grad():
+        layer.log_scale += randn(3, 2)
+    prior = layer.sites()["u"]
+    assert prior.event_shape == (3, 2, 2)
+    u = randn(3, 2, 2)
+    scale = layer.scale.unsqueeze(-2).expand(3, 2, 2)
+    assert_close(prior.log_prob(u), torch.distributions.Normal(0, scale).log_prob(u).sum())
 
 
 def test_authors_penalty_is_the_named_option():

@@ -60,5 +60,12 @@ def test_function_values_do_not_depend_on_lambda(merge):
         assert "ksvd" not in poutine.trace(layer).get_trace(x).nodes
 
 
-
-
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_repeated_tokens_and_fewer_tokens_than_s_have_finite_gradients(dtype):
+    layer = make(rank=4).to(dtype)
+    for x in (randn(2, 1, 12).expand(2, 6, 12), randn(2, 2, 12), torch.zeros(2, 3, 12)):
+        x = x.to(dtype, copy=True).requires_grad_()
+        output = with_u(layer, randn(3, 4, 4, seed=1).to(dtype), x)
+        output.square().sum().backward()
+        assert output.isfinite().all()
+        assert x.grad.isfinite().all()

@@ -83,8 +83,25 @@ def test_law_of_the_draws_under_the_guide(how, inducing):
             assert ((samples.T.cov() - covariance).abs() < 5 * error).all()
 
 
-
-
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"heads": 1, "draws": "joint"}, (1, 5, 6)),
+        ({"inducing": 1}, (2, 1, 6)),
+        ({"inducing": 9}, (2, 2, 6)),
+        ({"heads": 6, "dim": 12}, (2, 5, 12)),
+        ({"inducing": None, "heads": 1}, (1, 1, 6)),
+    ],
+)
+def test_corner_shapes(options, shape):
+    layer, x = make(**options), randn(*shape)
+    u, g = value_of_u(layer), randn(shape[0], layer.heads, shape[1], layer.head_dim, seed=2)
+    put_out = output(layer, x, g=g, **u)
+    _, posterior = law(run(layer, x, **u))
+    for b, heads in enumerate(heads_of(layer, x)):
+        columns = [head.f(g[b, h], u["u"][h] if u else None) for h, head in enumerate(heads)]
+        assert_close(put_out[b], layer.out(torch.cat(columns, dim=-1)))
+        assert_close(posterior.mean[b], torch.stack([head.mean for head in heads]))
 
 
 @pytest.mark.parametrize("kind", ["ard", "exponential"])
@@ -120,5 +137,3 @@ def test_terms_of_the_loss_are_maths(how, inducing, elbo):
                 t, v = u.scale_tril[h, d], torch.linalg.solve(head.tril.T, u.loc[h, d])
                 total += 0.5 * (torch.trace(t @ t.T) - torch.logdet(t @ t.T) - 3 + v @ head.k_bb @ v)
         assert objective.terms()["kl/network.0.u"] == pytest.approx(total.item(), rel=1e-7)
-
-

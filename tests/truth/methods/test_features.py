@@ -63,8 +63,6 @@ def test_labels_and_features_keep_together_when_a_loader_shuffles():
     torch.testing.assert_close(features.values, features_of(model, guide, x[labels]).values)
 
 
-
-
 class First(nn.Module):
     """Its head sees a view of a larger tensor."""
 

@@ -66,8 +66,6 @@ def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
     torch.testing.assert_close(predictor.samples.T.cov(), covariance, rtol=0, atol=error)
 
 
-
-
 def test_a_stochastic_network_is_averaged_over_its_draws_too():
     model, guide, x, y = vit(KEP_SVGP)
     predictor = laplace(model, guide, [(x, y)], num_samples=3, prior_precision=0.5)

@@ -89,8 +89,6 @@ def test_a_prediction_is_the_mean_over_the_samples():
     torch.testing.assert_close(result.variance, means.var(0, correction=0) + noise)
 
 
-
-
 def test_samples_differ_in_masks_below_the_stochastic_layer_and_in_its_latent_values():
     model, guide = vit(KEP, depth=2, dropout=0.4)
     layer = model.network.blocks[1].attention

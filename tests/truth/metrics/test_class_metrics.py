@@ -1,16 +1,13 @@
 """Metrics of classes by hand, by brute force in float64, against torchmetrics, and by what defines them."""
 
 import math
-from itertools import permutations, product
+from itertools import product
 
 import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from metric_cases import LABELS, PROBS, predictions, random_predictions
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from probattn.inference import metrics
 
@@ -145,10 +142,6 @@ def test_a_confidence_on_an_edge_is_in_the_bin_above(bins, dtype):
     counts = np.bincount(index, minlength=bins)
     assert metrics.ece(probs, labels, bins=bins) == pytest.approx(np.abs(sums).sum() / bins, abs=1e-12)
     assert metrics.mce(probs, labels, bins=bins) == pytest.approx(np.abs(sums / counts.clip(1)).max(), abs=1e-12)
-
-
-
-
 
 
 def test_confidences_near_one_keep_their_order():

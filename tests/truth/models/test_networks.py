@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import SGPAttention, SoftmaxAttention
+from probattn import SoftmaxAttention
 from probattn.models import PretrainedClassifier, TabularTransformer, ViT
 from probattn.models.blocks import masked_mean
 from probattn.models.vit import patches
@@ -64,8 +64,6 @@ def test_the_mean_is_over_real_tokens_whatever_stands_at_padding():
     x = torch.tensor([[[1.0], [3.0], [torch.nan]], [[5.0], [torch.inf], [0.0]]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
     assert_close(masked_mean(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1))
-
-
 
 
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)

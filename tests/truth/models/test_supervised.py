@@ -1,7 +1,6 @@
 """The objective of a supervised model, taken apart by hand (KEP-SVGP paper, eq. 20)."""
 
 import math
-import statistics
 from contextlib import ExitStack
 
 import pyro.poutine as poutine
@@ -126,8 +125,6 @@ def test_two_layers_use_the_same_draw_of_each_example_throughout(elbo):
     assert terms["nll"] == pytest.approx(nll, rel=1e-9)
     both = terms["penalty/network.layers.0.ksvd"] + terms["penalty/network.layers.1.ksvd"]
     assert both == pytest.approx(penalty, rel=1e-9)
-
-
 
 
 @pytest.mark.parametrize(

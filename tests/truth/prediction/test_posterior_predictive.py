@@ -7,10 +7,10 @@ import pytest
 import torch
 from known_predictives import F64, build, predicted_and_outputs
 
-from probattn import KEPSVGPAttention, SoftmaxAttention
+from probattn import SoftmaxAttention
 from probattn.inference import Prediction, predict
 from probattn.inference.prediction.aggregate import summarise
-from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
+from probattn.models.likelihoods import Bernoulli, Gaussian
 
 
 @pytest.mark.parametrize(("num_samples", "batch"), [(1, 4), (4, 4), (7, 1)])
@@ -94,8 +94,6 @@ def test_binary_labels_have_the_mean_of_their_probabilities_and_a_joint_density(
     torch.testing.assert_close(result.log_prob(y), torch.where(y == 1, p, 1 - p).prod(-1).mean(0).log())
     assert torch.equal(result.predicted, (p.mean(0) > 0.5).long())
     torch.testing.assert_close(result.confidence, 0.5 + (p.mean(0) - 0.5).abs())
-
-
 
 
 def test_averages_over_many_samples_keep_the_digits_of_single_precision():

@@ -5,7 +5,7 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
-from elbos import Trace_ELBO, TraceMeanField_ELBO
+from elbos import TraceMeanField_ELBO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_models import FIELDS, KEP, LAYERS, SENTENCES, SOFTMAX, WORDS, batch, build, predicted, sentences
@@ -116,10 +116,6 @@ def test_a_likelihood_that_counts_fewer_tokens_than_the_mask_says_which():
     assert result.log_prob(result.labels).isfinite().all()
 
 
-
-
-
-
 @LAYERS
 def test_the_elbo_of_a_batch_is_that_of_its_sentences_one_at_a_time(layer):
     """−ELBO = N/B Σ_b [−Σ_t log p(tag) − log factors] + KL(q ‖ p), at one draw of u."""
@@ -139,5 +135,3 @@ def test_the_elbo_of_a_batch_is_that_of_its_sentences_one_at_a_time(layer):
         prior, q = model.network.attention.sites()["u"], elbo.traces[1].nodes[site]["fn"]
         by_hand = by_hand + torch.distributions.kl_divergence(q, prior).sum()
     torch.testing.assert_close(loss, by_hand)
-
-

@@ -5,12 +5,10 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from probattn import draws, local_sites
 from probattn.draws import at_mean
-from probattn.weights import kl_weight
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
 N = 30
@@ -33,15 +31,11 @@ def posterior():
     return dist.MultivariateNormal(torch.tensor([0.3, -0.2]), scale_tril=0.5 * torch.eye(2))
 
 
-
-
 def traces(*handlers):
     with handlers[0] if handlers else poutine.block(hide=[]):
         guide_trace = poutine.trace(guide).get_trace(X, Y)
         model_trace = poutine.trace(poutine.replay(model, guide_trace)).get_trace(X, Y)
     return model_trace, guide_trace
-
-
 
 
 def test_draws_for_prediction_pair_by_number_even_when_it_equals_the_batch():
@@ -57,8 +51,6 @@ def test_draws_for_prediction_pair_by_number_even_when_it_equals_the_batch():
         assert_close(model_trace.nodes["factor"]["log_prob_sum"], -N / 3 * X.square().sum())
 
 
-
-
 def test_example_without_a_batch_is_an_error():
     with draws("example"), pytest.raises(ValueError, match="found no batch"):
         pyro.sample("slope", dist.Normal(0.0, 1.0))
@@ -68,10 +60,6 @@ def test_example_without_a_batch_is_an_error():
 def test_bad_numbers_are_named(number):
     with pytest.raises(ValueError, match="positive number"):
         draws(number)
-
-
-
-
 
 
 def test_at_mean_takes_means_and_leaves_local_sites_alone():

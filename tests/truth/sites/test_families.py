@@ -39,8 +39,6 @@ def test_the_closed_form_kl_is_that_at_scale_1(family, dtype, log10):
     assert found.item() == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-12)
 
 
-
-
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("prior", priors.PRIORS)
 @pytest.mark.parametrize("family", families.FAMILIES)

@@ -4,7 +4,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
-from torch.distributions import MultivariateNormal, kl_divergence
+from torch.distributions import kl_divergence
 from torch.testing import assert_close
 from two_layers import Regression, examples
 
@@ -39,8 +39,6 @@ def test_which_pairs_have_an_analytic_kl(prior, family):
     assert (kl - estimates.mean()).abs() < 5 * estimates.std() / 20_000**0.5 + 1e-4
 
 
-
-
 @pytest.mark.parametrize("family", ["full", "diagonal", "lowrank"])
 def test_families_start_near_a_prior_draw_at_a_share_of_its_scale(family):
     prior = priors.normal(torch.full((2, 400, 3), 2.0))
@@ -69,5 +67,3 @@ def test_delta_maximises_the_density_of_the_whitened_variable(elbo, prior, data)
     trace.compute_log_prob()
     log_prior = sum(unit.log_prob(v) + unit.stddev.log().sum() for v in whitened)
     assert_close(loss, -(trace.nodes["y"]["log_prob_sum"] + log_prior), rtol=1e-4, atol=1e-2)
-
-
