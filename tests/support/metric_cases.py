@@ -6,8 +6,7 @@ import torch
 from probattn.inference import Prediction
 
 PROBS = torch.tensor(
-    [[0.95, 0.03, 0.02], [0.90, 0.04, 0.06], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.6, 0.1]],
-    dtype=torch.float64,
+    [[0.95, 0.03, 0.02], [0.90, 0.04, 0.06], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.6, 0.1]], dtype=torch.float64
 )
 LABELS = torch.tensor([0, 2, 1, 2, 0])
 """Top labels 0 0 1 2 1 with confidences .95 .9 .8 .7 .6: right, wrong, right, right, wrong."""

@@ -9,9 +9,6 @@ from probattn.inference import predict
 from probattn.models import Supervised
 from probattn.models.likelihoods import TokenCategorical
 
-F64 = torch.float64
-
-
 WORDS, TAGS = 6, 3
 
 

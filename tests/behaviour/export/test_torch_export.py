@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from export_cases import KEP, LAYERS, assert_predicts, images, network_of, predicted, seeded, text, texts, vit
+from export_cases import LAYERS, assert_predicts, images, network_of, predicted, seeded, text, texts, vit
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn import CGPAttention, guides
 from probattn.functional import jitter
 from probattn.functional.jitter import JITTERS, JitterWarning
 from probattn.inference import export, mean_network, predictor_network
-from probattn.models import Supervised, TextTagger, TextTransformer, replace_attention
+from probattn.models import Supervised, TextTagger, replace_attention
 from probattn.models.embeddings import SpelledEmbedding
-from probattn.models.likelihoods import Categorical, TokenCategorical
+from probattn.models.likelihoods import TokenCategorical
 
 F64 = torch.float64
 RANDOM = ("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
@@ -42,14 +42,16 @@ def is_random(path):
     return any(word in str(node.target) for node in graph.nodes for word in ("normal", "rand", "multinomial"))
 
 
-QUICK = (("kep-svgp-concat", 3), ("sparse-cgp", 3), ("sgpa-joint", None))
+def most_are_slow(*quick):
+    """Every layer, most as slow tests."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in LAYERS]
+    )
 
 
-@pytest.mark.parametrize(
-    ("name", "num_samples"),
-    [*QUICK, *(pytest.param(name, 3, marks=pytest.mark.slow) for name in LAYERS if (name, 3) not in QUICK)],
-)
-def test_a_program_gives_what_its_network_gives_at_any_batch_size(name, num_samples, tmp_path):
+@most_are_slow("kep-svgp-concat", "sparse-cgp", "sgpa-joint")
+def test_a_program_gives_what_its_network_gives_at_any_batch_size(name, tmp_path):
+    num_samples = None if name == "sgpa-joint" else 3
     network = network_of(*vit(LAYERS[name]), num_samples)
     program = reloaded(tmp_path / "a.pt2", network, images(1))
     for size in (1, 3, 7):
@@ -57,35 +59,15 @@ def test_a_program_gives_what_its_network_gives_at_any_batch_size(name, num_samp
     assert is_random(tmp_path / "a.pt2") == (num_samples is not None and name in RANDOM)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "sgpa")) for name in LAYERS if "concat" not in name]
-)
-def test_a_program_of_texts_takes_any_length(name, tmp_path):
+@most_are_slow("sgpa")
+def test_a_program_of_texts_takes_any_length_unless_the_layer_fixes_it(name, tmp_path):
+    fixed = "concat" in name
     network = predictor_network(*text(LAYERS[name]), num_samples=3)
-    program = reloaded(tmp_path / "a.pt2", network, *texts(3, 5))
-    for shape in ((1, 1), (2, 12), (5, 4)):
+    program = reloaded(tmp_path / "a.pt2", network, *texts(3, 4 if fixed else 5))
+    for shape in ((5, 4), *(() if fixed else ((1, 1), (2, 12)))):
         assert_same(network, program, *texts(*shape))
-    with pytest.raises((AssertionError, RuntimeError), match="12"):
+    with pytest.raises((AssertionError, RuntimeError), match="4" if fixed else "12"):
         program(*texts(2, 13))
-
-
-@pytest.mark.parametrize(
-    ("kind", "likelihood", "spelling"), [(TextTagger, TokenCategorical, 0), (TextTransformer, Categorical, 4)]
-)
-def test_a_program_of_tokens_and_of_spelled_words(kind, likelihood, spelling, tmp_path):
-    embedding = SpelledEmbedding(9, 9, 8) if spelling else None
-    network = predictor_network(*text(kind=kind, likelihood=likelihood(), embedding=embedding), num_samples=3)
-    program = reloaded(tmp_path / "a.pt2", network, *texts(spelling=spelling))
-    for shape in ((1, 1), (3, 12)):
-        assert_same(network, program, *texts(*shape, spelling=spelling))
-
-
-def test_a_fixed_number_of_tokens_stays_fixed(tmp_path):
-    network = mean_network(*text(KEPSVGPAttention.partial(rank=2, merge="concat", tokens=5)))
-    program = reloaded(tmp_path / "a.pt2", network, *texts(2, 5))
-    assert_same(network, program, *texts(4, 5))
-    with pytest.raises((AssertionError, RuntimeError)):
-        program(*texts(4, 6))
 
 
 class Tagger(nn.Module):
@@ -101,23 +83,25 @@ class Tagger(nn.Module):
         return self.head(self.encoder(self.embed(x).transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_samples", [None, 3])
-def test_a_converted_network_of_another_library(num_samples, tmp_path):
-    converted = replace_attention(Tagger(), attention=CGPAttention.partial(noise=0.3))
-    model = Supervised(converted, TokenCategorical(), num_data=10).double()
-    network = network_of(model, guides.for_model(model), num_samples)
-    program = reloaded(tmp_path / "a.pt2", network, *texts())
-    for shape in ((1, 1), (3, 9)):
-        assert_same(network, program, *texts(*shape))
+def converted():
+    network = replace_attention(Tagger(), attention=CGPAttention.partial(noise=0.3))
+    model = Supervised(network, TokenCategorical(), num_data=10).double()
+    return model, guides.for_model(model)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("layer", "anew"), [(KEP, False), (CGPAttention.partial(noise=0.3), True)])
-def test_draws_of_all_examples_are_kept_and_those_of_one_are_drawn_anew(layer, anew, tmp_path):
-    program, x = reloaded(tmp_path / "a.pt2", predictor_network(*vit(layer), num_samples=2), images(3)), images(3)
-    assert torch.equal(program(x)["probs"], program(x)["probs"]) is not anew
-    assert torch.equal(seeded(program, x)["probs"], seeded(program, x)["probs"])
+@pytest.mark.parametrize(
+    ("build", "spelling"),
+    [
+        (lambda: text(kind=TextTagger, likelihood=TokenCategorical()), 0),
+        (lambda: text(embedding=SpelledEmbedding(9, 9, 8)), 4),
+        pytest.param(converted, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_program_of_tokens_of_spelled_words_and_of_a_converted_network(build, spelling, tmp_path):
+    network = predictor_network(*build(), num_samples=3)
+    program = reloaded(tmp_path / "a.pt2", network, *texts(spelling=spelling))
+    for shape in ((1, 1), (3, 12)):
+        assert_same(network, program, *texts(*shape, spelling=spelling))
 
 
 def test_what_the_network_would_refuse_is_nan_in_its_row_alone(tmp_path):
@@ -149,18 +133,14 @@ def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
 
 
 def test_a_module_around_a_network_is_exported_with_it_and_runs_in_threads(no_pyro, tmp_path):
-    class Raw(nn.Module):
-        def __init__(self, network):
-            super().__init__()
-            self.network = network
-
+    class Scale(nn.Module):
         def forward(self, x):
-            return self.network(x.double() / 255)
+            return x.double() / 255
 
     model, guide = vit()
     pixels = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8)
     prediction = predicted(model, guide, pixels.double() / 255, None)
-    program = reloaded(tmp_path / "a.pt2", Raw(mean_network(model, guide)), pixels[:1])
+    program = reloaded(tmp_path / "a.pt2", nn.Sequential(Scale(), mean_network(model, guide)), pixels[:1])
     no_pyro()
     with ThreadPoolExecutor(4) as pool:
         for outputs in pool.map(program, [pixels] * 4):

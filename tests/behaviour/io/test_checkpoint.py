@@ -69,20 +69,13 @@ def test_what_is_saved_is_loaded_bit_by_bit(tmp_path, write, read, kind):
 def test_extra_values_come_back_and_pytorch_reads_a_checkpoint_without_this_library(tmp_path):
     model, guide = build()
     large = torch.randn(10_000)
-    extra = {
-        "step": 3,
-        "value": 0.5,
-        "list": [1, {"deep": torch.arange(3)}],
-        "none": None,
-        "one": large,
-        "other": large,
-    }
-    save(tmp_path / "a.pt", model, guide, **extra)
+    few = {"step": 3, "list": [1, {"deep": torch.arange(3)}], "none": None}
+    save(tmp_path / "a.pt", model, guide, **few, one=large, other=large)
     assert (tmp_path / "a.pt").stat().st_size < 60_000  # tensors that are shared are saved once
     for loaded in (load(tmp_path / "a.pt", model, guide), torch.load(tmp_path / "a.pt", weights_only=True)["extra"]):
         assert torch.equal(loaded["list"][1].pop("deep"), torch.arange(3))
         assert torch.equal(loaded.pop("one"), loaded.pop("other"))
-        assert loaded == {"step": 3, "value": 0.5, "list": [1, {}], "none": None}
+        assert loaded == {"step": 3, "list": [1, {}], "none": None}
 
 
 def test_anybody_reads_safetensors_and_tensors_that_are_shared_or_lie_across_are_written(tmp_path):
@@ -122,14 +115,13 @@ def test_a_file_that_is_cut_missing_or_of_another_program_is_refused(tmp_path, w
     path, pair = tmp_path / "last", build()
     write(path, *build())
     complete = path.read_bytes()
-    for length in [0, 1, 4, 30, *range(31, len(complete), len(complete) // 20), len(complete) - 1]:
+    for length in (0, 30, len(complete) // 2, len(complete) - 1):
         path.write_bytes(complete[:length])
         refused(read, path, pair, "last is damaged")
     refused(read, tmp_path / "none", pair, "missing")
     refused(read, tmp_path, pair, "missing")
-    for content in ({"format": "other"}, [1, 2], torch.zeros(3)):
-        torch.save(content, path)
-        refused(read, path, pair, "last is damaged")
+    torch.save({"format": "other"}, path)
+    refused(read, path, pair, "last is damaged")
     save_file({"model.a": torch.zeros(2)}, path, metadata={"format": "pt"})
     refused(read, path, pair, "last is damaged")
 
@@ -148,31 +140,26 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path):
 
 @FORMATS
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("saved", "other", "words"),
     [
-        (lambda: build(rank=1), r"0.log_scale \(2, 2\), here \(2, 1\)"),
-        (lambda: build(prior="laplace"), "'prior': 'normal'.*, here .*'prior': 'laplace"),
-        (lambda: build(family="diagonal"), "guide: u.raw_scale missing"),
-        (lambda: (SoftmaxAttention(4, 2),), "here missing"),
+        (build, lambda: build(rank=1), r"0.log_scale \(2, 2\), here \(2, 1\)"),
+        (build, lambda: build(prior="laplace"), "'prior': 'normal'.*, here .*'prior': 'laplace"),
+        (build, lambda: build(family="diagonal"), "guide: u.raw_scale missing"),
+        (lambda: (SoftmaxAttention(8, 2),), lambda: (SoftmaxAttention(8, 4),), "'heads': 2.*, here .*'heads': 4"),
     ],
 )
-def test_another_architecture_is_refused_with_its_differences(tmp_path, write, read, other, words):
-    write(tmp_path / "a", *build())
+def test_another_architecture_is_refused_with_its_differences_also_of_the_same_shapes(
+    tmp_path, write, read, saved, other, words
+):
+    write(tmp_path / "a", *saved())
     refused(read, tmp_path / "a", other(), words)
 
 
-@FORMATS
-def test_another_number_of_heads_of_the_same_shapes_is_refused(tmp_path, write, read):
-    write(tmp_path / "a", SoftmaxAttention(8, 2))
-    refused(read, tmp_path / "a", (SoftmaxAttention(8, 4),), "'heads': 2.*, here .*'heads': 4")
-
-
-@pytest.mark.parametrize("extra", [{"where": Path("x")}, {"number": torch.zeros(1).numpy()[0]}])
-def test_what_could_not_be_read_back_is_not_written(tmp_path, extra):
+def test_what_could_not_be_read_back_is_not_written(tmp_path):
     path, model = tmp_path / "a.pt", nn.Linear(2, 1)
     save(path, model, good=1)
     before = path.read_bytes()
     with pytest.raises(pickle.UnpicklingError):
-        save(path, model, **extra)
+        save(path, model, where=Path("x"))
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.pt"]

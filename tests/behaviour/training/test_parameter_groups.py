@@ -7,14 +7,7 @@ from pyro.nn import PyroModule, PyroParam
 from small_fit import build
 from torch import nn
 
-from probattn import (
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
-)
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.inference import TrainOptions, fit
 from probattn.inference.training.optimizers import Optimizers, decayed_names, parameter_groups
 from probattn.models import TextTransformer, ViT

@@ -2,16 +2,7 @@
 
 import pytest
 import torch
-from two_ranks import (
-    KEP,
-    TRAINED,
-    after_prediction,
-    fitted,
-    local_predictions,
-    predictions,
-    torchrun,
-    train,
-)
+from two_ranks import KEP, TRAINED, after_prediction, fitted, local_predictions, predictions, torchrun, train
 
 from probattn.inference import predict
 

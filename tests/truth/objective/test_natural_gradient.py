@@ -65,8 +65,7 @@ def train(model, guide, batches, **options):
 
 @pytest.mark.usefixtures("exact_expectations")
 @pytest.mark.parametrize(
-    ("heads", "rank", "kl_weight", "samples_per"),
-    [(1, 1, 1.0, "batch"), (1, 3, 0.1, "example"), (2, 2, 3.0, "batch")],
+    ("heads", "rank", "kl_weight", "samples_per"), [(1, 1, 1.0, "batch"), (1, 3, 0.1, "example"), (2, 2, 3.0, "batch")]
 )
 def test_steps_of_length_1_on_the_full_batch_reach_the_exact_posterior(heads, rank, kl_weight, samples_per):
     """One step for one Gaussian; for B that are independent, as many as it takes to double the length from 1 / B."""
