@@ -24,6 +24,7 @@ STANDARDISED = "(network.standardise=true)"
 SOFTMAX = {
     "digits-standardised": f"digits/softmax {STANDARDISED}",
     "mnist": "mnist/softmax",
+    "cifar10-small": "cifar10-small/softmax",
     "cifar10": "kep-svgp/cifar10-softmax",
     "imdb": "kep-svgp/imdb-softmax",
     "finetune-cola": "finetune/cola-softmax",
@@ -35,6 +36,7 @@ ROWS = {
     "digits: anchored": ("digits-standardised", f"digits/anchored {STANDARDISED}"),
     "MNIST: KEP-SVGP": ("mnist", "mnist/kep-svgp"),
     "MNIST: anchored": ("mnist", "mnist/anchored"),
+    "CIFAR-10: anchored": ("cifar10-small", "cifar10-small/anchored"),
     "CIFAR-10: KEP-SVGP": ("cifar10", "kep-svgp/cifar10"),
     "CIFAR-10: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}"),
     "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb"),

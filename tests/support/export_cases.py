@@ -1,18 +1,10 @@
 """Layers, and models of images and texts with strong attention, for tests of export."""
 
+import attention_layers
 import torch
 from torch.testing import assert_close
 
-from probattn import (
-    AnchoredAttention,
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
-    guides,
-)
+from probattn import CGPAttention, KEPSVGPAttention, SparseCGPAttention, guides
 from probattn.draws import at_mean
 from probattn.inference import mean_network, predict, predictor_network
 from probattn.models import Supervised, TextTransformer, ViT
@@ -22,21 +14,18 @@ from probattn.models.likelihoods import Categorical
 KEP = KEPSVGPAttention.partial(rank=2, multiple=2)
 
 
-LAYERS = {
-    "softmax": SoftmaxAttention,
-    "kernel": KernelAttention,
+STRONG = {
     "kep-svgp": KEP,
-    "kep-svgp-concat": KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4),
-    "kep-svgp-svd": KEPSVGPAttention.partial(rank=2, projection="svd"),
-    "kep-svgp-around-softmax": KEPSVGPAttention.partial(rank=2, multiple=2, mean="softmax", amplitude=1.0),
-    "kep-svgp-residual": KEPSVGPAttention.partial(rank=2, multiple=2, residual=1.0),
-    "sgpa": SGPAttention.partial(inducing=3),
-    "sgpa-joint": SGPAttention.partial(inducing=3, draws="joint"),
-    "sgpa-standard": SGPAttention.partial(inducing=None),
+    "kep-svgp-mean": KEPSVGPAttention.partial(rank=2, multiple=2, mean="softmax", amplitude=1.0),
     "cgp": CGPAttention.partial(noise=0.3),
     "sparse-cgp": SparseCGPAttention.partial(inducing=2, noise=0.3),
-    "anchored": AnchoredAttention.partial(anchors=3),
-    "anchored-draw": AnchoredAttention.partial(anchors=3, output="draw"),
+}
+LAYERS = {
+    name: STRONG.get(name, attention_layers.LAYERS[name])
+    for name in (
+        *("softmax", "kernel", "kep-svgp", "kep-svgp-concat", "kep-svgp-svd", "kep-svgp-mean", "kep-svgp-residual"),
+        *("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp", "anchored", "anchored-draw"),
+    )
 }
 
 

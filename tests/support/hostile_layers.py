@@ -5,33 +5,16 @@ import random
 import warnings
 
 import torch
+from attention_layers import ANY_LENGTH
 from torch import nn
 
-from probattn import (
-    AnchoredAttention,
-    CGPAttention,
-    JitterWarning,
-    KEPSVGPAttention,
-    KernelAttention,
-    NumericalError,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
-    guides,
-)
+from probattn import JitterWarning, KEPSVGPAttention, NumericalError, guides
 from probattn.inference import ELBOLoss, predict
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
 DIM, HEADS, CLASSES = 8, 2, 3
-LAYERS = [
-    *(SoftmaxAttention, KernelAttention, CGPAttention, KEPSVGPAttention.partial(rank=2)),
-    *(KernelAttention.partial(kernel="ard", symmetric=True), KEPSVGPAttention.partial(rank=2, prior="horseshoe")),
-    *(SGPAttention.partial(inducing=3), SGPAttention.partial(inducing=3, draws="joint")),
-    *(CGPAttention.partial(collapsed=True), CGPAttention.partial(canonical_guide="prior")),
-    *(SparseCGPAttention.partial(inducing=3), SparseCGPAttention.partial(inducing=3, collapsed=True)),
-    *(AnchoredAttention.partial(anchors=3), AnchoredAttention.partial(anchors=3, output="draw")),
-]
+LAYERS = [*ANY_LENGTH.values(), KEPSVGPAttention.partial(rank=2, prior="horseshoe")]
 INPUTS = [
     lambda x, _: x,
     lambda x, chosen: with_value(x, chosen, torch.nan),

@@ -84,7 +84,8 @@ def test_the_code_of_a_page_has_the_results_that_it_shows(page, run_page, monkey
     CHECKS[page](run_page(ROOT / page))
 
 
-def test_the_code_of_every_page_is_run():
+def test_the_code_of_every_page_and_example_is_run():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
     with_code = {page.relative_to(ROOT).as_posix() for page in PAGES if "```python\n" in page.read_text("utf-8")}
     assert with_code == {*CHECKS, "docs/pyro.md"} - {"README.md"}  # docs/pyro.md has its own file of tests
 
@@ -101,6 +102,7 @@ def distinguishes_inputs(names):
         trainer.train()
 
 
+SLOW = ("conformal_prediction_sets", "custom_prior", "lightning_training", "train_digits")
 EXAMPLES = {
     "train_digits": lambda names: names["results"]["accuracy"] > 0.75,  # 0.1 is chance
     "custom_prior": lambda names: min(values["accuracy"] for values in names["results"].values()) > 0.8,
@@ -121,13 +123,15 @@ NEEDS = {"finetune_text_classifier": ("transformers", "accelerate"), "lightning_
 
 # Trainers of other libraries call what their dependencies deprecate.
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_runs_as_it_is(path, monkeypatch, tmp_path):
-    for library in NEEDS.get(path.stem, ()):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in EXAMPLES]
+)
+def test_an_example_runs_as_it_is(name, monkeypatch, tmp_path):
+    for library in NEEDS.get(name, ()):
         pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [path.stem])
-    assert EXAMPLES[path.stem](runpy.run_path(str(path), run_name="__main__"))
+    monkeypatch.setattr(sys, "argv", [name])
+    assert EXAMPLES[name](runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__"))
 
 
 def written_commands(path):

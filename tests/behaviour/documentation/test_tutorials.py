@@ -41,8 +41,3 @@ def test_a_notebook_has_no_error_and_the_names_of_probattn_exist(path):
     assert [out for out in outputs if out["output_type"] == "error" or out.get("name") == "stderr"] == []
     sources = ["".join(cell["source"]) for cell in cells]
     assert missing_names("\n".join(source for source in sources if not source.startswith("%%"))) == []
-
-
-def test_a_name_that_does_not_exist_is_found():
-    imports = "from probattn import guides, nothing\nfrom probattn.inference import metrics as m\n"
-    assert missing_names(f"{imports}m.accuracy, m.none") == ["nothing", "probattn.inference.metrics.none"]

@@ -15,7 +15,6 @@ from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_posteriors, priors
-from probattn.functional.errors import NumericalError
 from probattn.inference import mean_network, predictor_network
 from probattn.inference.objective import guide_checks
 from probattn.models import Supervised, TextTagger
@@ -60,7 +59,7 @@ def test_numbers_have_mean_and_variance_and_classes_of_tokens_are_0_at_padding(l
 
 @pytest.mark.parametrize(
     ("family", "num_samples"),
-    [("lowrank", 3), ("delta", 3), (AutoNormal, None), (AutoNormal, 3), (AutoMultivariateNormal, 3), (None, 3)],
+    [("lowrank", 3), (AutoNormal, None), (AutoMultivariateNormal, 3), (None, 3)],
 )
 def test_any_guide(family, num_samples):
     model, _ = vit()
@@ -87,18 +86,6 @@ class Own(nn.Module):
         pyro.sample(self.site, self.prior, infer={"local": True} if self.local else {})
 
 
-class Bayesian(PyroModule):
-    """A network with a bias that is a sample site."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = PyroModule[nn.Linear](4, 3)
-        self.linear.bias = PyroSample(dist.Normal(torch.zeros(3), 1.0).to_event(1))
-
-    def forward(self, x):
-        return self.linear(x)
-
-
 def test_a_guide_that_asks_for_inputs_gets_them_and_what_a_network_cannot_fix_is_refused():
     model, guide = vit()
     x, (site, prior) = images(), next(guides.latent_sites(model))
@@ -108,10 +95,10 @@ def test_a_guide_that_asks_for_inputs_gets_them_and_what_a_network_cannot_fix_is
         mean_network(model, Own(site, prior, local=True), x)(x)
     with pytest.raises(ValueError, match="another model"):
         mean_network(copy.deepcopy(model), guide)
-    model = Supervised(Bayesian(), Categorical(), num_data=5)
-    guide = AutoNormal(model)
-    guide_checks.materialise(guide, (torch.randn(5, 4), torch.zeros(5, dtype=torch.long)))
-    for refused in (guide, None, guides.for_model(model)):
+    network = PyroModule[nn.Linear](4, 3)
+    network.bias = PyroSample(dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    model = Supervised(network, Categorical(), num_data=5)
+    for refused in (None, guides.for_model(model)):
         with pytest.raises(ValueError, match="belongs to no layer"):
             mean_network(model, refused)
 
@@ -137,18 +124,9 @@ def test_a_network_raises_what_predict_does():
     x, mask = texts()
     with pytest.raises(ValueError, match=r"rows \[2\]"):
         mean_network(model, guide)(x, mask.index_fill(0, torch.tensor(2), False))
-    model.network.embedding.weight.data[3] = torch.nan
-    with pytest.raises(NumericalError, match="SGPAttention 'network.blocks.0.attention'"):
-        mean_network(model, guide)(x.fill_(3), mask)
 
 
-def in_threads(calls):
-    """Results of calls that run in a thread each."""
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result(120) for future in [pool.submit(call) for call in calls]]
-
-
-@pytest.mark.parametrize(("name", "num_samples"), [("kep-svgp", 3), ("sgpa-joint", None), ("cgp", None), ("texts", 3)])
+@pytest.mark.parametrize(("name", "num_samples"), [("sgpa-joint", None), ("texts", 3)])
 def test_threads_inside_one_network_get_what_one_gets(no_pyro, name, num_samples):
     model, guide = text() if name == "texts" else vit(LAYERS[name])
     network = network_of(model, guide, num_samples)
@@ -160,7 +138,8 @@ def test_threads_inside_one_network_get_what_one_gets(no_pyro, name, num_samples
         barrier.wait(120)
 
     network.model.network.register_forward_pre_hook(wait)
-    results = in_threads([lambda each=each: network(*each)["probs"] for each in inputs])
+    with ThreadPoolExecutor(4) as pool:
+        results = [outputs["probs"] for outputs in pool.map(lambda arguments: network(*arguments), inputs)]
     assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
 
 
@@ -170,7 +149,6 @@ def test_handlers_and_the_parameter_store_do_not_reach_a_network():
     network = predictor_network(model, guide, num_samples=3)
     expected = network(x)["probs"]
     with draws("example"):
-        assert torch.equal(in_threads([lambda: network(x)])[0]["probs"], expected)
         assert TraceMeanField_ELBO()(model, guide)(x, y).isfinite()
         with pyro.poutine.trace() as traced:
             assert torch.equal(network(x)["probs"], expected)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from export_cases import LAYERS, assert_predicts, images, network_of, predicted, seeded, text, texts, vit
+from third_party_networks import modelled, third_party
 from torch import nn
 from torch.testing import assert_close
 
@@ -17,7 +18,7 @@ from probattn import CGPAttention, guides
 from probattn.functional import jitter
 from probattn.functional.jitter import JITTERS, JitterWarning
 from probattn.inference import export, mean_network, predictor_network
-from probattn.models import Supervised, TextTagger, replace_attention
+from probattn.models import TextTagger
 from probattn.models.embeddings import SpelledEmbedding
 from probattn.models.likelihoods import TokenCategorical
 
@@ -70,22 +71,8 @@ def test_a_program_of_texts_takes_any_length_unless_the_layer_fixes_it(name, tmp
         program(*texts(2, 13))
 
 
-class Tagger(nn.Module):
-    """A network of another's: its batch second inside."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(9, 8), nn.Linear(8, 3)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8), 2, enable_nested_tensor=False)
-
-    def forward(self, x, mask=None):
-        padding = None if mask is None else ~mask
-        return self.head(self.encoder(self.embed(x).transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1))
-
-
 def converted():
-    network = replace_attention(Tagger(), attention=CGPAttention.partial(noise=0.3))
-    model = Supervised(network, TokenCategorical(), num_data=10).double()
+    model = modelled(third_party("tagger"), attention=CGPAttention.partial(noise=0.3)).double()
     return model, guides.for_model(model)
 
 

@@ -86,11 +86,7 @@ def public_modules():
 @pytest.fixture(scope="module")
 def without_extras(tmp_path_factory):
     """Findings of a fresh Python that cannot import the libraries of the extras."""
-    code = CODE.format(
-        hidden=sorted(libraries(*EXTRAS)),
-        modules=list(public_modules()),
-        calls=CALLS,
-    )
+    code = CODE.format(hidden=sorted(libraries(*EXTRAS)), modules=list(public_modules()), calls=CALLS)
     command = [sys.executable, "-W", "ignore", "-c", code]
     environment, folder = os.environ | {"OMP_NUM_THREADS": "1"}, tmp_path_factory.mktemp("lean")
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)

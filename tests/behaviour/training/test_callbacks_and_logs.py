@@ -1,13 +1,12 @@
 """Callbacks in their order, their decisions and their state; the terms of each step in the log and in loggers."""
 
-import csv
 import json
 import math
 import warnings
 
 import pytest
 import torch
-from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
+from lightning_fabric.loggers import TensorBoardLogger
 from small_fit import STEPS, assert_same, build, kill, lines, short, untimed, weights
 
 from probattn.inference import Callback, CheckpointError, fit
@@ -64,15 +63,6 @@ def test_callbacks_are_called_in_their_order_and_loggers_get_the_records():
     assert recorder.status == ["success"]
 
 
-def test_a_logger_is_told_that_a_run_has_failed():
-    recorder = Recorder()
-    model, guide, train, valid = build()
-    train.at, train.callback = (1, 1), kill
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, guide, train, valid, loggers=[recorder], **short())
-    assert recorder.status == ["failed"]
-
-
 @pytest.mark.parametrize(("hook", "steps"), [("on_train_step_end", 5), ("on_train_epoch_end", 6)])
 def test_a_callback_stops_the_run_which_then_is_finished(tmp_path, hook, steps):
     class Stop(Callback):
@@ -113,8 +103,10 @@ def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
     expected = weights(model, guide)
     model, guide, train, valid = build()
     train.at, train.callback = (3, 1), kill
+    recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
-        fit(model, guide, train, valid, callbacks=[ChooseBy()], out=tmp_path / "killed", **short())
+        fit(model, guide, train, valid, callbacks=[ChooseBy()], loggers=[recorder], out=tmp_path / "killed", **short())
+    assert recorder.status == ["failed"]
     model, guide, train, valid = build()
     again = ChooseBy()
     resumed = fit(model, guide, train, valid, callbacks=[again], out=tmp_path / "killed", **short(resume=True))
@@ -125,7 +117,7 @@ def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
 
 
 def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
-    loggers = [TensorBoardLogger(tmp_path, name="board", version=""), CSVLogger(tmp_path, name="table")]
+    loggers = [TensorBoardLogger(tmp_path, name="board", version="")]
     options = short(epochs=3, kl_anneal_epochs=1, log_every=2)
     history = fit(*build(), out=tmp_path, loggers=loggers, **options)
     assert [record["step"] for record in history.steps] == [1, 2, 4, 6, 8]
@@ -137,8 +129,6 @@ def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
     assert history.steps[0]["kl/network.attention.u"] == 0
     assert sorted(untimed(lines(tmp_path))) == sorted(untimed(history.steps + history.epochs))
     losses = [record["loss"] for record in history.steps]
-    rows = csv.DictReader((tmp_path / "table" / "version_0" / "metrics.csv").read_text().splitlines())
-    assert [float(row["step/loss"]) for row in rows if row["step/loss"]] == pytest.approx(losses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -148,7 +138,7 @@ def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
     assert [event.step for event in events.Scalars("kl/network.attention.u")] == [1, 2, 4, 6, 8]
 
 
-@pytest.mark.parametrize("cut", [1, 12, 25])
+@pytest.mark.parametrize("cut", [1, 25])
 def test_a_half_written_last_line_of_the_log_is_dropped_and_records_after_the_checkpoint_are_too(tmp_path, cut):
     path, loss = tmp_path / "log.jsonl", 0.1 + 0.2
     log = RunLog(path, step=0)

@@ -113,11 +113,11 @@ def main(root, amount):
     places = json.loads((root / "lines").read_text())
     lines = sorted({place: number for number, place in enumerate(places)}.values())
     assert len(lines) > 100
-    sizes = range(0, (root / "whole" / "last.pt").stat().st_size, 1000)
+    writes, sizes = range(3), range(0, (root / "whole" / "last.pt").stat().st_size, 1000)
     if amount == "some":
-        lines, sizes = random.Random(0).sample(lines, 3), random.Random(0).sample(sizes, 2)
+        lines, sizes, writes = random.Random(0).sample(lines, 2), random.Random(0).sample(sizes, 1), range(1, 2)
     crashes = [(killed_at_line, number, -signal.SIGKILL) for number in lines]
-    crashes += [(killed_in_file, number, -signal.SIGKILL) for number in range(3)]
+    crashes += [(killed_in_file, number, -signal.SIGKILL) for number in writes]
     crashes += [(out_of_space, size, 0) for size in sizes]
     expected, wrong = content(root / "whole"), []
     for number, (crash, detail, status) in enumerate(crashes):

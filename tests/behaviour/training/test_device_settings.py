@@ -1,12 +1,10 @@
 """Settings of PyTorch that hold during training alone: precision of products, kernels of attention, determinism."""
 
-import os
-
 import pytest
 import torch
 
 from probattn import CGPAttention, SGPAttention, SoftmaxAttention, guides
-from probattn.functional import dtypes, jitter
+from probattn.functional import jitter
 from probattn.inference import TrainOptions, fit
 from probattn.inference.training.device import device_settings
 from probattn.models import Classifier, ViT
@@ -23,24 +21,9 @@ def state():
     )
 
 
-def set_state(precision, cudnn_attention, deterministic, benchmark):
-    torch.set_float32_matmul_precision(precision)
-    torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
-    torch.set_deterministic_debug_mode(deterministic)
-    torch.backends.cudnn.benchmark = benchmark
-
-
-@pytest.fixture(params=[("highest", True, 0, False), ("high", False, 1, True)])
-def before(request):
-    """The state outside."""
-    usual = state()
-    set_state(*request.param)
-    yield request.param
-    set_state(*usual)
-
-
 @pytest.mark.parametrize(("option", "device", "inside"), [(None, CUDA, "high"), ("medium", CPU, "medium")])
-def test_settings_hold_inside_and_are_restored(before, option, device, inside):
+def test_settings_hold_inside_and_are_restored(option, device, inside):
+    before = state()
     options = TrainOptions(matmul_precision=option, deterministic=True)
 
     def fail():
@@ -54,27 +37,14 @@ def test_settings_hold_inside_and_are_restored(before, option, device, inside):
         assert state() == (before[0], False, *before[2:])
 
 
-def test_a_precision_of_each_backend_is_left_alone_unless_the_option_is_given():
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    try:
-        assert dtypes.matmul_precision() is None
-        with device_settings(TrainOptions(), CUDA):
-            assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
-
-
 def train(layer, change=lambda x: x, **options):
     class Changed(ViT):
         def forward(self, x):
             seen.append(state())
             return super().forward(change(x))
 
-    seen, sizes = (
-        [],
-        {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8},
-    )
+    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
+    seen = []
     model = Classifier(Changed(depth=1, attention=layer, **sizes), num_data=4)
     options = TrainOptions(epochs=1, num_samples=1, accelerator="cpu", **options)
     batches = [(torch.randn(4, 1, 4, 4), torch.arange(4) % 3)]
@@ -108,15 +78,3 @@ def test_training_raises_where_it_cannot_be_deterministic():
     train(SoftmaxAttention, put)
     with pytest.raises(RuntimeError, match="put_ .*deterministic"):
         train(SoftmaxAttention, put, deterministic=True)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "given", "expected"), [(True, None, ":4096:8"), (True, ":16:8", ":16:8"), (False, None, None)]
-)
-def test_cublas_is_configured_if_there_is_a_gpu_and_it_is_not_yet(monkeypatch, gpu, given, expected):
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", given or "")
-    if given is None:
-        monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    with device_settings(TrainOptions(deterministic=True), CPU):
-        assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == expected

@@ -14,7 +14,6 @@ from probattn.functional.errors import NumericalError
 from probattn.inference import NonFiniteError, fit
 from probattn.inference.io import checkpoint
 from probattn.inference.non_finite import find_non_finite
-from probattn.models.likelihoods import Gaussian
 
 
 def broken(value=math.nan):
@@ -54,10 +53,6 @@ def poison_weight(model, guide, batch):
     nn.init.constant_(model.network.embed.bias, math.inf)
 
 
-def poison_guide(model, guide, batch):
-    nn.init.constant_(guide.network.attention.u.loc, math.nan)
-
-
 def poison_gradient(model, guide, batch):
     model.network.head.weight.register_hook(lambda gradient: gradient * math.nan)
 
@@ -72,7 +67,6 @@ def poison_cholesky(model, guide, batch):
 POISONS = {
     poison_inputs: r"step 5: .*inputs, rows \[1\]",
     poison_weight: r"step 5: .*network\.embed\.bias of the model",
-    poison_guide: r"step 5: .*network\.attention\.u\.loc of the guide",
     poison_cholesky: r"step 5: 𝒦_o is not positive definite",
     poison_gradient: r"step [56]: .*network\.head\.weight",
 }
@@ -108,13 +102,6 @@ def test_an_error_of_the_numerics_in_validation_is_named(tmp_path):
     with pytest.raises(NonFiniteError, match="epoch 1, after step 3: 𝒦_o"):
         fit(model, guide, train, [(x, y), (1e6 * x, y)], out=tmp_path, **short())
     assert not (tmp_path / "last.pt").exists()
-
-
-def test_broken_regression_labels_are_named():
-    model, guide, _, _ = build(likelihood=Gaussian())
-    x, y = torch.randn(4, 4, 3), torch.tensor([[0.0], [1.0], [math.nan], [2.0]])
-    with pytest.raises(NonFiniteError, match=r"labels, rows \[2\]"):
-        fit(model, guide, [(x, y)], **short())
 
 
 def test_an_error_that_has_nothing_to_do_with_nan_stays_itself():

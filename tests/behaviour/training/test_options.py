@@ -7,27 +7,16 @@ import pytest
 
 from probattn.inference import TrainOptions
 
-OUT_OF_BOUNDS = [
-    {"epochs": 0},
-    {"lr": -1.0},
-    {"lr": math.nan},
-    {"min_lr": 1.0},
-    {"warmup_epochs": 10},
-    {"weight_decay": -0.1},
-    {"accumulate_grad_batches": 0},
-    {"clip_norm": 0.0},
-    {"elbo": "renyi"},
-    {"num_particles": 0},
-    {"kl_weight": -1.0},
-    {"local_kl_weight": -0.5},
-    {"alpha_end": math.inf},
-    {"monitor": "acurracy"},
-    {"patience": 0},
-    {"precision": "16"},
-]
 
-
-@pytest.mark.parametrize("options", [*OUT_OF_BOUNDS, {"epochs": 0, "num_samples": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 0, "min_lr": 1.0, "weight_decay": -0.1, "accumulate_grad_batches": 0, "clip_norm": 0.0},
+        {"lr": -1.0, "warmup_epochs": 10, "num_particles": 0, "kl_weight": -1.0, "local_kl_weight": -0.5},
+        {"lr": math.nan, "elbo": "renyi", "alpha_end": math.inf, "monitor": "acurracy", "patience": 0},
+        {"precision": "16"},
+    ],
+)
 def test_options_out_of_bounds_are_named_with_their_values(options):
     with pytest.raises(ValueError, match="out of bounds") as error:
         TrainOptions(**options)

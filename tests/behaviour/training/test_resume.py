@@ -20,20 +20,9 @@ VARIANTS = {
     "natural": {"guide_optimizer": "ngd", "clip_norm": 0.05, "kl_weight": 0.5},
     "regulariser": {"alpha_start": 0.0, "alpha_end": 0.8, "schedule": "linear", "attention": Regularised},
     "auto multivariate": {"guide": AutoMultivariateNormal, "samples_per": "batch", "guide_lr": 0.2},
-    "all": {
-        "dropout": 0.2,
-        "guide": AutoNormal,
-        "clip_norm": 0.5,
-        "kl_anneal_epochs": 2,
-        "num_particles": 2,
-        "elbo": "trace",
-        "patience": 4,
-        "monitor": "log_prob",
-        "weight_decay": 0.01,
-        "lr_scale": {"*.bias": 0.1},
-        "warmup_epochs": 1.5,
-        "precision": "bf16-mixed",
-    },
+    "all": {"dropout": 0.2, "guide": AutoNormal, "clip_norm": 0.5, "kl_anneal_epochs": 2, "num_particles": 2}
+    | {"elbo": "trace", "patience": 4, "monitor": "log_prob", "weight_decay": 0.01, "lr_scale": {"*.bias": 0.1}}
+    | {"warmup_epochs": 1.5, "precision": "bf16-mixed"},
 }
 BUILDING = ("guide", "dropout", "generator", "valid", "attention")
 
@@ -51,7 +40,6 @@ def halving(optimizer):
     [
         *((name, 2, {}) for name in VARIANTS),
         ("all", 1, {}),
-        ("all", 3, {}),
         ("plain, random order", 2, {"optimizer": sgd, "scheduler": halving}),
     ],
 )
@@ -60,7 +48,8 @@ def test_a_killed_run_resumes_as_if_it_had_not_been(tmp_path, variant, epoch, fa
     options = VARIANTS[variant]
     training = short(**{"epochs": 3} | {name: value for name, value in options.items() if name not in BUILDING})
     model, guide, train, valid = build(**options)
-    expected = fit(model, guide, train, valid, out=tmp_path / "whole", **training, **factories)
+    first = training | {"resume": True}  # starts a run where there is none
+    expected = fit(model, guide, train, valid, out=tmp_path / "whole", **first, **factories)
     end = weights(model, guide)
 
     model, guide, train, valid = build(**options)
@@ -97,20 +86,16 @@ class Augmented(Dataset):
 
 
 class Order:
-    """Sampler in the order that a function of the length returns, by a generator of its own."""
+    """Sampler in an order by a generator of NumPy."""
 
-    def __init__(self, order, generator):
-        self.order, self.generator = order, generator
+    def __init__(self, generator):
+        self.generator = generator
 
     def __len__(self):
         return 8
 
     def __iter__(self):
-        return iter([int(index) for index in self.order(8)])
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
+        return iter(self.generator.permutation(8).tolist())
 
 
 def loader(dataset=None, **options):
@@ -123,27 +108,16 @@ def global_generators(seed):
     return loader(Augmented(lambda: np.random.normal() + random.gauss(0, 1)))
 
 
-def of_numpy(seed):
-    source = np.random.default_rng(seed)
-    return loader(batch_sampler=BatchSampler(Order(source.permutation, source), 3, False), batch_size=1)
-
-
-def of_python(seed):
-    source = random.Random(seed)
-    return loader(sampler=Order(lambda size: source.sample(range(size), size), source))
-
-
-def of_data_set(seed):
-    source = np.random.Generator(np.random.SFC64(seed))
-    return loader(Augmented(source.normal, source), generator=seeded(seed + 1), shuffle=True)
+def generators_of_the_users(seed):
+    numpy, python = np.random.Generator(np.random.SFC64(seed)), random.Random(seed)
+    examples = Augmented(lambda: python.gauss(0, 1), python)
+    return loader(examples, batch_sampler=BatchSampler(Order(numpy), 3, False), batch_size=1)
 
 
 LOADERS = {
-    "sampler": lambda seed: loader(sampler=RandomSampler(data(), generator=seeded(seed))),
-    "NumPy in a batch sampler": of_numpy,
-    "random.Random in a sampler": of_python,
-    "NumPy and Python": global_generators,
-    "generator of a data set": of_data_set,
+    "sampler": lambda seed: loader(sampler=RandomSampler(data(), generator=torch.Generator().manual_seed(seed))),
+    "NumPy and Python, global": global_generators,
+    "NumPy in a batch sampler, Python in a data set": generators_of_the_users,
     "two workers": lambda seed: loader(Augmented(lambda: torch.randn(())), num_workers=2, shuffle=True),
 }
 
@@ -201,11 +175,6 @@ def test_a_finished_run_is_not_trained_again(run, finished_run):
     assert snapshot(run) == files
 
 
-def test_resume_without_a_run_starts_one(tmp_path):
-    fit(*build(), out=tmp_path / "a" / "b", **short(resume=True, epochs=1))
-    assert (tmp_path / "a" / "b" / "last.pt").exists()
-
-
 def refused(run, error, match, *, built=None, resume=True, options=()):
     """Check that fit raises an error, with every file and every weight as before."""
     files = snapshot(run)
@@ -239,7 +208,7 @@ def test_resuming_another_run_is_refused_with_what_differs(run):
         fit(*build(generator=False), out=run, **short(resume=True, epochs=1))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.7, 0.999, None])
+@pytest.mark.parametrize("share", [0.0, 0.7, None])
 def test_a_half_written_or_foreign_last_checkpoint_is_refused(run, share):
     complete, noise = (run / "last.pt").read_bytes(), torch.randint(256, (5000,)).tolist()
     (run / "last.pt").write_bytes(bytes(noise) if share is None else complete[: int(share * len(complete))])

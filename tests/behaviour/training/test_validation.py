@@ -9,7 +9,7 @@ from probattn.inference import metrics, predict
 from probattn.inference.metrics import regression
 from probattn.inference.training.validation import validate
 from probattn.models import Supervised
-from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, Ordinal, StudentT, TokenCategorical
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, Ordinal, TokenCategorical
 
 X = torch.randn(9, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 CASES = {
@@ -60,13 +60,3 @@ def test_metrics_of_tokens_are_over_the_real_ones_and_labels_at_padding_do_not_c
     assert values["log_prob"] == pytest.approx(prediction.log_prob(y).mean().item(), rel=1e-6)
     for name, value in metrics.evaluate(prediction.probs[mask], y[mask]).items():
         assert values[name] == pytest.approx(value, rel=1e-6), name
-
-
-def test_validation_of_numbers_moves_no_generator_further_than_prediction():
-    model = Supervised(Network(3), StudentT(), num_data=9).double()
-    guide, states = guides.for_model(model), []
-    for call, data in ((validate, [(X, X[:, 0, :3])]), (predict, X)):
-        torch.manual_seed(0)
-        call(model, guide, data, num_samples=5)
-        states.append(torch.get_rng_state())
-    assert torch.equal(*states)

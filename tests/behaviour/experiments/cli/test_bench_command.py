@@ -23,14 +23,3 @@ def test_tables_are_printed_and_written(command, tmp_path, monkeypatch, assignme
     assert (rows.low <= rows.high).all()
     for ratio in rows.ratio:
         assert f" {ratio:,.3f}" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [(["layers", "--out", "."], "--out"), (["vit", "--set", "train.epoch=3"], "train.epochs")],
-)
-def test_what_cannot_be_measured_or_written_is_an_error_before(command, monkeypatch, is_one_message, arguments, words):
-    monkeypatch.setattr(suites, "measure", lambda *arguments, **options: pytest.fail("measured"))
-    code, out, err = command("bench", *arguments)
-    assert (code in (1, 2), out) == (True, "")
-    assert is_one_message(err, words)

@@ -41,6 +41,16 @@ def changes(key, *values):
 ROWS = {
     r"\x1b[31mred": [["train", ESC], ["reproduce", ESC], ["demo", "--layers", ESC], ["train", f"--{ESC}"]],
     "red": [[*EVALUATE, "--method", f"laplace+{ESC}"], [*EVALUATE, "--ood", ESC], ["train", KEP, "--layer", ESC]],
+    KEP: [["train", "digits/kepsvgp", "--out", "{tmp}/new"], ["study", "digits/kepsvgp", "--out", "{tmp}/new"]],
+    "laplace": [["study", KEP, "--out", "{tmp}/new", "--method", "laplac"]],
+    "nowhere": [["study", KEP, "--out", "{tmp}/new", "--layers", "softmax,nowhere:Layer"]],
+    "monitor": changes("train.monitor", "foo"),
+    "4 tokens": [[*TRAIN, "--set", "network.patch_size=4", "--set", "network.dim=128", "--set", "layer.rank=17"]],
+    "KEPSVGPAttention": [[*TRAIN, "--set", "warm_start.epochs=1"]],
+    "gaussian_noise": [[*EVALUATE, "--shift", "--corruptions", "gausian_noise"]],
+    "laplace+temperature": [[*EVALUATE, "--method", "temperature+laplace"]],
+    "kep-svgp/table-2": [["reproduce", "kep-svgp/tabel-2"]],
+    "probattn bench": [["reproduce", "kep-svgp/table-8"]],
     "--config": [["train"], ["train", "--config", "{tmp}/nowhere.yaml"]],
     "--seeds": [["study", "--seeds"], *variants(["study", "--seeds"], "", "nan", "0", "1.5", BIG)],
     "--seed": variants([*EVALUATE, "--seed"], "-1", str(2**63), "x"),
@@ -58,7 +68,8 @@ ROWS = {
         *([command, "{run}", "--out", "{tmp}/file"] for command in ("compare", "study", "demo")),
     ],
     ": ": variants(["train", KEP, "--out"], "{tmp}/file/x", "{tmp}/loop", "/proc/x"),
-    "--data": variants([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
+    "--data": [["study", "tabular/csv", "--out", "{tmp}/new"], ["train", "kep-svgp/cifar10", "--data", "{tmp}/empty"]]
+    + variants([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
     "holds no run": [
         *variants(["evaluate"], "{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE),
         *variants(["compare"], "{tmp}/fifo", "{tmp}/new"),
@@ -80,7 +91,7 @@ def place(tmp_path_factory):
 
 
 @pytest.mark.parametrize("words", ROWS, ids=lambda words: words[:14])
-def test_a_hostile_argument_is_answered_by_a_short_message(command, place, evaluated, monkeypatch, words):
+def test_a_hostile_argument_is_answered_by_a_short_message(command, place, evaluated, monkeypatch, no_network, words):
     monkeypatch.chdir(place)
     for arguments in ROWS[words]:
         filled = [part.replace("{tmp}", str(place)).replace("{run}", str(evaluated[KEP])) for part in arguments]

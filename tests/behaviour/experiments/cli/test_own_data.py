@@ -57,18 +57,18 @@ def home(tmp_path, monkeypatch):
 
 def small(arguments):
     """The same command for a tiny network, two epochs and one seed."""
-    if "--epochs" in arguments:
-        position = arguments.index("--epochs")
-        arguments = arguments[:position] + arguments[position + 2 :]
     arguments = ["1" if word == "3" else word for word in arguments]
     changes = [*SMALL] if {"sgpa", "softmax", "tabular/csv", "study"} & set(arguments) else [*SMALL, "layer.rank=1"]
-    return [*arguments, "--epochs", "2", *(part for change in changes for part in ("--set", change))]
+    tests = ["--method", "none", "--ood", "none", "--no-shift", "--workers", "1"] if arguments[0] == "study" else []
+    return [*arguments, *tests, "--epochs", "2", *(part for change in changes for part in ("--set", change))]
 
 
 @pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
 @pytest.mark.parametrize("run", ["reviews", "diabetes", "iris", "balanced", "compared"])
-def test_the_commands_of_the_page(command, home, run):
+def test_the_commands_of_the_page(command, home, run, request):
     printed = ""
+    if run != "diabetes":
+        request.getfixturevalue("no_figures")
     for arguments in COMMANDS:
         if f"runs/{run}" in arguments and "--resume" not in arguments:
             code, out, err = command(*(small(arguments) if arguments[0] in ("train", "study") else arguments))

@@ -80,34 +80,6 @@ def test_a_run_killed_in_either_phase_continues_as_if_it_had_not_been(
 
 
 @pytest.mark.parametrize(
-    ("preset", "changes", "words"),
-    [
-        ("digits/kepsvgp", [], [KEP]),
-        (KEP, ["train.epoch=3"], ["train.epochs"]),
-        (KEP, ["train.epochs=many"], ["train.epochs", "many"]),
-        (KEP, ["train.monitor=foo"], ["monitor", "foo"]),
-        (KEP, ["layer.rank=17", "network.dim=128", "network.patch_size=4"], ["4 tokens", "17"]),
-        (KEP, ["warm_start.epochs=1", "layer.rank=4"], ["KEPSVGPAttention"]),
-    ],
-)
-def test_a_run_that_cannot_start_leaves_no_folder(
-    command, tmp_path, preset, changes, words, assignments, is_one_message
-):
-    code, text, err = command("train", preset, "--out", tmp_path / "run", *assignments(changes))
-    assert (code, text) == (1, "")
-    assert is_one_message(err, *words)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.usefixtures("no_network")
-def test_missing_data_are_named_with_the_option(command, tmp_path, is_one_message):
-    code, _, err = command("train", "kep-svgp/cifar10", "--data", tmp_path, "--out", tmp_path / "run")
-    assert code == 1
-    assert is_one_message(err, tmp_path, "--data")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
     ("preset", "more", "changes", "words"),
     [
         (KEP, [], [], ["--resume"]),

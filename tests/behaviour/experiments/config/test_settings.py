@@ -1,4 +1,4 @@
-"""Settings: they have the constructors' options, changes are parsed by their types, and what is wrong is named."""
+"""Settings: they have the constructors' options, changes and files are parsed by type, and what is wrong is named."""
 
 import inspect
 import json
@@ -8,9 +8,11 @@ import pytest
 
 import probattn
 from probattn.experiments.config.layers import KNOWN, Layer, layer_class
-from probattn.experiments.config.presets import PRESETS
-from probattn.experiments.config.settings import Settings, describe
+from probattn.experiments.config.presets import PRESETS, preset, with_layer
+from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.config.yaml_files import read, to_yaml
+from probattn.experiments.runs.folder import train_command
 
 KEP, CGP, SGPA = (PRESETS[f"digits/{name}"] for name in ("kep-svgp", "cgp", "sgpa"))
 
@@ -22,11 +24,9 @@ KEP, CGP, SGPA = (PRESETS[f"digits/{name}"] for name in ("kep-svgp", "cgp", "sgp
         (KEP, "train.lr=3e-4", 3e-4),
         (KEP, "layer.learn_scale=false", False),
         (KEP, "data.limit=none", None),
-        (KEP, "train.precision=32", "32"),
         (KEP, "train.devices=1", 1),
         (KEP, "train.devices=1,", "1,"),
         (KEP, "train.kl_weight=num_data", "num_data"),
-        (SGPA, "layer.inducing=none", None),
         (CGP, "warm_start.symmetric=true", True),
         (PRESETS["text/csv"], "data.label_column=no", "no"),
     ],
@@ -36,36 +36,61 @@ def test_a_change_is_parsed_by_the_type_of_its_setting(settings, assignment, val
     assert changed.flat()[key] == value
     assert type(changed.flat()[key]) is type(value)
     assert {name for name, field in changed.flat().items() if settings.flat()[name] != field} <= {key}
-    assert Settings.from_dict(json.loads(json.dumps(asdict(changed)))) == changed
 
 
 @pytest.mark.parametrize(
     ("settings", "assignment", "word"),
     [
-        (KEP, "train.epoch=3", "train.epochs"),
-        (KEP, "train.epochs=1.5", "1.5"),
-        (KEP, "train.epochs=0", "epochs=0"),
-        (KEP, "train.lr=nan", "finite"),
         (KEP, "layer.merge=sum", "concat_lowrank"),
         (KEP, "layer.name=soft", "softmax"),
-        (KEP, "data.batch_size=0", "data.batch_size"),
         (KEP, "warm_start.kernel=ard", "warm_start.epochs"),
         (PRESETS["digits/softmax"], "layer.rank=3", "layer.rank"),
     ],
 )
 def test_a_wrong_change_is_named(settings, assignment, word):
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError, match=word):
         settings.with_changes([assignment])
-    assert word in str(caught.value)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_settings_survive_json_and_their_own_changes(name):
-    settings = PRESETS[name]
+def test_settings_survive_json_yaml_and_their_own_changes(name, tmp_path):
+    settings, other = PRESETS[name], PRESETS["digits/sgpa"]
     assert Settings.from_dict(json.loads(json.dumps(asdict(settings)))) == settings
     assert settings.with_changes(f"{key}={value}" for key, value in settings.flat().items()) == settings
-    other = PRESETS["digits/sgpa"]
     assert other.with_changes(settings.changes_from(other)) == settings
+    (tmp_path / "settings.yaml").write_text(to_yaml(name, settings), encoding="utf-8")
+    content = read(tmp_path / "settings.yaml")
+    assert content.pop("preset") == name
+    assert other.merged(content) == settings
+
+
+def test_values_in_a_file_are_read_by_the_types_of_their_settings(tmp_path):
+    (tmp_path / "settings.yaml").write_text(
+        "data:\n  ignore_columns: [id, 'no']\n  label_column: no\n  likelihood: 'null'\n  limit: null\n"
+        "  task: regression\n"
+        "train:\n  deterministic: on\n  seed: ~\n  lr: 1e-3\n  precision: 32\n  lr_scale: {'a.*': 1e-1, b: 2}\n"
+        "warm_start:\n"
+    )
+    settings = PRESETS["tabular/csv"].merged(read(tmp_path / "settings.yaml"))
+    data, train = settings.data, settings.train
+    assert (data.ignore_columns, data.label_column, data.likelihood, data.limit) == (("id", "no"), "no", "null", None)
+    assert (train.deterministic, train.seed, settings.warm_start) == (True, None, None)
+    assert (train.lr, train.precision, train.lr_scale) == (1e-3, "32", {"a.*": 0.1, "b": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("foo: 3", "foo"),
+        ("train:\n  epochs: many", "train.epochs"),
+        ("train:\n  epochs: [", "line 2"),
+        ("train:\n  epochs: !!python/object/apply:os.system [echo]", "train.epochs"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(tmp_path, text, word):
+    (tmp_path / "settings.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError, match=word):
+        PRESETS["text/csv"].merged(read(tmp_path / "settings.yaml"))
 
 
 def test_a_warm_up_that_is_set_is_not_scaled_with_the_epochs():
@@ -101,7 +126,32 @@ def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
     assert isinstance(layer.factory(16)(20, 2), probattn.SoftmaxAttention | constructor)
 
 
-def test_every_setting_of_a_preset_has_a_meaning():
-    for name in ("digits/kep-svgp", "kep-svgp/cola", "tabular/csv", "finetune/cola", "cgp/cifar10-sparse", "image/hf"):
-        described = describe(PRESETS[name])
-        assert [key for key, (meaning, _) in described.items() if not meaning] == []
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("digits/kep-svgp", ["train.lr=0.01", "layer.merge=add"]),
+        ("digits/cgp", ["warm_start=none"]),
+        ("digits/sgpa", ["warm_start.epochs=3", "warm_start.kernel=ard"]),
+        ("finetune/cola-softmax", ["layer.name=sparse-cgp", "layer.last=1", "train.alpha_start=0.0"]),
+    ],
+)
+def test_the_reports_command_repeats_the_run(name, changes):
+    settings = preset(name).with_changes(changes)
+    words = train_command(name, settings).split()
+    assert words[:3] == ["probattn", "train", name]
+    assert preset(name).with_changes(words[4::2]) == settings
+    assert words[3::2] == ["--set"] * len(words[4::2])
+
+
+@pytest.mark.parametrize("layer", KNOWN)
+def test_a_layer_is_chosen_for_the_same_data_network_and_epochs(layer):
+    for name in ("vit/folder", "text/csv", "tabular/csv", "digits/sgpa", "finetune/cola"):
+        before, settings = PRESETS[name], with_layer(PRESETS[name], layer)
+        assert settings.layer.name == layer
+        assert (settings.data, settings.network, settings.epochs) == (before.data, before.network, before.epochs)
+        assert layer != "softmax" or (settings.warm_start, settings.train.guide_lr) == (None, None)
+    if f"digits/{layer}" in PRESETS:
+        chosen, known = with_layer(PRESETS["digits/softmax"], layer), PRESETS[f"digits/{layer}"]
+        for key in ("guide_lr", "alpha_start", "alpha_end", "epochs"):
+            assert getattr(chosen.train, key) == getattr(known.train, key), key
+        assert chosen.warm_start == known.warm_start

@@ -144,7 +144,6 @@ def test_labels_of_a_regression_keep_their_units(tmp_path, rows):
 @pytest.mark.parametrize(
     ("options", "change", "words"),
     [
-        ({}, {5: ("oops", "1", "red", "y")}, "'a'"),
         ({"number_columns": ("a",)}, {5: ("oops", "1", "red", "y")}, "line 7"),
         ({}, {5: ("1", "1", "red", " ")}, "line 7"),
         ({"task": "regression"}, {}, "'y'"),

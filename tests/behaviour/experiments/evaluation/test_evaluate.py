@@ -7,7 +7,6 @@ import pytest
 import torch
 from fitted_methods import features_of, laplace, mc_dropout
 
-from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate, methods
@@ -121,15 +120,13 @@ def test_other_draws_are_predicted_anew(copy):
     assert "ood/letters" not in predictions(copy)  # not asked for
 
 
-@pytest.mark.parametrize("damage", ["weights", "file", "digest"])
+@pytest.mark.parametrize("damage", ["weights", "digest"])
 def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
     before, path = predictions(copy)["test"].probs, copy / "predictions" / "posterior" / "test.pt"
     if damage == "weights":
         content = read(copy / "best.pt")
         content["model"]["network.head.bias"] += torch.arange(10.0)
         write_archive(copy / "best.pt", content)
-    elif damage == "file":
-        path.write_bytes(path.read_bytes()[:1000])
     else:
         content = torch.load(path)
         content["stamp"]["data"] = "of other images"
@@ -137,18 +134,3 @@ def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
         torch.save(content, path)
     evaluate.evaluate(copy, num_samples=4, seed=3)
     assert torch.equal(before, predictions(copy)["test"].probs) == (damage != "weights")
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"by": ("temperature+laplace",)}, SettingsError, "laplace.temperature"),
-        ({"ood": ("lettters",)}, ValueError, "letters"),
-        ({"shift": True, "corruptions": ("gausian_noise",)}, ValueError, "gaussian_noise"),
-        ({"shift": True, "severities": (6,)}, ValueError, "6"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, options, error, words):
-    monkeypatch.setattr(evaluate, "predict_sets", lambda *arguments, **settings: pytest.fail("predicted"))
-    with pytest.raises(error, match=words):
-        evaluate.evaluate(copy, **options)

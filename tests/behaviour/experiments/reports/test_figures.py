@@ -4,7 +4,6 @@ import re
 from xml.etree import ElementTree
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from pyro.distributions import Normal
@@ -37,16 +36,6 @@ def test_risk_coverage_is_the_metrics_curve_with_the_best_possible_order():
     np.testing.assert_allclose(curve.get_xydata(), torch.stack([coverage, risk], 1))
     np.testing.assert_allclose(ideal.get_ydata(), [0, 0, 1 / 3, 0.5])
     assert curve.get_color() != other.get_color()
-
-
-def test_confusion_counts_stand_in_their_cells_and_absent_classes_have_none():
-    counts = pd.DataFrame([[2, 1, 0], [0, 0, 0], [0, 3, 4]], index=list("abc"), columns=list("abc"))
-    (ax,) = prediction_figures.confusion(counts).axes
-    assert {text.get_position(): text.get_text() for text in ax.texts} == {
-        **{(0, 0): "2", (1, 0): "1"},
-        **{(1, 2): "3", (2, 2): "4"},
-    }
-    assert [label.get_text() for label in ax.get_yticklabels()] == list("abc")
 
 
 def test_any_name_is_visible_text():

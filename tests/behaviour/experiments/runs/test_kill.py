@@ -21,9 +21,9 @@ from probattn.inference.training import trainer
 from probattn.inference.training.run_log import read_log
 
 ROOT = Path(__file__).parents[4]
-EPOCHS, BATCHES = 3, 10
+EPOCHS, BATCHES = 3, 5
 SETTINGS = {"train.epochs": EPOCHS, "train.warmup_epochs": 1, "train.log_every": 1, "train.num_samples": 2}
-SETTINGS |= {"data.limit": 80, "data.batch_size": 8, "network.dim": 16, "network.depth": 2, "network.heads": 2}
+SETTINGS |= {"data.limit": 40, "data.batch_size": 8, "network.dim": 16, "network.depth": 2, "network.heads": 2}
 SETTINGS |= {"network.mlp_dim": 16, "network.dropout": 0.2}
 CHANGES = tuple(part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}"))
 FILES = [".lock", "best.pt", "last.pt", "log.jsonl", "preprocessing.json", "settings.json"]
@@ -74,11 +74,11 @@ def kill_in_step(number):
 
 def killed_in_steps(out):
     """Kill a run in the first epoch, in the third one, and in the middle of writing a line; resume it each time."""
-    assert wait(start(out, before=lambda: kill_in_step(6))) == -signal.SIGKILL
+    assert wait(start(out, before=lambda: kill_in_step(4))) == -signal.SIGKILL
     assert sorted(os.listdir(out)) == [".lock", "log.jsonl", "preprocessing.json", "settings.json"]
-    assert count_steps(out) == 5
-    assert wait(start(out, "--resume", before=lambda: kill_in_step(2 * BATCHES + 8))) == -signal.SIGKILL
-    assert count_steps(out) == 2 * BATCHES + 7
+    assert count_steps(out) == 3
+    assert wait(start(out, "--resume", before=lambda: kill_in_step(2 * BATCHES + 4))) == -signal.SIGKILL
+    assert count_steps(out) == 2 * BATCHES + 3
     assert read(out / "last.pt")["extra"]["step"] == 2 * BATCHES
     with (out / "log.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"kind": "step", "st')

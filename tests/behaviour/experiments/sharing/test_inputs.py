@@ -3,15 +3,7 @@
 import functools
 import os
 
-from probattn.experiments.data.tables.encoding import TableEncoding
-from probattn.experiments.sharing.inputs import checked_row, checked_text, read_images, read_rows
-
-
-def columns(*names):
-    """Return the check of rows of a table with columns of numbers, in whatever way they are fitted."""
-    kind = {"mean": 0.0, "std": 1.0, "notation": [".", "", ""], "values": []}
-    encoding = TableEncoding.from_json([{"name": name, **kind} for name in names])
-    return functools.partial(checked_row, encoding=encoding)
+from probattn.experiments.sharing.inputs import checked_text, read_images, read_rows
 
 
 def test_half_a_surrogate_pair_stops_no_other_text(tmp_path):

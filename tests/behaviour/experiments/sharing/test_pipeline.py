@@ -1,18 +1,15 @@
 """Pipelines predict what the run predicts, calibrated, without the data, and elsewhere what they predict here."""
 
-import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.pipeline import Pipeline
-from probattn.inference import CheckpointError, predict
+from probattn.inference import predict
 
-KEP = "digits/kep-svgp"
 ELSEWHERE = """
 import torch
 from probattn.experiments.sharing.pipeline import Pipeline
@@ -45,17 +42,6 @@ def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_fresh_pr
     assert done.returncode == 0, done.stderr
     assert torch.equal(torch.load(tmp_path / "probs.pt"), scaled)
     assert Pipeline.from_pretrained(tmp_path / "shared").calibration == pipeline.calibration
-
-
-def test_a_calibration_of_other_weights_is_refused(digits_run, tmp_path):
-    folder = shutil.copytree(digits_run, tmp_path / "run")
-    run = Pipeline.from_pretrained(folder)
-    Calibration(weights="0" * 64, num_samples=1, seed=0, temperature=1.0, confidence=0.5).save(folder)
-    with pytest.raises(CheckpointError, match="other weights"):
-        Pipeline.from_pretrained(folder)
-    (folder / "calibration.json").unlink()
-    assert Pipeline.from_pretrained(folder).calibration is None
-    assert run.run.weights == Pipeline.from_pretrained(folder).run.weights
 
 
 def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path):

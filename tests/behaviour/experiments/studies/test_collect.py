@@ -65,12 +65,7 @@ def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "paired"),
-    [
-        ("layer.rank=4", True),
-        ("train.kl_weight=0.5", True),
-        ("train.lr=0.01", False),
-        ("data.limit=100", False),
-    ],
+    [("layer.rank=4", True), ("train.kl_weight=0.5", True), ("train.lr=0.01", False), ("data.limit=100", False)],
 )
 def test_settings_outside_of_the_layer_must_agree(tmp_path, change, paired):
     folders = [evaluated(tmp_path / "soft", "digits/softmax"), evaluated(tmp_path / "kep", "digits/kep-svgp", change)]

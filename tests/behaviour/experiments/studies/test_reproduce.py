@@ -15,21 +15,22 @@ TINY = "train.epochs=2 train.warmup_epochs=0 data.limit=100 network.dim=16 netwo
 def small(tmp_path, monkeypatch):
     """An entry of two models on digits, and one of a data set that is missing."""
     head = "entry,block,row,preset,changes,method,set,metric,title,scale,value,std\n"
+    softmax, kep = f"digits/softmax,{TINY}", f"digits/kep-svgp,{TINY} layer.rank=4"
     lines = [
-        f"made-up/figure-1,digits,MSP,digits/softmax,{TINY},posterior,test,accuracy,ACC,100,83.5,0.4",
-        f"made-up/figure-1,digits,MSP,digits/softmax,{TINY},posterior,shift/noise/1,nll,NLL,10,11.1,",
-        f"made-up/figure-1,digits,TS,digits/softmax,{TINY},temperature,test,accuracy,ACC,100,83.5,0.4",
-        f"made-up/figure-1,digits,TS,digits/softmax,{TINY},temperature,shift/noise/1,nll,NLL,10,11.1,",
-        f"made-up/figure-1,digits,Ensemble,digits/softmax,{TINY},ensemble,test,accuracy,ACC,100,86,",
-        f"made-up/figure-1,digits,KEP,digits/kep-svgp,{TINY} layer.rank=4,posterior,test,accuracy,ACC,100,84.7,0.6",
-        f"made-up/figure-1,digits,KEP,digits/kep-svgp,{TINY} layer.rank=4,posterior,log,seconds,s/epoch,1,30,",
-        "made-up/figure-1,CIFAR,MSP,kep-svgp/cifar100-softmax,,posterior,test,accuracy,ACC,100,52.8,0.5",
+        f"digits,MSP,{softmax},posterior,test,accuracy,ACC,100,83.5,0.4",
+        f"digits,MSP,{softmax},posterior,shift/noise/1,nll,NLL,10,11.1,",
+        f"digits,TS,{softmax},temperature,test,accuracy,ACC,100,83.5,0.4",
+        f"digits,TS,{softmax},temperature,shift/noise/1,nll,NLL,10,11.1,",
+        f"digits,Ensemble,{softmax},ensemble,test,accuracy,ACC,100,86,",
+        f"digits,KEP,{kep},posterior,test,accuracy,ACC,100,84.7,0.6",
+        f"digits,KEP,{kep},posterior,log,seconds,s/epoch,1,30,",
+        "CIFAR,MSP,kep-svgp/cifar100-softmax,,posterior,test,accuracy,ACC,100,52.8,0.5",
     ]
     (tmp_path / "corruptions.csv").write_text("group,corruptions\nnoise,gaussian_noise shot_noise\n")
     (tmp_path / "entries.csv").write_text(
         "name,title,source,trials,unavailable,note\nmade-up/figure-1,Digits,no paper,5,,A note.\n"
     )
-    (tmp_path / "made-up.csv").write_text(head + "\n".join(lines) + "\n")
+    (tmp_path / "made-up.csv").write_text(head + "".join(f"made-up/figure-1,{line}\n" for line in lines))
     monkeypatch.setattr(reproduction, "PAPERS", tmp_path)
     return tmp_path
 
@@ -54,20 +55,6 @@ def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path
     assert command(*arguments)[0] == 0
     assert len(before) == 4
     assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["kep-svgp/tabel-2"], ["kep-svgp/table-2"]),
-        (["kep-svgp/table-8"], ["probattn bench"]),
-        (["kep-svgp/table-1", "kep-svgp/cifar10-sofmax"], ["kep-svgp/cifar10-softmax"]),
-    ],
-)
-def test_what_cannot_be_reproduced_is_an_error_of_one_line(arguments, words, command, is_one_message):
-    code, _, err = command("reproduce", *arguments)
-    assert code == 1
-    assert is_one_message(err, *words)
 
 
 def test_the_list_has_every_entry_and_a_dry_run_trains_nothing(command, tmp_path):

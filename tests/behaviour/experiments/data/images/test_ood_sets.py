@@ -49,12 +49,9 @@ def test_a_folder_gives_every_image_at_any_depth_in_order(tmp_path, monkeypatch,
     assert np.array_equal(pixels_of(load("~/.hidden/photos", **RGB)), np.concatenate([top, deep]))
 
 
-def test_the_other_cifar_is_its_test_part(cifar_root):
+def test_the_other_cifar_and_svhn_are_their_test_parts(cifar_root, tmp_path, monkeypatch):
     images = load("cifar10", root=cifar_root, **RGB)
     assert torch.equal(images.images, known_sets.load("cifar10", root=cifar_root).test.images)
-
-
-def test_svhn_is_read(tmp_path, monkeypatch):
     monkeypatch.setitem(SVHN.split_list, "test", ["http://nowhere/test_32x32.mat", "test_32x32.mat", None])
     pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     (tmp_path / "svhn").mkdir()

@@ -5,7 +5,6 @@ import tarfile
 import zipfile
 
 import pytest
-import torch
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import corpora
@@ -32,10 +31,10 @@ def small_corpora(monkeypatch):
     monkeypatch.setattr(corpora, "PER_FOLDER", 3)
 
 
-def write_cola(folder, **changed):
+def write_cola(folder):
     folder.mkdir(parents=True)
-    for part, content in (COLA | changed).items():
-        (folder / f"{part}.tsv").write_bytes(content.encode() if isinstance(content, str) else content)
+    for part, content in COLA.items():
+        (folder / f"{part}.tsv").write_bytes(content.encode())
 
 
 def write_cola_archive(path):
@@ -47,7 +46,7 @@ def write_cola_archive(path):
 
 
 def write_imdb(root, contents, name):
-    contents = {path: text.encode() if isinstance(text, str) else text for path, text in reversed(contents.items())}
+    contents = {path: text.encode() for path, text in reversed(contents.items())}
     if name == "aclImdb":
         for path, text in contents.items():
             (root / name / path).parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,6 @@ def write_imdb(root, contents, name):
 
 
 def labelled(parts):
-    assert all(part.labels.dtype == torch.int64 for part in parts)
     return [(part.texts, part.labels.tolist()) for part in parts]
 
 
@@ -85,11 +83,8 @@ def test_all_reviews_come_in_a_fixed_order(tmp_path, name):
     assert data.labels.tolist() == [0, 0, 0, 1, 1, 1] * 2
 
 
-@pytest.mark.parametrize("change", [{"test/pos/10_2.txt": " <br />"}, {"test/pos/9_9.txt": "more"}, None])
-def test_an_archive_of_imdb_that_is_damaged_or_not_whole_is_named(tmp_path, change):
-    write_imdb(tmp_path, REVIEWS | (change or {}), "aclImdb_v1.tar.gz")
-    if change is None:
-        path = tmp_path / "aclImdb_v1.tar.gz"
-        path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(DatasetError, match="stanford" if change is None else "'test/pos': [24]"):
+@pytest.mark.parametrize("change", [{"test/pos/10_2.txt": " <br />"}, {"test/pos/9_9.txt": "more"}])
+def test_an_archive_of_imdb_that_is_not_whole_is_named(tmp_path, change):
+    write_imdb(tmp_path, REVIEWS | change, "aclImdb_v1.tar.gz")
+    with pytest.raises(DatasetError, match="'test/pos': [24]"):
         read("imdb", tmp_path)

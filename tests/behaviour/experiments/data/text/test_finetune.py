@@ -21,10 +21,7 @@ KEP, SOFTMAX, SPARSE = "finetune/cola", "finetune/cola-softmax", "finetune/cola-
 NEW = {  # a replaced layer's parameters that are not the encoder's
     "softmax": set(),
     "kep-svgp": {"projection.weights", "log_scale", "out.weight", "out.bias"},
-    "sparse-cgp": {
-        *("inducing.0", "inducing.1", "latent.weight", "log_scales"),
-        *("out.weight", "out.bias"),
-    },
+    "sparse-cgp": {*("inducing.0", "inducing.1", "latent.weight", "log_scales"), *("out.weight", "out.bias")},
 }
 
 
