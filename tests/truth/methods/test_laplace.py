@@ -70,14 +70,15 @@ def test_a_stochastic_network_is_averaged_over_its_draws_too():
     model, guide, x, y = vit(KEP_SVGP)
     predictor = laplace(model, guide, [(x, y)], num_samples=3, prior_precision=0.5)
     torch.manual_seed(5)
-    phi = features_of(model, guide, x, num_samples=3).values
+    features = features_of(model, guide, x, num_samples=3)
     torch.manual_seed(5)
     result = predictor.predict(x)
-    logits = torch.stack([phi @ row[:24].view(3, 8).T + row[24:] for row in predictor.samples])
+    logits = torch.stack([features.values @ row[:24].view(3, 8).T + row[24:] for row in predictor.samples])
     probs = logits.softmax(-1).detach()
     assert (probs.mean(0)[0] - probs.mean(0)[1]).abs().max() > 1e-4
     torch.testing.assert_close(result.probs, probs.mean((0, 1)))
     torch.testing.assert_close(result.expected_entropy, torch.special.entr(probs).sum(-1).mean((0, 1)))
+    assert torch.equal(result.energy, features.prediction.energy)  # the network's, whatever the weights' samples
 
 
 @pytest.mark.parametrize("precision", [1e12, math.inf])

@@ -49,6 +49,8 @@ def test_draws_for_prediction_pair_by_number_even_when_it_equals_the_batch():
         log_likelihood = dist.Normal(slope.sum(-1) * X, 1.0).log_prob(Y).sum(-1).mean()
         assert_close(model_trace.nodes["y"]["log_prob_sum"], N / 3 * log_likelihood)
         assert_close(model_trace.nodes["factor"]["log_prob_sum"], -N / 3 * X.square().sum())
+        (frame,) = (frame for frame in model_trace.nodes["y"]["cond_indep_stack"] if frame.name == "data")
+        assert (frame.dim, frame.size, frame.full_size) == (-1, 3, N)
 
 
 def test_example_without_a_batch_is_an_error():
