@@ -1,7 +1,6 @@
 """Each command from beginning to end on tiny digits, as its user would type it; damaged runs."""
 
 import re
-import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -32,7 +31,6 @@ def test_a_run_predicts_and_is_exported_and_the_shared_folder_predicts_the_same(
     assert (code, err) == (0, "")
     assert "9.png" in text
     assert command("predict", kep, tmp_path / "images", "--out", tmp_path / "answers.csv")[0] == 0
-    assert len(pd.read_csv(tmp_path / "answers.csv")) == 10
     assert command("export", kep, "--out", tmp_path / "shared")[0] == 0
     assert command("predict", tmp_path / "shared", tmp_path / "images", "--out", tmp_path / "again.csv")[0] == 0
     assert (tmp_path / "again.csv").read_text() == (tmp_path / "answers.csv").read_text()
@@ -93,8 +91,7 @@ def test_all_presets_are_listed_however_narrow_the_terminal(command, monkeypatch
     code, text, err = command("presets")
     assert (code, err) == (0, "")
     assert [name for name in presets.PRESETS if not re.search(rf"(?<![\w/-]){name}(?![\w/-])", text)] == []
-    code, text, _ = command("presets", "tabular/csv")
-    assert "data.label_column" in text
+    assert "data.label_column" in command("presets", "tabular/csv")[1]
 
 
 def test_the_check_against_gpytorch_passes(command):
@@ -103,27 +100,20 @@ def test_the_check_against_gpytorch_passes(command):
     assert "agree" in text
 
 
-def damage(run, name, kind, other):
-    if kind == "missing":
-        (run / "best.pt").unlink()
-        (run / "last.pt").unlink()
-    elif kind == "of another network":
-        shutil.copy(other / name, run / name)
-    else:
-        whole = (run / name).read_bytes()
-        (run / name).write_bytes(whole[: len(whole) // 2] if kind == "cut" else kind)
-
-
 @pytest.mark.parametrize(
     ("verb", "name", "kind"),
     [
-        *(("evaluate", "best.pt", kind) for kind in ("cut", "of another network", "missing")),
+        *(("evaluate", "best.pt", kind) for kind in ("cut", "of another network", b"")),
         *(("train", name, "cut") for name in ("last.pt", "settings.json")),
         *(("evaluate", "settings.json", kind) for kind in (b"{}", b'{"name": "a", "settings": {"layer": 3}}')),
     ],
 )
 def test_a_damaged_run_is_named_and_its_files_stay_as_they_are(command, kep, trained, contents, verb, name, kind):
-    damage(kep, name, kind, trained[SOFTMAX])
+    whole = (kep / name).read_bytes()
+    damaged = {"cut": whole[: len(whole) // 2], "of another network": (trained[SOFTMAX] / name).read_bytes()}
+    (kep / name).write_bytes(damaged.get(kind, kind))
+    if kind == b"":
+        (kep / name).unlink()
     before = contents(kep)
     code, text, err = command(verb, *(["--out", kep, "--resume"] if verb == "train" else [kep]))
     assert (code, text) == (1, "")

@@ -18,6 +18,13 @@ COMMANDS = [
     if line.startswith("probattn ")
 ]
 SMALL = ("network.dim=16", "network.depth=1", "network.heads=1", "network.mlp_dim=8", "train.num_samples=2")
+KINDS = {
+    "reviews": ("texts", "neg", "pos"),
+    "from-file": ("texts", "neg", "pos"),
+    "diabetes": ("table",),
+    "iris": ("table", "x", "y", "z"),
+    "balanced": ("images", "cat", "dog", "ship"),
+}
 LAYER = """
 from probattn import SoftmaxAttention
 
@@ -64,9 +71,11 @@ def small(arguments):
 
 
 @pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
-@pytest.mark.parametrize("run", ["reviews", "diabetes", "iris", "balanced", "compared"])
+@pytest.mark.parametrize("run", [*KINDS, "compared"])
 def test_the_commands_of_the_page(command, home, run, request):
     printed = ""
+    text = command("presets", "text/csv", "--yaml")[1].replace("text_column: text", "text_column: review")
+    (home / "reviews.yaml").write_text(text.replace("label_column: label", "label_column: sentiment"))
     if run != "diabetes":
         request.getfixturevalue("no_figures")
     for arguments in COMMANDS:
@@ -79,9 +88,8 @@ def test_the_commands_of_the_page(command, home, run, request):
         assert "MyAttention" in printed
         return
     saved = json.loads((home / "runs" / run / "preprocessing.json").read_text(encoding="utf-8"))
-    kind = {"diabetes": "table", "iris": "table", "pets": "images", "balanced": "images"}.get(run, "texts")
-    classes = {"diabetes": [], "iris": ["x", "y", "z"]}.get(run, ["neg", "pos"])
-    assert (saved["kind"], saved["classes"]) == (kind, ["cat", "dog", "ship"] if kind == "images" else classes)
+    kind, *classes = KINDS[run]
+    assert (saved["kind"], saved["classes"]) == (kind, classes)
     if run == "diabetes":
         assert "RMSE" in printed
         assert "90 %" in printed
@@ -102,17 +110,3 @@ def test_data_that_have_moved_are_named_and_changed_ones_refused(command, home):
     code, _, err = command("evaluate", "run", "--data", home / "changed.csv")
     assert code == 1
     assert "trained with" in err
-
-
-def test_a_file_of_settings_is_printed_and_read(command, home):
-    code, text, _ = command("presets", "text/csv", "--yaml")
-    assert code == 0
-    (home / "reviews.yaml").write_text(text.replace("text_column: text", "text_column: review"), encoding="utf-8")
-    run = ["train", "--config", "reviews.yaml", "--data", "reviews.csv", "--out", "run"]
-    code, _, err = command(*run)
-    assert code == 1
-    assert "no column 'label'" in err
-    code, _, err = command(*small([*run, "--set", "data.label_column=sentiment"]))
-    assert code == 0, err
-    settings = json.loads((home / "run/settings.json").read_text(encoding="utf-8"))
-    assert settings["settings"]["data"]["text_column"] == "review"

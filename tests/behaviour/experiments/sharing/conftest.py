@@ -1,10 +1,10 @@
 """Tiny runs of images, texts and tables with a calibration, and files to predict."""
 
-import csv
 import shutil
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -72,18 +72,8 @@ def train_table(tmp_path_factory, table_rows):
 
     def run(*changes):
         folder = tmp_path_factory.mktemp("table")
-        with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, table_rows[0])
-            writer.writeheader()
-            writer.writerows(table_rows)
-        small = [
-            "data.valid_share=0.3",
-            "train.accelerator=cpu",
-            "network.dim=8",
-            "network.heads=2",
-            "network.depth=1",
-            "layer.rank=2",
-        ]
+        pd.DataFrame(table_rows).to_csv(folder / "table.csv", index=False)
+        small = ["data.valid_share=0.3", "network.dim=8", "network.heads=2", "network.depth=1", "layer.rank=2"]
         changes = [f"data.path={folder / 'table.csv'}", *small, *changes]
         settings = presets.preset("tabular/csv").with_changes(changes).with_total_epochs(8)
         train.train(settings, folder / "run", name="tabular/csv", progress=False)
@@ -91,12 +81,6 @@ def train_table(tmp_path_factory, table_rows):
         return folder / "run"
 
     return run
-
-
-@pytest.fixture(scope="session")
-def number_run(train_table):
-    """The folder of a regression of the price."""
-    return train_table("data.label_column=price", "data.task=regression")
 
 
 @pytest.fixture

@@ -31,8 +31,7 @@ def test_colours_and_sizes_become_those_of_the_network(tmp_path, write):
     assert np.abs(load(str(tmp_path / "colour"), **GREY).images[:, 0].numpy() - luma).max() <= 1
     grey = write(tmp_path / "grey", shape=(32, 32))
     assert np.array_equal(load(str(tmp_path / "grey"), **RGB).images.numpy(), np.repeat(grey[:, None], 3, axis=1))
-    # Left half black, right half of stripes, three times as wide as high: the whole image becomes a square.
-    wide = np.zeros((40, 120), np.uint8)
+    wide = np.zeros((40, 120), np.uint8)  # the whole image becomes a square
     wide[:, 60::2] = 255
     (tmp_path / "wide").mkdir()
     Image.fromarray(wide).save(tmp_path / "wide" / "a.png")

@@ -31,20 +31,6 @@ def small_corpora(monkeypatch):
     monkeypatch.setattr(corpora, "PER_FOLDER", 3)
 
 
-def write_cola(folder):
-    folder.mkdir(parents=True)
-    for part, content in COLA.items():
-        (folder / f"{part}.tsv").write_bytes(content.encode())
-
-
-def write_cola_archive(path):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for part, content in COLA.items():
-            archive.writestr(f"__MACOSX/cola_public/raw/{part}.tsv", b"\xff")
-            archive.writestr(f"cola_public/tokenized/{part}.tsv", "a ca n't\n")
-            archive.writestr(f"cola_public/raw/{part}.tsv", content)
-
-
 def write_imdb(root, contents, name):
     contents = {path: text.encode() for path, text in reversed(contents.items())}
     if name == "aclImdb":
@@ -52,7 +38,7 @@ def write_imdb(root, contents, name):
             (root / name / path).parent.mkdir(parents=True, exist_ok=True)
             (root / name / path).write_bytes(text)
         return
-    extra = {"README": b"\xff", "train/unsup/1_0.txt": b"\xff", "train/pos/._0_9.txt": b"\xff"}
+    extra = {"train/unsup/1_0.txt": b"\xff", "train/pos/._0_9.txt": b"\xff"}
     with tarfile.open(root / name, f"w:{name.rsplit('.', 1)[1]}") as archive:
         for path, text in (contents | extra).items():
             member = tarfile.TarInfo(f"./aclImdb/{path}" if name.endswith("gz") else f"aclImdb/{path}")
@@ -60,18 +46,18 @@ def write_imdb(root, contents, name):
             archive.addfile(member, io.BytesIO(text))
 
 
-def labelled(parts):
-    return [(part.texts, part.labels.tolist()) for part in parts]
-
-
 def test_cola_is_read_from_its_folder_or_from_the_archive_where_it_lies(tmp_path):
     """Quotes, odd line separators and NA are no structure."""
-    write_cola(tmp_path / "a" / "cola_public" / "raw")
-    (tmp_path / "a" / "cola_public.zip").write_bytes(b"damaged")
-    assert labelled(read("cola", tmp_path / "a")) == COLA_PARTS
+    (tmp_path / "a" / "cola_public" / "raw").mkdir(parents=True)
     (tmp_path / "b").mkdir()
-    write_cola_archive(tmp_path / "b" / "cola_public_1.1.zip")
-    assert labelled(read("cola", tmp_path / "b")) == COLA_PARTS
+    with zipfile.ZipFile(tmp_path / "b" / "cola_public_1.1.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for part, content in COLA.items():
+            (tmp_path / "a" / "cola_public" / "raw" / f"{part}.tsv").write_bytes(content.encode())
+            archive.writestr(f"__MACOSX/cola_public/raw/{part}.tsv", b"\xff")
+            archive.writestr(f"cola_public/tokenized/{part}.tsv", "a ca n't\n")
+            archive.writestr(f"cola_public/raw/{part}.tsv", content)
+    for folder in "ab":
+        assert [(part.texts, part.labels.tolist()) for part in read("cola", tmp_path / folder)] == COLA_PARTS
     assert [path.name for path in (tmp_path / "b").rglob("*")] == ["cola_public_1.1.zip"]
 
 

@@ -46,9 +46,10 @@ def test_only_the_encoder_has_the_encoders_learning_rate(corpus, encoder, name):
     factors = lr_factors(model, settings.train.lr_scale)
     fast = {weight for weight, factor in factors.items() if factor == 1}
     layer = "network.encoder.wrapped.encoder.layer.1.attention.self.layer."
-    assert fast == {layer + weight for weight in NEW[settings.layer.name]} | {
+    assert fast == {
         "network.head.weight",
         "network.head.bias",
+        *(layer + weight for weight in NEW[settings.layer.name]),
     }
     assert all(factor == 0.05 for weight, factor in factors.items() if weight not in fast)
 
