@@ -38,8 +38,8 @@ def test_every_autoguide_of_pyro_finds_the_posterior_mean(idioms, problem, auto)
     model, x, y = problem
     _, location, precision, features, intercept = idioms.conjugate(model, x, y)
     guide = AUTOGUIDES[auto](model)
-    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4))
-    for _ in range(90):
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.98}), Trace_ELBO(num_particles=4))
+    for _ in range(150):
         svi.step(x, y)
     if auto == "AutoLaplaceApproximation":
         guide = guide.laplace_approximation(x, y)
@@ -59,8 +59,8 @@ def test_an_autoguide_list_combines_guides_of_a_layers_site_and_of_a_users_own(p
     guide = autoguide.AutoGuideList(own)
     guide.append(autoguide.AutoNormal(poutine.block(own, expose=["shift"])))
     guide.append(autoguide.AutoMultivariateNormal(poutine.block(own, expose=["attention.u"])))
-    svi = SVI(own, guide, pyro.optim.Adam({"lr": 0.04}), Trace_ELBO())
-    losses = [svi.step(x, y + 2.0) for _ in range(100)]
+    svi = SVI(own, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    losses = [svi.step(x, y + 2.0) for _ in range(200)]
     assert sum(losses[-20:]) < sum(losses[:20]) - 100
 
 
@@ -92,7 +92,7 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(idioms, caplog):
     y = features @ torch.randn(4, 1) + SIGMA * torch.randn(N, 1)
     model = Supervised(network, idioms.Known(), num_data=N)
     guide = guides.for_model(model, rest=autoguide.AutoMultivariateNormal)
-    fit(model, guide, [(x, y)] * 20, options=TrainOptions(epochs=7, lr=0.1, num_particles=4), progress=False)
+    fit(model, guide, [(x, y)] * 20, options=TrainOptions(epochs=15, lr=0.1, num_particles=4), progress=False)
     assert "one after another" in caplog.text
     found = predict(model, guide, [(x, y)], num_samples=400)
     precision = torch.eye(4) + features.T @ features / SIGMA**2

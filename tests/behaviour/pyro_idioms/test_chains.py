@@ -15,16 +15,16 @@ N, SIGMA = 12, 0.4
     "kernel",
     [
         pytest.param(NUTS, id="NUTS", marks=pytest.mark.slow),
-        pytest.param(lambda model: HMC(model, step_size=0.4, num_steps=4), id="HMC"),
+        pytest.param(lambda model: HMC(model, step_size=0.3, num_steps=6), id="HMC"),
     ],
 )
 def test_chains_are_posteriors(idioms, problem, kernel):
     model, x, y = problem
     _, location, precision, features, intercept = idioms.conjugate(model, x, y)
-    chain = MCMC(kernel(model), num_samples=250, warmup_steps=50, disable_progbar=True)
+    chain = MCMC(kernel(model), num_samples=400, warmup_steps=100, disable_progbar=True)
     chain.run(x, y)
     covariance = torch.linalg.inv(precision)
-    found = predict(model, chain, [(x, y)], num_samples=250)
+    found = predict(model, chain, [(x, y)], num_samples=400)
     deviation = (features @ covariance @ features.T).diagonal()
     assert_close(found.mean, intercept + features @ location, atol=0.1, rtol=0)
     assert_close(found.variance, deviation + SIGMA**2, atol=0.05, rtol=0.2)
@@ -38,7 +38,7 @@ def test_chains_are_posteriors(idioms, problem, kernel):
 def test_stochastic_gradient_langevin_dynamics_samples_the_posterior(idioms, problem):
     model, x, y = problem
     _, location, precision, features, intercept = idioms.conjugate(model, x, y)
-    samples = sgld(model, [(x, y)], num_samples=600, warmup_steps=100, step_size=0.03)
+    samples = sgld(model, [(x, y)], num_samples=1200, warmup_steps=200, step_size=0.02)
     found = predict(model, samples, [(x, y)], num_samples=600)
     assert_close(found.mean, intercept + features @ location, atol=0.15, rtol=0)
     deviation = (features @ torch.linalg.inv(precision) @ features.T).diagonal()

@@ -116,7 +116,7 @@ def test_nuts_under_missing_labels_has_the_exact_standard_deviation():
 
     features = torch.autograd.functional.jacobian(mean, torch.zeros(4))[present]
     exact = torch.linalg.inv(torch.eye(4) + features.T @ features / 0.4**2).diagonal().sqrt()
-    chain = MCMC(NUTS(model, max_tree_depth=3), num_samples=120, warmup_steps=40, disable_progbar=True)
+    chain = MCMC(NUTS(model, max_tree_depth=3), num_samples=200, warmup_steps=60, disable_progbar=True)
     chain.run(x, torch.randn(12))
     found = chain.get_samples()["u"].flatten(1).std(0)
     assert ((found / exact - 1).abs() < 0.3).all()
@@ -275,7 +275,7 @@ def test_a_hyperparameter_may_be_a_scalar_and_shared_by_layers(data):
     model = classifier(KEPSVGPAttention(8, 2, rank=2, prior=Scalar()))
     guide = guides.for_model(model)
     assert guide.sites == ("network.0.prior.factor", "network.0.u")
-    losses = steps(model, guide, *data, number=30)
+    losses = steps(model, guide, *data, number=60)
     assert sum(losses[-10:]) < sum(losses[:10])
     pyro.clear_param_store()
 
@@ -306,11 +306,11 @@ def test_a_hyperparameter_may_be_a_scalar_and_shared_by_layers(data):
     guide = guides.for_model(model)
     assert guide.sites == ("factor", "first.u", "second.u")
     values = {
-        kind: torch.tensor([kind().loss(model, guide, *data) for _ in range(100)])
+        kind: torch.tensor([kind().loss(model, guide, *data) for _ in range(300)])
         for kind in (Trace_ELBO, TraceMeanField_ELBO)
     }
     first, second = values.values()
-    assert (first.mean() - second.mean()).abs() < 5 * ((first.var() + second.var()) / 100).sqrt()
+    assert (first.mean() - second.mean()).abs() < 5 * ((first.var() + second.var()) / 300).sqrt()
 
 
 def test_two_supervised_models_are_parts_of_one_program(data):
@@ -368,7 +368,7 @@ def test_a_guide_is_fitted_below_bayesian_weights(data, caplog):
     layers = linear, KEPSVGPAttention(8, 2, rank=2), Pool(), nn.Linear(8, 3)
     model = Classifier(PyroModule[nn.Sequential](*layers), num_data=N)
     guide = guides.for_model(model, rest=AutoNormal)
-    refit = refit_guide(model, guide, 10 * [data], epochs=3, num_samples=2)
+    refit = refit_guide(model, guide, 20 * [data], epochs=3, num_samples=2)
     assert refit.elbo_after > refit.elbo_before
 
 
@@ -448,10 +448,10 @@ def test_a_mixture_is_the_guide_of_u(data):
 
     model = classifier(KEPSVGPAttention(8, 1, rank=2))
     guide = guides.for_model(model, Mixture)
-    shared = torch.tensor([Trace_ELBO().loss(model, guide, *data) for _ in range(200)])
+    shared = torch.tensor([Trace_ELBO().loss(model, guide, *data) for _ in range(400)])
     with draws(4):
         together = torch.tensor([ELBOLoss(model, guide, Trace_ELBO())(*data).item() for _ in range(100)])
-    assert (shared.mean() - together.mean()).abs() < 5 * (shared.var() / 200 + together.var() / 100).sqrt()
+    assert (shared.mean() - together.mean()).abs() < 5 * (shared.var() / 400 + together.var() / 100).sqrt()
     with draws(4000):
         u = guide()["network.0.u"].flatten(1)
     assert_close(u.sign().abs().sum(-1), torch.full((4000,), 4.0))
