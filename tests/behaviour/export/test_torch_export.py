@@ -50,7 +50,7 @@ def most_are_slow(*quick):
     )
 
 
-@most_are_slow("kep-svgp-concat", "sparse-cgp", "sgpa-joint")
+@most_are_slow("sparse-cgp")
 def test_a_program_gives_what_its_network_gives_at_any_batch_size(name, tmp_path):
     num_samples = None if name == "sgpa-joint" else 3
     network = network_of(*vit(LAYERS[name]), num_samples)
@@ -80,7 +80,7 @@ def converted():
     ("build", "spelling"),
     [
         (lambda: text(kind=TextTagger, likelihood=TokenCategorical()), 0),
-        (lambda: text(embedding=SpelledEmbedding(9, 9, 8)), 4),
+        pytest.param(lambda: text(embedding=SpelledEmbedding(9, 9, 8)), 4, marks=pytest.mark.slow),
         pytest.param(converted, 0, marks=pytest.mark.slow),
     ],
 )

@@ -86,7 +86,10 @@ def trained(case, likelihood=None):
     return model, guide, data, truth
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = {"student": [pytest.mark.slow], "low-rank": [pytest.mark.slow]}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=SLOW.get(case, ())) for case in CASES])
 def test_what_is_learned_and_predicted_is_close_to_the_truth(case):
     model, guide, (_, data), truth = trained(case)
     prediction = predict(model, guide, data, num_samples=10)

@@ -4,16 +4,15 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
+from conjugate import F64, NOISE, conjugate, posterior
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention
+from probattn import CGPAttention, SGPAttention
 from probattn.inference.posterior.frozen import frozen
 from probattn.models import Supervised
-
-F64, NOISE = torch.float64, 0.8
 
 
 def gaussian(layer, num_data):
@@ -37,16 +36,8 @@ def assert_is_posterior(model, batch, shapes, log_density):
 
 def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form_and_that_of_nuts():
     """MATH 1(e) with E + R: S = (Λ⁻² + σ⁻² Φᵀ Φ)⁻¹, m = σ⁻² S Φᵀ y in every column."""
-    model = gaussian(KEPSVGPAttention(2, 1, rank=2, eta=0.0), 4)
-    with torch.no_grad():
-        model.network.log_scale.copy_(torch.tensor([[0.4, -0.3]]))
-        x = torch.randn(4, 3, 2, dtype=F64) + 1
-        y = model(x)
-        e, r, _, _ = model.network.scores(x)
-        lam = model.network.scale[0]
-        features = ((e + r)[:, 0] / lam).flatten(0, 1)
-        covariance = (torch.diag(lam**-2) + features.T @ features / NOISE**2).inverse()
-        mean = (covariance @ features.T @ y.flatten(0, 1) / NOISE**2).T
+    model, x, y = conjugate(num_data=4)
+    mean, covariance = posterior(model, x, y)
     exact = MultivariateNormal(mean, covariance)
     assert_is_posterior(model, (x, y), {"network.u": (1, 2, 2)}, lambda u: exact.log_prob(u[0]).sum())
     with frozen(model):

@@ -6,47 +6,28 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from conjugate import F64, NOISE, conjugate, evidence, posterior
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn import CGPAttention, guides
 from probattn.inference import NonFiniteError, posterior_summary, refit_guide
-from probattn.models import Classifier, Supervised
+from probattn.models import Classifier
 from tests.support.correlated_blocks import CorrelatedBlocks
 
-F64, NOISE, DATA = torch.float64, 0.8, 12
+DATA = 12
 
 
-def conjugate():
-    """y = F + noise, F = (E + R) Λ⁻¹ u, and a guide that starts far from the posterior; dropout would disturb both."""
-    torch.manual_seed(0)
-    layer = KEPSVGPAttention(2, 1, rank=2, eta=0.0)
-    layer.out = nn.Identity()
-    network = nn.Sequential(layer, nn.Dropout(0.5))
-    model = Supervised(network, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=DATA).double()
-    with torch.no_grad():
-        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
-        x = torch.randn(DATA, 4, 2, dtype=F64) + 0.5
-        y = model.eval()(x)
-    model.train()
+def problem():
+    """A conjugate model with dropout, which would disturb a refit, and a guide that starts far from the posterior."""
+    model, x, y = conjugate(num_data=DATA)
+    model.network.out = nn.Dropout(0.5)
     guide = guides.for_model(model).double()
     with torch.no_grad():
-        guide.get_submodule("network.0.u").loc += 1
+        guide.network.u.loc += 1
     return model, guide, x, y
-
-
-def posterior(model, x, y, *, kl_weight=1.0):
-    """MATH 1(e) for v = Λ⁻¹ u: mean and covariance of both outputs, and log p(y)."""
-    layer, weight = model.network[0], kl_weight * NOISE**2
-    with torch.no_grad():
-        e, r, _, _ = layer.scores(x)
-        features, targets = (e + r)[:, 0].flatten(0, 1), y.flatten(0, 1)
-        covariance = (torch.eye(2, dtype=F64) + features.T @ features / weight).inverse()
-        marginal = features @ features.T + NOISE**2 * torch.eye(len(targets), dtype=F64)
-        evidence = MultivariateNormal(torch.zeros(len(targets), dtype=F64), marginal).log_prob(targets.T).sum()
-        return (covariance @ features.T @ targets / weight).T, covariance, evidence.item()
 
 
 def kl_to_prior(mean, covariance):
@@ -60,12 +41,14 @@ def split(*tensors):
 
 @pytest.mark.parametrize("kl_weight", [1.0, 0.2])
 def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
-    model, guide, x, y = conjugate()
-    mean, covariance, evidence = posterior(model, x, y, kl_weight=kl_weight)
+    model, guide, x, y = problem()
+    mean, covariance = posterior(model, x, y, noise=kl_weight**0.5 * NOISE)
+    scale = model.network.scale[0].detach()
+    mean, covariance = mean / scale, covariance / scale.outer(scale)  # of v = Λ⁻¹ u
     (before,) = posterior_summary(model, guide)
     result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, num_samples=128)
     (after,) = posterior_summary(model, guide)
-    q = guide.get_submodule("network.0.u")
+    q = guide.network.u
     std = covariance.diag().sqrt()
     assert result.converged
     assert 4 <= result.epochs < 100
@@ -77,16 +60,16 @@ def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
     assert after.std_ratio[0] == pytest.approx(std.mean().item(), rel=0.1)
     assert result.elbo_after > result.elbo_before + 0.1
     if kl_weight == 1:
-        assert result.elbo_after == pytest.approx(evidence / DATA, abs=0.05)
+        assert result.elbo_after == pytest.approx(evidence(model, x, y).item() / DATA, abs=0.05)
 
 
 @pytest.mark.parametrize(("size", "epochs"), [(60, 20), (20, 200)])
 def test_converged_means_near_the_optimum_of_correlated_gaussians(size, epochs):
     """The remaining difference is the samples' noise in the covariances."""
-    problem = CorrelatedBlocks()
-    result = refit_guide(problem.model, problem.guide, problem.batches(size), epochs=epochs)
+    blocks = CorrelatedBlocks()
+    result = refit_guide(blocks.model, blocks.guide, blocks.batches(size), epochs=epochs)
     assert result.epochs <= epochs
-    assert not result.converged or problem.gap() < 0.08
+    assert not result.converged or blocks.gap() < 0.08
 
 
 class LocalAndGlobal(nn.Module):
@@ -125,7 +108,7 @@ def test_kls_of_local_sites_have_a_weight_of_their_own():
 
 
 def test_the_model_is_untouched_and_a_second_refit_starts_where_the_first_ended():
-    model, guide, x, y = conjugate()
+    model, guide, x, y = problem()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     first = refit_guide(model, guide, split(x, y), num_samples=8)
     second = refit_guide(model, guide, split(x, y), num_samples=8)
@@ -139,7 +122,7 @@ def test_the_model_is_untouched_and_a_second_refit_starts_where_the_first_ended(
 
 
 def test_guides_without_natural_gradients_gain():
-    model, _, x, y = conjugate()
+    model, _, x, y = problem()
     for guide in (guides.for_model(model, "lowrank"), AutoNormal(model)):
         result = refit_guide(model, guide, split(x, y), epochs=15, lr=0.5)
         assert result.elbo_after > result.elbo_before
@@ -155,10 +138,10 @@ def test_a_guide_without_parameters_has_converged_before_the_first_epoch():
 
 
 def test_what_would_silently_be_wrong_is_refused():
-    model, guide, x, y = conjugate()
+    model, guide, x, y = problem()
     broken = y.clone()
     broken[7, 0, 0] = math.inf
     with pytest.raises(NonFiniteError, match="not finite"):
         refit_guide(model, guide, split(x, broken))
     with pytest.raises(ValueError, match="another model"):
-        refit_guide(conjugate()[0], guide, split(x, y))
+        refit_guide(problem()[0], guide, split(x, y))
