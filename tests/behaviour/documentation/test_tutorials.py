@@ -17,21 +17,18 @@ TUTORIALS = sorted((Path(__file__).parents[3] / "docs" / "tutorials").glob("*.ip
 
 def missing_names(code):
     """Return the names of probattn that the code imports, or takes from an imported module, and that do not exist."""
-    modules, missing, tree = {}, [], ast.parse(code)
-    for node in ast.walk(tree):
+    values, missing, nodes = {}, [], list(ast.walk(ast.parse(code)))
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "probattn":
-            module = importlib.import_module(node.module)
             for alias in node.names:
                 with contextlib.suppress(ModuleNotFoundError):  # a module in a package
                     importlib.import_module(f"{node.module}.{alias.name}")
-                modules[alias.asname or alias.name] = getattr(module, alias.name, None)
-                missing += [] if hasattr(module, alias.name) else [alias.name]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = modules.get(node.value.id)
-            if isinstance(module, ModuleType) and not hasattr(module, node.attr):
-                missing.append(f"{module.__name__}.{node.attr}")
-    return missing
+                value = getattr(importlib.import_module(node.module), alias.name, None)
+                values[alias.asname or alias.name] = value
+                missing += [alias.name] if value is None else []
+    used = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    modules = {name: value for name, value in values.items() if isinstance(value, ModuleType)}
+    return missing + [n.attr for n in used if n.value.id in modules and not hasattr(modules[n.value.id], n.attr)]
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)

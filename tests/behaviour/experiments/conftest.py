@@ -71,12 +71,6 @@ def kep(trained, tmp_path):
 
 
 @pytest.fixture
-def softmax(trained, tmp_path):
-    """A copy of the finished softmax run."""
-    return shutil.copytree(trained[SOFTMAX], tmp_path / "softmax")
-
-
-@pytest.fixture
 def no_network(monkeypatch):
     def refuse(*arguments, **options):
         raise URLError("no network")

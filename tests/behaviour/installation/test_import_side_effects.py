@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 STATE = """
-import importlib, json, logging, os, random, signal, sys, threading, warnings
+import importlib, json, logging, os, random, sys, threading, warnings
 
 def state():
     import numpy, torch
@@ -17,9 +17,7 @@ def state():
         "dtype and threads": repr((torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())),
         "precision": repr((torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision())),
         "logging": repr((logging.getLogger().handlers, logging.getLogger().level)),
-        "signals": [repr(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
         "hooks": [repr(hook) for hook in (sys.excepthook, threading.excepthook, warnings.showwarning)],
-        "running threads": [thread.name for thread in threading.enumerate()],
     }
 
 random.seed(3)

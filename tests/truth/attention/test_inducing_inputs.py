@@ -49,7 +49,10 @@ def carried(network, i):
 
 @pytest.mark.parametrize("top", [3, 1])
 def test_inducing_inputs_pass_through_the_block_below_and_this_blocks_norm(top):
-    network = vit(attention=last(top, STOCHASTIC, of=3))
+    """Path without dropout in training, also after a norm has been replaced."""
+    network = vit(attention=last(top, STOCHASTIC, of=3), dropout=0.5).train()
+    replaced = network.blocks[2].norm_attention = copy.deepcopy(network.blocks[2].norm_attention)
+    torch.nn.init.normal_(replaced.weight)
     for i in range(3 - top, 3):
         points = network.blocks[i].attention.inducing_points()
         assert_close(points, carried(network, i))

@@ -78,6 +78,7 @@ def test_an_ensemble_mixes_what_its_members_say():
             mean = torch.stack([getattr(part, field) for part in single]).mean(0)
             torch.testing.assert_close(getattr(result, field), mean)
         assert result.labels.tolist() == [0, 1, 2, 0, 2]
+        assert result.num_samples == 2 * len(members)
 
 
 @pytest.mark.parametrize("others", [torch.tensor([1, 0, 2, 3, 0]), torch.arange(5) % 4 + 1, None])

@@ -66,31 +66,19 @@ def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
     torch.testing.assert_close(predictor.samples.T.cov(), covariance, rtol=0, atol=error)
 
 
-def test_predictions_average_over_the_samples_of_the_weights():
-    model, x, y = mlp()
-    new = torch.randn(6, 2, dtype=F64)
-    predictor = laplace(model, None, [(x, y)], prior_precision=0.7, num_weight_samples=7)
-    result, plain = predictor.predict(new), predict(model, None, new)
-    phi = model.network[:-1](new).detach()
-    probs = torch.stack([phi @ row[:30].view(3, 10).T + row[30:] for row in predictor.samples]).softmax(-1)
-    torch.testing.assert_close(result.probs, probs.mean(0))
-    torch.testing.assert_close(result.expected_entropy, torch.special.entr(probs).sum(-1).mean(0))
-    torch.testing.assert_close(result.energy, plain.energy)
-    assert (result.probs - plain.probs).abs().max() > 1e-2
-
-
 def test_a_stochastic_network_is_averaged_over_its_draws_too():
     model, guide, x, y = vit(KEP_SVGP)
     predictor = laplace(model, guide, [(x, y)], num_samples=3, prior_precision=0.5)
     torch.manual_seed(5)
-    phi = features_of(model, guide, x, num_samples=3).values
+    features = features_of(model, guide, x, num_samples=3)
     torch.manual_seed(5)
     result = predictor.predict(x)
-    logits = torch.stack([phi @ row[:24].view(3, 8).T + row[24:] for row in predictor.samples])
+    logits = torch.stack([features.values @ row[:24].view(3, 8).T + row[24:] for row in predictor.samples])
     probs = logits.softmax(-1).detach()
     assert (probs.mean(0)[0] - probs.mean(0)[1]).abs().max() > 1e-4
     torch.testing.assert_close(result.probs, probs.mean((0, 1)))
     torch.testing.assert_close(result.expected_entropy, torch.special.entr(probs).sum(-1).mean((0, 1)))
+    assert torch.equal(result.energy, features.prediction.energy)  # the network's, whatever the weights' samples
 
 
 @pytest.mark.parametrize("precision", [1e12, math.inf])

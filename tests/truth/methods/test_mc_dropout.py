@@ -89,15 +89,6 @@ def test_a_prediction_is_the_mean_over_the_samples():
     torch.testing.assert_close(result.variance, means.var(0, correction=0) + noise)
 
 
-def test_masks_differ_between_samples_and_examples():
-    model, _ = chain(nn.Dropout(0.5), nn.Linear(16, 3))
-    log = inputs(model.network[1])
-    mc_dropout(model, None, num_samples=6).predict(torch.ones(5, 16, dtype=F64))
-    dropped = torch.stack(log)
-    assert set(dropped.unique().tolist()) == {0.0, 2.0}
-    assert len(dropped.flatten(0, 1).unique(dim=0)) == 30
-
-
 def test_samples_differ_in_masks_below_the_stochastic_layer_and_in_its_latent_values():
     model, guide = vit(KEP, depth=2, dropout=0.4)
     layer = model.network.blocks[1].attention

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import SGPAttention, SoftmaxAttention
+from probattn import SoftmaxAttention
 from probattn.models import PretrainedClassifier, TabularTransformer, ViT
 from probattn.models.blocks import masked_mean
 from probattn.models.vit import patches
@@ -64,29 +64,6 @@ def test_the_mean_is_over_real_tokens_whatever_stands_at_padding():
     x = torch.tensor([[[1.0], [3.0], [torch.nan]], [[5.0], [torch.inf], [0.0]]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
     assert_close(masked_mean(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1))
-
-
-@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
-def test_inducing_inputs_pass_through_the_block_below_without_dropout(norm):
-    """Values and gradients in training are those of evaluation, also where parts have been replaced."""
-    network = ViT(**SIZES, depth=2, dropout=0.5, attention=SGPAttention.partial(inducing=3))
-    below, block = network.blocks
-    block.norm_attention = norm(8)
-    block.attention = SGPAttention(8, 2, inducing=3)
-    network.blocks.connect_inducing_inputs()
-    found = []
-    for mode in (True, True, False):
-        network.train(mode).zero_grad()
-        block.attention.inducing_points().square().sum().backward()
-        found.append((block.attention.inducing_points(), below.mlp[0].weight.grad.clone()))
-    for points, gradient in found[:2]:
-        assert torch.equal(points, found[2][0])
-        assert torch.equal(gradient, found[2][1])
-    inputs = block.attention.form.inducing
-    stream = block.norm_attention(inputs + below.mlp(below.norm_mlp(inputs)))
-    weight = block.attention.query_value.weight[:8].unflatten(0, (2, 4))
-    assert gradient.any()
-    assert_close(found[2][0], stream @ weight.mT)
 
 
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)

@@ -5,12 +5,10 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from probattn import draws, local_sites
 from probattn.draws import at_mean
-from probattn.weights import kl_weight
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
 N = 30
@@ -33,28 +31,11 @@ def posterior():
     return dist.MultivariateNormal(torch.tensor([0.3, -0.2]), scale_tril=0.5 * torch.eye(2))
 
 
-KL = torch.distributions.kl_divergence(posterior(), dist.MultivariateNormal(torch.zeros(2), scale_tril=torch.eye(2)))
-
-
 def traces(*handlers):
     with handlers[0] if handlers else poutine.block(hide=[]):
         guide_trace = poutine.trace(guide).get_trace(X, Y)
         model_trace = poutine.trace(poutine.replay(model, guide_trace)).get_trace(X, Y)
     return model_trace, guide_trace
-
-
-def test_draw_per_example_gives_each_example_its_own():
-    torch.manual_seed(0)
-    model_trace, guide_trace = traces(draws("example"))
-    slope = guide_trace.nodes["slope"]["value"]
-    assert slope.shape == (3, 2)
-    assert len(set(slope[:, 0].tolist())) == 3
-    assert_close(model_trace.nodes["y"]["fn"].mean, slope.sum(-1) * X)
-    model_trace.compute_log_prob()
-    assert_close(model_trace.nodes["y"]["log_prob_sum"], N / 3 * dist.Normal(slope.sum(-1) * X, 1.0).log_prob(Y).sum())
-    prior = dist.MultivariateNormal(torch.zeros(2), scale_tril=torch.eye(2))
-    assert_close(model_trace.nodes["slope"]["log_prob_sum"], prior.log_prob(slope).mean())
-    assert_close(model_trace.nodes["factor"]["log_prob_sum"], -N / 3 * X.square().sum())
 
 
 def test_draws_for_prediction_pair_by_number_even_when_it_equals_the_batch():
@@ -68,14 +49,8 @@ def test_draws_for_prediction_pair_by_number_even_when_it_equals_the_batch():
         log_likelihood = dist.Normal(slope.sum(-1) * X, 1.0).log_prob(Y).sum(-1).mean()
         assert_close(model_trace.nodes["y"]["log_prob_sum"], N / 3 * log_likelihood)
         assert_close(model_trace.nodes["factor"]["log_prob_sum"], -N / 3 * X.square().sum())
-
-
-def test_kl_of_many_draws_is_computed_once(monkeypatch):
-    """The KL of the expanded distributions is that of one draw, expanded."""
-    model_trace, guide_trace = traces(draws("example"))
-    kl = torch.distributions.kl_divergence(guide_trace.nodes["slope"]["fn"], model_trace.nodes["slope"]["fn"])
-    assert_close(kl, KL.expand(3))
-    assert kl.stride() == (0,)
+        (frame,) = (frame for frame in model_trace.nodes["y"]["cond_indep_stack"] if frame.name == "data")
+        assert (frame.dim, frame.size, frame.full_size) == (-1, 3, N)
 
 
 def test_example_without_a_batch_is_an_error():
@@ -87,32 +62,6 @@ def test_example_without_a_batch_is_an_error():
 def test_bad_numbers_are_named(number):
     with pytest.raises(ValueError, match="positive number"):
         draws(number)
-
-
-def test_local_sites_stand_for_the_data_set():
-    model_trace, _ = traces()
-    model_trace.compute_log_prob()
-    slope = model_trace.nodes["slope"]["value"]
-    log_likelihood = dist.Normal(slope.sum() * X, 1.0).log_prob(Y)
-    assert_close(model_trace.nodes["y"]["log_prob_sum"], N / 3 * log_likelihood.sum())
-    assert model_trace.nodes["slope"]["scale"] == 1
-    (frame,) = model_trace.nodes["y"]["cond_indep_stack"]
-    assert (frame.name, frame.dim, frame.size, frame.full_size) == ("data", -1, 3, N)
-
-
-@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
-def test_kl_weight_scales_the_global_sites_only(elbo):
-    def loss(weight):
-        torch.manual_seed(0)
-        with kl_weight(weight):
-            return elbo().differentiable_loss(model, guide, X, Y)
-
-    assert_close(loss(0.25), loss(0.0) + 0.25 * (loss(1.0) - loss(0.0)))
-    with kl_weight(0.0):
-        model_trace, _ = traces()
-    model_trace.compute_log_prob()
-    assert model_trace.nodes["slope"]["log_prob_sum"] == 0
-    assert model_trace.nodes["y"]["log_prob_sum"] != 0
 
 
 def test_at_mean_takes_means_and_leaves_local_sites_alone():

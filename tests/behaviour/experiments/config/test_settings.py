@@ -107,11 +107,9 @@ def test_total_epochs_keep_the_shares_of_the_phases(name):
     assert (twice.epochs, twice.train.epochs) == (2 * settings.epochs, 2 * settings.train.epochs)
     assert twice.train.warmup_epochs == 2 * settings.train.warmup_epochs
     assert settings.with_total_epochs(1).warm_start is None
-    for few in (2, 3, 4):
-        short = settings.with_total_epochs(few)
-        assert short.epochs == few
-        assert short.train.epochs >= 1
-        assert (short.warm_start is None) == (settings.warm_start is None)
+    short = settings.with_total_epochs(3)
+    assert (short.epochs, short.train.epochs >= 1) == (3, True)
+    assert (short.warm_start is None) == (settings.warm_start is None)
 
 
 @pytest.mark.parametrize("name", KNOWN)

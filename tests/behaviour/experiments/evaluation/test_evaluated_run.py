@@ -41,7 +41,6 @@ def test_without_an_evaluation_the_command_is_named(tmp_path, name):
         ({"draws": (5, 0)}, "num_samples"),
         ({"draws": (10, 1)}, "seed"),
         ({"data": {"test": "other"}}, "test"),
-        ({"data": {"shift/fog/1": "a"}}, "corruptions"),
         ({"data": {"shift/snow/1": "b", "shift/snow/2": "a"}}, "corruptions"),
         ({"data": {"valid": "other", "ood/letters": "a", "shift/snow/1": "b"}}, None),
     ],

@@ -12,7 +12,7 @@ from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots import prediction_figures, style
 from probattn.experiments.plots.differences import differences
-from probattn.inference import Prediction, metrics
+from probattn.inference import Prediction
 
 CONFIDENCE = torch.tensor([0.95, 0.95, 0.75, 0.55])
 PROBS = torch.stack([CONFIDENCE, 1 - CONFIDENCE], 1).double()
@@ -27,14 +27,6 @@ def test_reliability_bars_are_accuracy_and_the_gap_to_confidence():
     ends = [bar.get_y() + bar.get_height() for bar in gap]
     assert ends == pytest.approx([0.55, 0.75, 0.95])
     assert [bar.get_height() for bar in below.patches] == [1, 1, 2]
-
-
-def test_risk_coverage_is_the_metrics_curve_with_the_best_possible_order():
-    figure = prediction_figures.risk_coverage({"a": TEST, "b": Prediction(probs=PROBS, labels=1 - LABELS)})
-    curve, ideal, *_ = figure.axes[0].lines
-    coverage, risk = metrics.risk_coverage(PROBS, LABELS)
-    np.testing.assert_allclose(curve.get_xydata(), torch.stack([coverage, risk], 1))
-    np.testing.assert_allclose(ideal.get_ydata(), [0, 0, 1 / 3, 0.5])
 
 
 def test_any_name_is_visible_text():

@@ -5,15 +5,56 @@ import re
 import sys
 import unicodedata
 from dataclasses import replace
+from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-import torch
-from pyro.distributions import Normal
+import pytest
 
-from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.displayable import displayable
-from probattn.inference import Prediction, metrics
+from probattn.experiments.reporting import report
+
+VOID = {"meta", "img", "br", "wbr", "hr"}
+
+
+class Reader(HTMLParser):
+    """Parser that checks nesting and collects the images, tags and text of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.images, self.tags, self.text = [], [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "img":
+            self.images.append(dict(attrs))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+
+
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """Function that writes a report and parses it, whose figures, which take seconds, are drawn on request."""
+
+    def read_report(results, title="a title", *, draw=False):
+        if not draw:
+            monkeypatch.setattr(report, "figures", lambda result: {})
+        report.write(tmp_path / "new" / "report.html", [*map(report.section, results)], title=title)
+        reader = Reader()
+        reader.feed((tmp_path / "new" / "report.html").read_text(encoding="utf-8"))
+        reader.close()
+        assert reader.open == []
+        return reader
+
+    return read_report
+
 
 HOSTILE = ("\x01\x1b[31m", "\u202edcba\udcff", "a\nb\x00\ufffe", "<script>alert('x')</script>\"&amp; $\\frac$ _^{}%#~")
 RAW = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe]")
@@ -26,15 +67,6 @@ def test_no_character_at_all_controls_a_terminal_or_breaks_xml_and_the_text_of_a
     assert {character for character in shown if unicodedata.category(character) == "Cf"} == {"\u200c", "\u200d"}
     assert displayable("naïve ± 1 µm, 中文, 👩\u200d🔬") == "naïve ± 1 µm, 中文, 👩\u200d🔬"
     assert displayable("\x1b[31m\t\u202e\udcff") == r"\x1b[31m\t\u202e\udcff"
-
-
-def numbers(result, n=40):
-    """Result of a regression whose errors are 0 and whose intervals are far too wide."""
-    truth = torch.linspace(0, 1, n)[:, None]
-    law = Normal(truth.expand(2, n, 1), torch.ones(2, n, 1)).to_event(1)
-    prediction = Prediction(mean=truth, variance=torch.ones(n, 1), labels=truth, components=(law,))
-    scores = metrics.evaluate(prediction)
-    return replace(result(n=n), test=prediction, metrics=scores, data=Table(truth, truth), classes=())
 
 
 def test_page_of_one_run_is_whole_self_contained_and_small(probabilistic, read, tmp_path):
@@ -66,27 +98,3 @@ def test_any_text_is_visible_and_escaped(probabilistic, read, tmp_path):
     assert not RAW.search(page)
     heading = ElementTree.fromstring(re.search(r"<h1>.*?</h1>", page)[0]).text
     assert heading == f"{displayable(name)}".replace(" %", "\u00a0%")
-
-
-def test_classes_are_listed_the_worst_first_with_counts_and_coverage(result, read):
-    labels, answers = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 2, 2, 2])
-    covered = {"b": {"coverage": 0.5, "coverage_by_class": 1.0}}
-    run = result(n=6, classes=4, labels=labels, probs=0.9 * torch.eye(4)[answers] + 0.025)
-    sets = {"plain sets": {"coverage": 0.9, "size": 1.0}}
-    run = replace(run, classes=("a", "b", "c", "absent"), by_class=covered, decisions=sets)
-    table = read([run]).tables[1]
-    assert table == [
-        ["class", "examples", "accuracy", "taken for", "in sets", "in sets by class"],
-        ["b", "2", "0.0 %", "c (2)", "50.0 %", "100.0 %"],
-        ["a", "3", "66.7 %", "b (1)", "–", "–"],
-        ["c", "1", "100.0 %", "", "–", "–"],
-        ["absent", "0", "–", "", "–", "–"],
-    ]
-
-
-def test_numbers_have_a_page_with_their_intervals_and_largest_errors(result, read):
-    reader = read([numbers(result)], draw=True)
-    assert "too wide" in reader.text
-    assert {row[0].split()[0] for row in reader.tables[0][1:]} == {"RMSE", "MAE", "CRPS", "NLL", "PIT", "width"}
-    assert len([image for image in reader.images if image["alt"].startswith(("Predicted", "Calibration"))]) == 2
-    assert "Classes" not in reader.text

@@ -1,12 +1,8 @@
-"""Digits, and CIFAR from torchvision's files and from folders: parts, validation part, limit, errors."""
+"""Digits, and CIFAR from folders: parts, validation part, errors."""
 
-import pickle
-
-import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from torchvision.datasets import CIFAR100
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.image_datasets import channel_statistics
@@ -40,27 +36,6 @@ def test_the_validation_part_is_a_stratified_tenth_fixed_by_the_seed(cifar_root)
     assert numbers(first.valid) != numbers(other.valid)
     assert torch.equal(first.test.images, other.test.images)
     assert (first.mean, first.std) == channel_statistics(first.train.images)
-
-
-def test_cifar100_of_torchvision_has_the_fine_labels(tmp_path, monkeypatch):
-    folder = tmp_path / CIFAR100.base_folder
-    folder.mkdir()
-    for part, count in (("train", 20), ("test", 2)):
-        fine = [label for label in range(100) for _ in range(count)]
-        data = np.zeros((len(fine), 3, 32, 32), np.uint8)
-        data[:, 0, :, :16], data[:, 1:, :, :16] = np.array(fine)[:, None, None], 200
-        data = data.reshape(len(fine), -1)
-        (folder / part).write_bytes(pickle.dumps({"data": data, "fine_labels": fine}, protocol=2))
-    names = [f"class {label:02}" for label in range(100)]
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": names}, protocol=2))
-    monkeypatch.setattr(CIFAR100, "train_list", [["train", None]])
-    monkeypatch.setattr(CIFAR100, "test_list", [["test", None]])
-    monkeypatch.setattr(CIFAR100, "meta", {"filename": "meta", "key": "fine_label_names", "md5": None})
-    monkeypatch.setattr("probattn.experiments.data.images.known_sets.CIFAR_SIZES", {"train": 2000, "test": 200})
-    data = load("cifar100", root=tmp_path)
-    assert data.classes == tuple(names)
-    assert torch.equal(class_and_number(data.train)[:, 0], data.train.labels)
-    assert data.valid.labels.bincount().tolist() == [2] * 100
 
 
 def test_an_incomplete_folder_and_data_that_are_nowhere_are_named(cifar_root):
