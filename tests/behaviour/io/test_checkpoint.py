@@ -102,9 +102,10 @@ class Malicious:
         return (os.mkdir, (str(self.marker),))
 
 
-def test_a_pickle_with_code_is_refused_and_not_run(tmp_path):
+@pytest.mark.parametrize("write", [lambda content, path: path.write_bytes(pickle.dumps(content)), torch.save])
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, write):
     path, marker = tmp_path / "a.pt", tmp_path / "was-run"
-    torch.save({"format": checkpoint.FORMAT, "model": {}, "guide": {}, "layers": {}, "extra": Malicious(marker)}, path)
+    write({"format": checkpoint.FORMAT, "model": {}, "guide": {}, "layers": {}, "extra": Malicious(marker)}, path)
     refused(load, path, build(), "damaged")
     assert not marker.exists()
 
@@ -114,10 +115,11 @@ def test_a_file_that_is_cut_missing_or_of_another_program_is_refused(tmp_path, w
     path, pair = tmp_path / "last", build()
     write(path, *build())
     complete = path.read_bytes()
-    for length in (0, len(complete) // 2, len(complete) - 1):
+    for length in (0, 30, len(complete) // 2, len(complete) - 1):
         path.write_bytes(complete[:length])
         refused(read, path, pair, "last is damaged")
     refused(read, tmp_path / "none", pair, "missing")
+    refused(read, tmp_path, pair, "missing")
     torch.save({"format": "other"}, path)
     refused(read, path, pair, "last is damaged")
     save_file({"model.a": torch.zeros(2)}, path, metadata={"format": "pt"})
