@@ -1,13 +1,16 @@
 """Metrics of classes by hand, by brute force in float64, against torchmetrics, and by what defines them."""
 
 import math
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 import sklearn.metrics
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from metric_cases import LABELS, PROBS, predictions, random_predictions
+from torchmetrics.functional.classification import multiclass_calibration_error
 
 from probattn.inference import metrics
 
@@ -142,6 +145,28 @@ def test_a_confidence_on_an_edge_is_in_the_bin_above(bins, dtype):
     counts = np.bincount(index, minlength=bins)
     assert metrics.ece(probs, labels, bins=bins) == pytest.approx(np.abs(sums).sum() / bins, abs=1e-12)
     assert metrics.mce(probs, labels, bins=bins) == pytest.approx(np.abs(sums / counts.clip(1)).max(), abs=1e-12)
+
+
+def test_calibration_errors_are_those_of_torchmetrics_away_from_edges():
+    probs, labels = random_predictions(0)
+    for function, norm in ((metrics.ece, "l1"), (metrics.mce, "max")):
+        expected = multiclass_calibration_error(probs, labels, probs.shape[1], n_bins=15, norm=norm)
+        assert function(probs, labels) == pytest.approx(expected.item(), abs=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(st.sampled_from([0.6, 0.7, 0.8]), st.booleans()), min_size=1, max_size=6))
+def test_aurc_is_the_mean_over_all_ways_of_breaking_ties_and_the_ideal_the_least(items):
+    confidence, right = zip(*items, strict=True)
+    ranks, areas, least = range(1, len(right) + 1), [], 1.0
+    for order in permutations(range(len(right))):
+        area = np.mean([1 - np.mean([right[i] for i in order[:k]]) for k in ranks])
+        least = min(least, area)
+        if all(confidence[a] >= confidence[b] for a, b in zip(order, order[1:], strict=False)):
+            areas.append(area)
+    aurc, eaurc = (function(*predictions(confidence, right)) for function in (metrics.aurc, metrics.eaurc))
+    assert aurc == pytest.approx(np.mean(areas), rel=1e-10)
+    assert aurc - eaurc == pytest.approx(least, abs=1e-12)
 
 
 def test_confidences_near_one_keep_their_order():

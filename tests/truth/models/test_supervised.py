@@ -1,6 +1,7 @@
 """The objective of a supervised model, taken apart by hand (KEP-SVGP paper, eq. 20)."""
 
 import math
+import statistics
 from contextlib import ExitStack
 
 import pyro.poutine as poutine
@@ -125,6 +126,29 @@ def test_two_layers_use_the_same_draw_of_each_example_throughout(elbo):
     assert terms["nll"] == pytest.approx(nll, rel=1e-9)
     both = terms["penalty/network.layers.0.ksvd"] + terms["penalty/network.layers.1.ksvd"]
     assert both == pytest.approx(penalty, rel=1e-9)
+
+
+def test_draws_per_example_leave_the_expected_loss_and_gradient_with_less_noise():
+    model, guide = build()
+    x, y = data()
+    module, number = TraceMeanField_ELBO()(model, guide), 100
+    parameter = guide.network.layers.get_submodule("0").u.loc
+
+    def sample(per_example):
+        losses, gradients = [], []
+        for _ in range(number):
+            with draws("example" if per_example else 1):
+                loss = module(x, y)
+            losses.append(loss.item())
+            gradients.append(torch.autograd.grad(loss, parameter)[0].flatten())
+        return losses, torch.stack(gradients)
+
+    (shared, shared_gradient), (own, own_gradient) = sample(False), sample(True)
+    error = math.sqrt((statistics.variance(shared) + statistics.variance(own)) / number)
+    assert abs(statistics.mean(shared) - statistics.mean(own)) < 4 * error
+    gradient_error = ((shared_gradient.var(0) + own_gradient.var(0)) / number).sqrt()
+    assert ((shared_gradient.mean(0) - own_gradient.mean(0)).abs() < 4.5 * gradient_error).all()
+    assert own_gradient.var(0).sum() < 0.6 * shared_gradient.var(0).sum()
 
 
 @pytest.mark.parametrize(

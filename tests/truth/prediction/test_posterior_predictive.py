@@ -7,10 +7,10 @@ import pytest
 import torch
 from known_predictives import F64, build, predicted_and_outputs
 
-from probattn import SoftmaxAttention
+from probattn import KEPSVGPAttention, SoftmaxAttention
 from probattn.inference import Prediction, predict
 from probattn.inference.prediction.aggregate import summarise
-from probattn.models.likelihoods import Bernoulli, Gaussian
+from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
 
 
 @pytest.mark.parametrize(("num_samples", "batch"), [(1, 4), (4, 4), (7, 1)])
@@ -94,6 +94,20 @@ def test_binary_labels_have_the_mean_of_their_probabilities_and_a_joint_density(
     torch.testing.assert_close(result.log_prob(y), torch.where(y == 1, p, 1 - p).prod(-1).mean(0).log())
     assert torch.equal(result.predicted, (p.mean(0) > 0.5).long())
     torch.testing.assert_close(result.confidence, 0.5 + (p.mean(0) - 0.5).abs())
+
+
+@pytest.mark.parametrize("attention", [KEPSVGPAttention.partial(rank=2), SoftmaxAttention])
+def test_labels_of_tokens_count_jointly_and_padding_nothing(attention):
+    model, guide = build(TokenCategorical(), pool=False, attention=attention)
+    x, y = torch.randn(4, 5, 3, dtype=F64), torch.randint(3, (4, 5))
+    mask = torch.arange(5) < torch.tensor([[5], [2], [3], [1]])
+    batches = [(x[:3], y[:3], mask[:3]), (x[3:], y[3:], mask[3:])]
+    result, logits = predicted_and_outputs(model, guide, batches, num_samples=6)
+    probs = logits.softmax(-1)
+    torch.testing.assert_close(result.probs[mask], probs.mean(0)[mask])
+    of_labels = probs.gather(-1, y.expand(6, 4, 5).unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(result.log_prob(y), torch.where(mask, of_labels, 1.0).prod(-1).mean(0).log())
+    assert torch.equal(result.log_prob(y), result.log_prob(torch.where(mask, y, -100)))
 
 
 def test_averages_over_many_samples_keep_the_digits_of_single_precision():

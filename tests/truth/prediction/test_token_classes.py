@@ -5,7 +5,7 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
-from elbos import TraceMeanField_ELBO
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_models import FIELDS, KEP, LAYERS, SENTENCES, SOFTMAX, WORDS, batch, build, predicted, sentences
@@ -114,6 +114,26 @@ def test_a_likelihood_that_counts_fewer_tokens_than_the_mask_says_which():
     assert torch.equal(result.mask, mask & first)
     assert len(result.tokens().labels) == 3 + 1 + 3
     assert result.log_prob(result.labels).isfinite().all()
+
+
+def elbo_and_gradients(elbo, model, guide, given):
+    torch.manual_seed(2)
+    model.zero_grad()
+    guide.zero_grad()
+    with draws("example"):
+        loss = elbo()(model, guide)(*given)
+    loss.backward()
+    return loss.detach(), [parameter.grad.clone() for parameter in (*model.parameters(), *guide.parameters())]
+
+
+@LAYERS
+@pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO])
+def test_more_padding_changes_neither_the_objective_nor_its_gradient(layer, elbo):
+    model, guide = build(layer)
+    # The word at padding is one of the sentences': its embedding may get no gradient from there.
+    variants = [batch(SENTENCES), batch(SENTENCES, more=4, word=3, label=-100)]
+    plain, padded = (elbo_and_gradients(elbo, model, guide, variant) for variant in variants)
+    torch.testing.assert_close(padded, plain)
 
 
 @LAYERS

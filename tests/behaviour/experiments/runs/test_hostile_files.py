@@ -1,9 +1,11 @@
-"""Untrusted files: none of them runs code."""
+"""Untrusted files: none of them runs code or unpacks without bounds."""
 
 import ast
 import hashlib
 import os
 import pickle
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +86,22 @@ def test_arrays_of_objects_are_not_unpickled(tmp_path, evil, name):
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n%%EOF\n"
 
 
-def test_images_are_not_interpreted(tmp_path, monkeypatch):
+def huge_png():
+    """100,000 × 100,000 pixels in a hundred bytes."""
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"")),
+        (b"IEND", b""),
+    ]
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize("content", [huge_png(), POSTSCRIPT], ids=["bomb", "postscript"])
+def test_images_are_neither_interpreted_nor_unpacked_without_bounds(tmp_path, monkeypatch, content):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *arguments, **options: pytest.fail("was interpreted"))
-    (tmp_path / "image.png").write_bytes(POSTSCRIPT)
+    (tmp_path / "image.png").write_bytes(content)
     with pytest.raises(DatasetError, match=r"cannot read .*image\.png"):
         read_pixels(tmp_path / "image.png", (3, 32, 32))

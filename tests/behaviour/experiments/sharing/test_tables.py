@@ -11,6 +11,7 @@ from probattn.experiments.runs.build import balanced_weights
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.answers import number_answers
 from probattn.experiments.sharing.pipeline import Pipeline
+from probattn.inference import predict
 
 PRICE = ("data.label_column=price", "data.task=regression")
 OWN = """
@@ -76,6 +77,9 @@ def test_balanced_weights_are_scikit_learns_and_weight_the_loss_alone(train_tabl
     logits = torch.randn(len(train), 3)
     loss = -run.model.likelihood(logits).log_prob(train.labels).sum()
     assert_close(loss, cross_entropy(logits, train.labels, weight=weights, reduction="sum"))
+    prediction = predict(run.model, run.guide, run.batches(run.dataset.valid), seed=0)
+    valid = run.dataset.valid.labels
+    assert_close(prediction.log_prob(valid), prediction.probs.gather(1, valid[:, None])[:, 0].log())
 
 
 def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(number_run, command, tmp_path):

@@ -20,13 +20,15 @@ def parts(dataset):
     return {name: getattr(dataset, name) for name in ("train", "valid", "test")}
 
 
-def test_validation_is_a_tenth_of_the_training_sentences(corpus):
+def test_validation_is_a_stratified_tenth_of_the_training_sentences(corpus):
     dataset = load("cola", PLAIN, root=corpus)
     assert {name: len(part) for name, part in parts(dataset).items()} == {"train": 108, "valid": 12, "test": 30}
     assert [(name, len(part)) for name, part in dataset.domains.items()] == [("out-of-domain", 20)]
     whole, test, _ = corpora.read("cola", corpus)
     assert sorted(dataset.train.texts + dataset.valid.texts) == sorted(whole.texts)
     assert dataset.test.texts == test.texts
+    share = [part.labels.double().mean().item() for part in (dataset.train, dataset.valid)]
+    assert abs(share[0] - share[1]) < 0.1
 
 
 def test_imdb_is_cut_as_the_paper_cuts_it(monkeypatch, tmp_path):
