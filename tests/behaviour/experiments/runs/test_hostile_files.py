@@ -41,7 +41,7 @@ def evil(tmp_path):
 def test_no_code_of_ours_reads_what_can_hold_code():
     paths = {path.resolve() for folder in FOLDERS for path in folder.rglob("*.py")}
     assert len(paths) > 100
-    for path in paths - {FOLDERS[2].resolve() / "distributed.py"}:  # messages between ranks of one job
+    for path in paths - {(FOLDERS[2] / "distributed.py").resolve()}:  # messages between ranks of one job
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert "pickle" not in {getattr(node, "module", ""), *(alias.name for alias in node.names)}, path
