@@ -34,7 +34,7 @@ TABLES = {
     ("results", "CoLA, learned words"): ("cola", "posterior", "{}", {}),
     ("evidence", "Digits"): ("digits-standardised", "temperature", "{} (network.standardise=true)", STANDARDISED),
     ("evidence", "MNIST"): ("mnist", "temperature", "mnist/{}", {"KEP-SVGP": "kep-svgp"}),
-    ("evidence", "CIFAR-10"): ("cifar10-small", "temperature", "cifar10-small/{}", {}),
+    ("evidence", "CIFAR-10"): ("cifar10-small", "temperature", "cifar10-small/{}", {"KEP-SVGP": "kep-svgp"}),
     ("evidence", "IMDB"): (
         "imdb",
         "temperature",
