@@ -1,17 +1,13 @@
 """SGPA layers and their reference in loops."""
 
-import pyro.poutine as poutine
 import torch
+from sampling import randn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from probattn import SGPAttention, local_sites
+from probattn import SGPAttention
 
 F64 = torch.float64
 MASK = torch.tensor([[True] * 5, [True, False, True, True, False]])
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
 
 
 def make(dim=6, heads=2, *, seed=0, **options):
@@ -25,19 +21,14 @@ def make(dim=6, heads=2, *, seed=0, **options):
 
 
 def kernel(layer, h, a, b):
-    """The kernel of one head in loops."""
+    """The kernel of one head between all pairs of rows."""
     state = {name: value.detach() for name, value in layer.kernel.named_parameters()}
     lengthscale = state["log_lengthscale"][h].exp() if state else torch.ones(a.shape[-1], dtype=F64)
     variance = state["log_variance"][h].exp() if state else 1.0
-    exponential = type(layer.kernel).__name__ == "Exponential"
-    matrix = torch.empty(len(a), len(b), dtype=F64)
-    for i in range(len(a)):
-        for j in range(len(b)):
-            if exponential:
-                matrix[i, j] = torch.exp((a[i] * b[j] / lengthscale**2).sum())
-            else:
-                matrix[i, j] = torch.exp(-0.5 * (((a[i] - b[j]) / lengthscale) ** 2).sum())
-    return variance * matrix
+    pairs = a.unsqueeze(-2), b.unsqueeze(-3)
+    if type(layer.kernel).__name__ == "Exponential":
+        return variance * (pairs[0] * pairs[1] / lengthscale**2).sum(-1).exp()
+    return variance * (-0.5 * ((pairs[0] - pairs[1]) / lengthscale).square().sum(-1)).exp()
 
 
 class Head:
@@ -75,16 +66,6 @@ def heads_of(layer, x, mask=None):
     """``[example][head]``."""
     masks = [slice(None)] * len(x) if mask is None else mask
     return [[Head(layer, row[real], h) for h in range(layer.heads)] for row, real in zip(x, masks, strict=True)]
-
-
-def run(layer, x, mask=None, **values):
-    """The trace of the layer given some of its sites."""
-    with local_sites(batch=x.shape[-3], num_data=x.shape[-3]):
-        return poutine.trace(poutine.condition(layer, data=values)).get_trace(x, mask)
-
-
-def output(layer, x, mask=None, **values):
-    return run(layer, x, mask, **values).nodes["_RETURN"]["value"]
 
 
 def law(trace):

@@ -4,7 +4,8 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
-from sgpa_reference import MASK, Head, heads_of, law, make, output, randn, run
+from sampling import assert_moments, output, randn, run
+from sgpa_reference import MASK, Head, heads_of, law, make
 from torch import nn
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
@@ -55,7 +56,7 @@ def test_layer_is_math_in_loops(how, inducing, kind, masked, bias):
 @DRAWS
 def test_law_of_the_draws_under_the_guide(how, inducing):
     """Many u and g: moments of f against the formula's mean and covariance, or its diagonal for marginal draws of g."""
-    layer, x, number = make(inducing=inducing, draws=how), randn(1, 4, 6), 20_000
+    layer, x = make(inducing=inducing, draws=how), randn(1, 4, 6)
     with torch.no_grad():
         nn.init.zeros_(layer.out.bias)
         nn.init.eye_(layer.out.weight)
@@ -63,7 +64,7 @@ def test_law_of_the_draws_under_the_guide(how, inducing):
     if inducing is not None:
         with torch.no_grad():
             guide.u.raw_tril += 0.5 * randn(*guide.u.raw_tril.shape, seed=3)
-    with torch.no_grad(), draws(number):
+    with torch.no_grad(), draws(20_000):
         trace = poutine.trace(guide).get_trace(x)
         with local_posteriors():
             f = poutine.replay(layer, trace)(x)[:, 0].unflatten(-1, (2, 3))
@@ -77,10 +78,7 @@ def test_law_of_the_draws_under_the_guide(how, inducing):
                 s = head.tril @ t @ t.T @ head.tril.T
                 mean = mean + head.project @ head.tril @ guide.u.loc[h, d].detach()
                 covariance = covariance + head.project @ s @ head.project.T
-            samples, variance = f[:, :, h, d], covariance.diagonal()
-            assert ((samples.mean(0) - mean).abs() < 5 * (variance / number).sqrt()).all()
-            error = torch.outer(variance, variance).sqrt() * (2 / number) ** 0.5
-            assert ((samples.T.cov() - covariance).abs() < 5 * error).all()
+            assert_moments(f[:, :, h, d], mean, covariance)
 
 
 @pytest.mark.parametrize(
