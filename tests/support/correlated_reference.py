@@ -163,11 +163,6 @@ def log_density(value, covariance):
     return normal(torch.zeros_like(value), covariance).log_prob(value.mT).sum()
 
 
-def diagonal(covariance, columns):
-    """The variance of each entry of the columns ``(..., n, columns)``."""
-    return covariance.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).expand_as(columns)
-
-
 def run(layer, x, mask=None):
     """The layer's sites by their own names, with log densities; ``_RETURN`` is its output."""
     trace = poutine.trace(layer).get_trace(x, mask)

@@ -4,20 +4,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
-from correlated_reference import (
-    DIM,
-    GUIDES,
-    HEADS,
-    KINDS,
-    MASK,
-    TOKENS,
-    Dense,
-    Sparse,
-    diagonal,
-    log_density,
-    r_of,
-    run,
-)
+from correlated_reference import DIM, GUIDES, HEADS, KINDS, MASK, TOKENS, Dense, Sparse, log_density, normal, r_of, run
 from sampling import assert_moments, randn
 from torch.testing import assert_close
 
@@ -46,7 +33,7 @@ def test_output_and_its_law_are_those_of_each_example_and_head(kind, options, ma
         assert_close(nodes["_RETURN"]["value"][b, rows], drawn.out(drawn.join_heads(value[b][:, rows])))
         assert_close(law.mean[b][:, rows], heads.nu)
         assert_close(kind.covariance(law.covariance)[b][:, rows][..., rows], heads.predictive)
-        assert_close(law.variance[b][:, rows], diagonal(heads.predictive, heads.nu))
+        assert_close(law.variance[b][:, rows], normal(heads.nu, heads.predictive).variance.mT)
 
 
 @pytest.mark.parametrize("guide", GUIDES)
@@ -75,7 +62,7 @@ def test_sites_of_the_program_through_z_o(kind, guide, options, mask):
     for b, rows, heads in kind.loops(layer, x, mask):
         drawn, scale, (mean, spread) = z_o[b][:, rows], 0.7 / (DIM * len(rows)), heads.drawn(guide)
         assert_close(posterior.mean[b][:, rows], mean)
-        assert_close(posterior.variance[b][:, rows], diagonal(spread, mean))
+        assert_close(posterior.variance[b][:, rows], normal(mean, spread).variance.mT)
         log_q = scale * posterior.log_prob(z_o)[b]  # padding, drawn as plain noise, counts alike in both
         expected = log_density(drawn, heads.prior[1]) - log_density(drawn - mean, spread)
         assert_close(nodes["z_o"]["log_prob"][b] - log_q, scale * expected)
