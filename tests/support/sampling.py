@@ -1,5 +1,7 @@
 """Random tensors that depend on their seed alone, programs at given values of their sites, and moments of draws."""
 
+from contextlib import ExitStack, contextmanager
+
 import pyro.poutine as poutine
 import torch
 
@@ -18,6 +20,15 @@ def run(layer, x, mask=None, **values):
 
 def output(layer, x, mask=None, **values):
     return run(layer, x, mask, **values).nodes["_RETURN"]["value"]
+
+
+@contextmanager
+def under(*handlers):
+    """Run a block under all of these handlers, the first outermost."""
+    with ExitStack() as stack:
+        for handler in handlers:
+            stack.enter_context(handler)
+        yield
 
 
 def assert_moments(draws, mean, covariance):
