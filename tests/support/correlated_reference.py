@@ -1,4 +1,4 @@
-"""The correlated-GP layers, dense and sparse, each with a reference in loops over examples, heads and columns."""
+"""The correlated-GP layers, dense and sparse, each with a reference for one example without padding."""
 
 import math
 
@@ -15,13 +15,9 @@ GUIDES = ("posterior", "prior", "learned")
 MASK = torch.tensor([[True] * 5, [True, False, True, True, False], [False, True, False, False, False]])
 
 
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def kappa(a, b):
-    """κ_o entry by entry."""
-    return torch.stack([torch.stack([torch.exp(-0.5 * ((x - y) ** 2).sum()) for y in b]) for x in a])
+    """κ_o of all pairs of rows."""
+    return torch.exp(-0.5 * (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1))
 
 
 def symmetric(matrix):
@@ -33,7 +29,7 @@ def identity(n):
 
 
 class Kind:
-    """A layer and its reference; subclasses define the joint of (z_o, z_q, z_k) in one column of a head."""
+    """A layer and its reference; subclasses define the joint of (z_o, z_q, z_k) in one column of each head."""
 
     def make(self, dim=DIM, heads=HEADS, *, moved=0.2, collapsed=True, **options):
         """A layer, z_o integrated out by default, whose parameters are all away from their initial values."""
@@ -50,22 +46,22 @@ class Kind:
         with torch.no_grad():
             for b in range(len(x)):
                 rows = torch.arange(x.shape[1]) if mask is None else mask[b].nonzero().flatten()
-                yield b, rows, [Head(self, layer, x[b, rows], h) for h in range(layer.heads)]
+                yield b, rows, Heads(self, layer, x[b, rows])
 
 
 class Dense(Kind):
     layer, defaults = CGPAttention, {}
 
-    def joint(self, layer, h, query, key, value, latent):
+    def joint(self, layer, query, key, value, latent):
         """The joint covariance, and the observed z_k."""
-        (sq, sk), s2, eye = layer.log_scales[:, h].exp(), layer.log_noise[h].exp() ** 2, identity(len(query))
-        k_qo, k_ko = sq * kappa(query, latent), sk * kappa(key, latent)
-        p = kappa(latent, latent) + (s2 * eye if layer.noisy_canonical else 0)
-        k_q, k_k = sq**2 * kappa(query, query), sk**2 * kappa(key, key) + s2 * eye
-        k_q = k_q + (s2 * eye if layer.noisy_output else 0)
-        cross = k_qo @ torch.linalg.solve(p, k_ko.T)
-        rows = ((p, k_qo.T, k_ko.T), (k_qo, k_q, cross), (k_ko, cross.T, k_k))
-        return torch.cat([torch.cat(row, 1) for row in rows]), k_k @ value
+        (sq, sk), s2 = layer.log_scales.exp()[..., None, None], layer.log_noise.exp()[:, None, None] ** 2
+        k_qo, k_ko, noise = sq * kappa(query, latent), sk * kappa(key, latent), s2 * identity(query.shape[-2])
+        p = kappa(latent, latent) + (noise if layer.noisy_canonical else 0)
+        k_q, k_k = sq**2 * kappa(query, query), sk**2 * kappa(key, key) + noise
+        k_q = k_q + (noise if layer.noisy_output else 0)
+        cross = k_qo @ torch.linalg.solve(p, k_ko.mT)
+        rows = ((p, k_qo.mT, k_ko.mT), (k_qo, k_q, cross), (k_ko, cross.mT, k_k))
+        return torch.cat([torch.cat(row, -1) for row in rows], -2), k_k @ value
 
     def learned_mean(self, prior, loc):
         return prior @ loc
@@ -77,26 +73,23 @@ class Dense(Kind):
 class Sparse(Kind):
     layer, defaults = SparseCGPAttention, {"inducing": 3, "inducing_keys": 4}
 
-    def joint(self, layer, h, query, key, value, latent):
+    def joint(self, layer, query, key, value, latent):
         """The joint covariance, each variable a matrix times standard normals, and the observed z_k."""
-        (sq, sk), sigma = layer.log_scales[:, h].exp(), layer.log_noise[h].exp()
-        if layer.tokens is None:
-            m, l = (points[h] for points in layer.inducing)
-        else:
-            m, l = (mixture @ latent for mixture in layer.inducing)
-        n, solve = len(query), torch.linalg.solve
+        (sq, sk), sigma = layer.log_scales.exp()[..., None, None], layer.log_noise.exp()[:, None, None]
+        m, l = layer.inducing if layer.tokens is None else (mixture @ latent for mixture in layer.inducing)
+        n, solve = query.shape[-2], torch.linalg.solve
         k_mm, k_om, k_ll = kappa(m, m), kappa(latent, m), kappa(l, l)
-        b_m = k_mm + k_om.T @ k_om / sigma**2
-        sizes = [len(l), n, n, len(m), n]
+        b_m = k_mm + k_om.mT @ k_om / sigma**2
+        sizes = [l.shape[-2], n, n, m.shape[-2], n]
         normals = identity(sum(sizes)).split(sizes)
         z_l = torch.linalg.cholesky(k_ll) @ normals[0]
         z_k = sk * kappa(key, l) @ solve(k_ll, z_l) + sigma * normals[1]
         z_o = kappa(latent, l) @ solve(k_ll, z_l) + sigma * normals[2]
-        z_m = k_mm @ solve(b_m, k_om.T @ z_o) / sigma**2  # (55)
+        z_m = k_mm @ solve(b_m, k_om.mT @ z_o) / sigma**2  # (55)
         z_m = z_m + torch.linalg.cholesky(symmetric(k_mm @ solve(b_m, k_mm))) @ normals[3]
         z_q = sq * kappa(query, m) @ solve(k_mm, z_m) + sigma * normals[4]
-        whole = torch.cat([z_o, z_q, z_k])
-        return whole @ whole.T, value  # (34)
+        whole = torch.cat([z_o, z_q, z_k], -2)
+        return whole @ whole.mT, value  # (34)
 
     def learned_mean(self, prior, loc):
         return loc
@@ -108,32 +101,32 @@ class Sparse(Kind):
 KINDS = pytest.mark.parametrize("kind", [Dense(), Sparse()], ids=["dense", "sparse"])
 
 
-class Head:
-    """One head of one example without padding, x ``(n, dim)``: its joint law, conditioned by `solve` alone."""
+class Heads:
+    """The heads of one example without padding, x ``(n, dim)``: their joint laws, conditioned by `solve` alone."""
 
-    def __init__(self, kind, layer, x, h):
-        part = slice(h * layer.head_dim, (h + 1) * layer.head_dim)
-        projected = F.linear(x, layer.query_key_value.weight, layer.query_key_value.bias).chunk(3, dim=-1)
-        query, key, value = (t[:, part] for t in projected)
-        latent = F.linear(x, layer.latent.weight, layer.latent.bias)[:, part]
-        n = len(x)
+    def __init__(self, kind, layer, x):
+        def split(t):
+            return t.unflatten(-1, (-1, layer.heads, layer.head_dim)).permute(1, 2, 0, 3)
+
+        query, key, value = split(F.linear(x, layer.query_key_value.weight, layer.query_key_value.bias))
+        (latent,), n = split(F.linear(x, layer.latent.weight, layer.latent.bias)), len(x)
         self.o, self.q, self.k = slice(0, n), slice(n, 2 * n), slice(2 * n, 3 * n)
-        self.joint, self.z_k = kind.joint(layer, h, query, key, value, latent)
+        self.joint, self.z_k = kind.joint(layer, query, key, value, latent)
         self.nu, self.predictive = self.given([self.q], [self.k], self.z_k)
-        self.seen = torch.cat([self.nu, self.z_k])
-        self.prior = torch.zeros_like(value), symmetric(self.joint[self.o, self.o])
+        self.seen = torch.cat([self.nu, self.z_k], -2)
+        self.prior = torch.zeros_like(value), symmetric(self.joint[:, self.o, self.o])
         if layer.canonical_guide == "learned":
-            raw = layer.canonical.linear(x)
-            scale = (1e-3 + F.softplus(raw[:, layer.dim + h] + math.log(math.expm1(0.999)))).diag()  # I where raw is 0
-            loc = kind.learned_mean(self.prior[1], raw[:, part])
+            loc, raw = layer.canonical.linear(x).split([layer.dim, layer.heads], -1)
+            scale = (1e-3 + F.softplus(raw.T + math.log(math.expm1(0.999)))).diag_embed()  # I where raw is 0
+            loc = kind.learned_mean(self.prior[1], split(loc)[0])
             self.learned = loc, symmetric(scale @ self.prior[1] @ scale)
 
     def pick(self, a, b):
-        return torch.cat([torch.cat([self.joint[i, j] for j in b], dim=1) for i in a])
+        return torch.cat([torch.cat([self.joint[:, i, j] for j in b], -1) for i in a], -2)
 
     def given(self, of, on, value):
         """Mean and covariance of some blocks given the values of others."""
-        gain = torch.linalg.solve(self.pick(on, on), self.pick(on, of)).T
+        gain = torch.linalg.solve(self.pick(on, on), self.pick(on, of)).mT
         return gain @ value, symmetric(self.pick(of, of) - gain @ self.pick(on, of))
 
     @property
@@ -151,7 +144,7 @@ class Head:
 
     def evidence(self):
         """log p(z_k)."""
-        return log_density(self.z_k, symmetric(self.joint[self.k, self.k]))
+        return log_density(self.z_k, symmetric(self.joint[:, self.k, self.k]))
 
     def bound(self, guide, *, collapsed=True):
         """R with that guide of z_o: log p(ν, z_k) − KL(q(z_o) ‖ p(z_o | ν, z_k))."""
@@ -161,13 +154,13 @@ class Head:
 
 
 def normal(mean, covariance):
-    """One distribution a column of the mean ``(n, columns)``."""
-    return MultivariateNormal(mean.T, covariance.expand(mean.shape[1], -1, -1))
+    """One distribution a head and column of the mean ``(..., n, columns)``."""
+    return MultivariateNormal(mean.mT, covariance.unsqueeze(-3))
 
 
 def log_density(value, covariance):
-    """log N(value; 0, covariance), summed over columns."""
-    return normal(torch.zeros_like(value), covariance).log_prob(value.T).sum()
+    """log N(value; 0, covariance), summed over heads and columns."""
+    return normal(torch.zeros_like(value), covariance).log_prob(value.mT).sum()
 
 
 def run(layer, x, mask=None):

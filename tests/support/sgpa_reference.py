@@ -1,17 +1,13 @@
-"""SGPA layers and their reference in loops."""
+"""SGPA layers and their reference for one example without padding."""
 
-import pyro.poutine as poutine
 import torch
+from sampling import randn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from probattn import SGPAttention, local_sites
+from probattn import SGPAttention
 
 F64 = torch.float64
 MASK = torch.tensor([[True] * 5, [True, False, True, True, False]])
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
 
 
 def make(dim=6, heads=2, *, seed=0, **options):
@@ -24,67 +20,50 @@ def make(dim=6, heads=2, *, seed=0, **options):
     return layer
 
 
-def kernel(layer, h, a, b):
-    """The kernel of one head in loops."""
+def kernel(layer, a, b):
+    """The kernel of each head between all pairs of rows."""
     state = {name: value.detach() for name, value in layer.kernel.named_parameters()}
-    lengthscale = state["log_lengthscale"][h].exp() if state else torch.ones(a.shape[-1], dtype=F64)
-    variance = state["log_variance"][h].exp() if state else 1.0
-    exponential = type(layer.kernel).__name__ == "Exponential"
-    matrix = torch.empty(len(a), len(b), dtype=F64)
-    for i in range(len(a)):
-        for j in range(len(b)):
-            if exponential:
-                matrix[i, j] = torch.exp((a[i] * b[j] / lengthscale**2).sum())
-            else:
-                matrix[i, j] = torch.exp(-0.5 * (((a[i] - b[j]) / lengthscale) ** 2).sum())
-    return variance * matrix
+    lengthscale = state["log_lengthscale"].exp()[:, None, None] if state else 1.0
+    variance = state["log_variance"].exp()[:, None, None] if state else 1.0
+    first, second = a.unsqueeze(-2), b.unsqueeze(-3)
+    if type(layer.kernel).__name__ == "Exponential":
+        return variance * (first * second / lengthscale**2).sum(-1).exp()
+    return variance * (-0.5 * ((first - second) / lengthscale).square().sum(-1)).exp()
 
 
-class Head:
-    """Everything MATH says of one head of one example, at its real tokens, with inverses."""
+class Heads:
+    """Everything MATH says of the heads of one example, at its real tokens ``(n, dim)``, with inverses."""
 
-    def __init__(self, layer, x, h):
+    def __init__(self, layer, x):
         state = {name: value.detach() for name, value in layer.named_parameters()}
-        width, weight = layer.head_dim, state["query_value.weight"]
+        for_q, for_v = state["query_value.weight"].view(2, layer.heads, layer.head_dim, layer.dim).mT
         bias = state.get("query_value.bias", torch.zeros(2 * layer.dim, dtype=F64))
-        part, other = slice(h * width, (h + 1) * width), slice(layer.dim + h * width, layer.dim + (h + 1) * width)
-        self.q, self.v = x @ weight[part].T + bias[part], x @ weight[other].T + bias[other]
-        self.k = kernel(layer, h, self.q, self.q)
+        bias_q, bias_v = bias.view(2, layer.heads, 1, layer.head_dim)
+        self.q, self.v = x @ for_q + bias_q, x @ for_v + bias_v
+        self.k = kernel(layer, self.q, self.q)
         if layer.inducing is None:
-            spread = x @ state["form.spread.weight"][h] + state["form.spread.bias"][h]
-            root = torch.linalg.cholesky(self.k)
-            self.c, self.posterior = self.k, root @ torch.diag((1e-3 + torch.log1p(spread.exp())) ** 2) @ root.T
-            zero = torch.zeros(len(x), dtype=F64)
-            q, p = MultivariateNormal((self.k @ self.v).T, self.posterior), MultivariateNormal(zero, self.k)
-            self.kl = kl_divergence(q, p).sum()
+            spread = (x @ state["form.spread.weight"].T + state["form.spread.bias"]).T
+            root, scale = torch.linalg.cholesky(self.k), 1e-3 + torch.log1p(spread.exp())
+            self.c, self.posterior = self.k, root @ scale.square().diag_embed() @ root.mT
+            q = MultivariateNormal((self.k @ self.v).mT, self.posterior.unsqueeze(1))
+            self.kl = kl_divergence(q, MultivariateNormal(torch.zeros_like(q.mean), self.k.unsqueeze(1))).sum()
         else:
-            beta = state["form.inducing"][h] @ weight[part].T + bias[part]
-            k_qb, self.k_bb = kernel(layer, h, self.q, beta), kernel(layer, h, beta, beta)
-            self.tril = torch.linalg.cholesky(self.k_bb)
-            self.project = k_qb @ torch.linalg.inv(self.k_bb)
-            self.c = self.posterior = self.k - self.project @ k_qb.T
-            self.kl = 0.5 * torch.trace(self.v.T @ self.c @ self.v)
+            beta = state["form.inducing"] @ for_q + bias_q
+            k_qb, k_bb = kernel(layer, self.q, beta), kernel(layer, beta, beta)
+            self.tril = torch.linalg.cholesky(k_bb)
+            self.project = k_qb @ torch.linalg.inv(k_bb)
+            self.c = self.posterior = self.k - self.project @ k_qb.mT
+            self.kl = 0.5 * (self.v * (self.c @ self.v)).sum()
         self.mean = self.c @ self.v
 
-    def f(self, g, u):
-        """f given g ``(n, width)`` and whitened u ``(width, M)``, or None."""
-        return g if u is None else g + self.project @ self.tril @ u.T
+    def f(self, g, u=None):
+        """f given g ``(H, n, width)`` and whitened u ``(H, width, M)``, or None."""
+        return g if u is None else g + self.project @ self.tril @ u.mT
 
 
-def heads_of(layer, x, mask=None):
-    """``[example][head]``."""
+def examples_of(layer, x, mask=None):
     masks = [slice(None)] * len(x) if mask is None else mask
-    return [[Head(layer, row[real], h) for h in range(layer.heads)] for row, real in zip(x, masks, strict=True)]
-
-
-def run(layer, x, mask=None, **values):
-    """The trace of the layer given some of its sites."""
-    with local_sites(batch=x.shape[-3], num_data=x.shape[-3]):
-        return poutine.trace(poutine.condition(layer, data=values)).get_trace(x, mask)
-
-
-def output(layer, x, mask=None, **values):
-    return run(layer, x, mask, **values).nodes["_RETURN"]["value"]
+    return [Heads(layer, row[real]) for row, real in zip(x, masks, strict=True)]
 
 
 def law(trace):

@@ -1,24 +1,11 @@
-"""Correlated-GP layers as programs: output and sites against loops over examples, heads and columns in float64."""
+"""Correlated-GP layers as programs: output and sites against dense conditioning in float64."""
 
 import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
-from correlated_reference import (
-    DIM,
-    GUIDES,
-    HEADS,
-    KINDS,
-    MASK,
-    TOKENS,
-    Dense,
-    Sparse,
-    identity,
-    log_density,
-    r_of,
-    randn,
-    run,
-)
+from correlated_reference import DIM, GUIDES, HEADS, KINDS, MASK, TOKENS, Dense, Sparse, log_density, normal, r_of, run
+from sampling import assert_moments, randn
 from torch.testing import assert_close
 
 from probattn import draws, guides
@@ -36,19 +23,17 @@ OPTIONS += [(Sparse(), {"inducing_keys": None}), (Sparse(), {"inducing": 7})]
 
 @pytest.mark.parametrize(("kind", "options"), OPTIONS)
 @MASKS
-def test_output_and_its_law_are_loops_over_examples_and_heads(kind, options, mask):
+def test_output_and_its_law_are_those_of_each_example_and_head(kind, options, mask):
     x = randn(3, TOKENS, DIM)
     output, drawn = kind.make(alpha=0, **options)(x, mask), kind.make(alpha=0, **options, output="draw")
     nodes = run(drawn, x, mask)
     law, value = nodes["z_q"]["fn"], nodes["z_q"]["value"]
     for b, rows, heads in kind.loops(drawn, x, mask):
-        assert_close(output[b, rows], drawn.out(torch.cat([head.nu for head in heads], dim=-1)))
-        joined = torch.cat([value[b, h, rows] for h in range(drawn.heads)], dim=-1)
-        assert_close(nodes["_RETURN"]["value"][b, rows], drawn.out(joined))
-        for h, head in enumerate(heads):
-            assert_close(law.mean[b, h, rows], head.nu)
-            assert_close(kind.covariance(law.covariance)[b, h][rows[:, None], rows], head.predictive)
-            assert_close(law.variance[b, h, rows], head.predictive.diagonal().unsqueeze(-1).expand_as(head.nu))
+        assert_close(output[b, rows], drawn.out(drawn.join_heads(heads.nu)))
+        assert_close(nodes["_RETURN"]["value"][b, rows], drawn.out(drawn.join_heads(value[b][:, rows])))
+        assert_close(law.mean[b][:, rows], heads.nu)
+        assert_close(kind.covariance(law.covariance)[b][:, rows][..., rows], heads.predictive)
+        assert_close(law.variance[b][:, rows], normal(heads.nu, heads.predictive).variance.mT)
 
 
 @pytest.mark.parametrize("guide", GUIDES)
@@ -57,8 +42,8 @@ def test_mixtures_of_tokens_as_inducing_inputs(guide):
     layer = kind.make(canonical_guide=guide, regulariser_norm="example", tokens=TOKENS)
     output, r = layer(x), r_of(layer, x)
     for b, _, heads in kind.loops(layer, x):
-        assert_close(output[b], layer.out(torch.cat([head.nu for head in heads], dim=-1)))
-        assert_close(r[b], sum(head.bound(guide) for head in heads))
+        assert_close(output[b], layer.out(layer.join_heads(heads.nu)))
+        assert_close(r[b], heads.bound(guide))
 
 
 THROUGH = [(kind, guide, {}) for kind in (Dense(), Sparse()) for guide in GUIDES]
@@ -72,30 +57,24 @@ def test_sites_of_the_program_through_z_o(kind, guide, options, mask):
     layer = kind.make(canonical_guide=guide, collapsed=False, output="draw", alpha=0.7, **options)
     x = randn(3, TOKENS, DIM)
     nodes = run(layer, x, mask)
-    z_o, posterior = nodes["z_o"]["value"], nodes["z_o"]["infer"]["posterior"]
-    z_q = nodes["z_q"]
+    z_o, posterior, z_q = nodes["z_o"]["value"], nodes["z_o"]["infer"]["posterior"], nodes["z_q"]
     assert z_q["infer"]["posterior"] is z_q["fn"]  # so that neither density is computed
     for b, rows, heads in kind.loops(layer, x, mask):
-        expected, scale = {"z_o": 0, "nu": 0, "z_k": 0}, 0.7 / (DIM * len(rows))
-        for h, head in enumerate(heads):
-            drawn, (mean, spread) = z_o[b, h, rows], head.drawn(guide)
-            assert_close(posterior.mean[b, h, rows], mean)
-            assert_close(posterior.variance[b, h, rows], spread.diagonal().unsqueeze(-1).expand_as(mean))
-            expected["z_o"] += log_density(drawn, head.prior[1]) - log_density(drawn - mean, spread)
-            for name, of, seen in (("nu", head.q, head.nu), ("z_k", head.k, head.z_k)):
-                mean, spread = head.given([of], [head.o], drawn)
-                assert_close(nodes[name]["value"][b, h, rows], seen)
-                expected[name] += log_density(seen - mean, spread)
-            mean, spread = head.given([head.q], [head.o], drawn)
-            assert_close(z_q["fn"].mean[b, h, rows], mean)
-            assert_close(kind.covariance(z_q["fn"].covariance)[b, h][rows[:, None], rows], spread)
-        joined = torch.cat([z_q["value"][b, h, rows] for h in range(HEADS)], dim=-1)
-        assert_close(nodes["_RETURN"]["value"][b, rows], layer.out(joined))
-        for name in ("nu", "z_k"):
-            assert_close(nodes[name]["log_prob"][b], scale * expected[name])
+        drawn, scale, (mean, spread) = z_o[b][:, rows], 0.7 / (DIM * len(rows)), heads.drawn(guide)
+        assert_close(posterior.mean[b][:, rows], mean)
+        assert_close(posterior.variance[b][:, rows], normal(mean, spread).variance.mT)
         log_q = scale * posterior.log_prob(z_o)[b]  # padding, drawn as plain noise, counts alike in both
-        assert_close(nodes["z_o"]["log_prob"][b] - log_q, scale * expected["z_o"])
+        expected = log_density(drawn, heads.prior[1]) - log_density(drawn - mean, spread)
+        assert_close(nodes["z_o"]["log_prob"][b] - log_q, scale * expected)
         assert torch.as_tensor(nodes["z_o"]["infer"]["weight"]).expand(3)[b].item() == pytest.approx(scale)
+        for name, part, seen in (("nu", heads.q, heads.nu), ("z_k", heads.k, heads.z_k)):
+            mean, spread = heads.given([part], [heads.o], drawn)
+            assert_close(nodes[name]["value"][b][:, rows], seen)
+            assert_close(nodes[name]["log_prob"][b], scale * log_density(seen - mean, spread))
+        mean, spread = heads.given([heads.q], [heads.o], drawn)
+        assert_close(z_q["fn"].mean[b][:, rows], mean)
+        assert_close(kind.covariance(z_q["fn"].covariance)[b][:, rows][..., rows], spread)
+        assert_close(nodes["_RETURN"]["value"][b, rows], layer.out(layer.join_heads(z_q["value"][b][:, rows])))
 
 
 @KINDS
@@ -113,11 +92,8 @@ def test_learned_guide_starts_at_the_prior(kind):
 @pytest.mark.parametrize("intervene", [poutine.condition, poutine.do])
 def test_interventions_on_z_o_reach_output_and_predictions(kind, intervene):
     layer, x, z_o = kind.make(collapsed=False), randn(3, TOKENS, DIM), randn(3, HEADS, TOKENS, DIM // HEADS, seed=1)
-    outputs = []
-    for b, _, heads in kind.loops(layer, x):
-        means = [head.given([head.q], [head.o], z_o[b, h])[0] for h, head in enumerate(heads)]
-        outputs.append(layer.out(torch.cat(means, dim=-1)))
-    expected = torch.stack(outputs)
+    means = [layer.join_heads(heads.given([heads.q], [heads.o], z_o[b])[0]) for b, _, heads in kind.loops(layer, x)]
+    expected = layer.out(torch.stack(means))
     assert_close(intervene(layer, data={"z_o": z_o})(x), expected)
     model = Classifier(torch.nn.Sequential(layer, torch.nn.Flatten(-2), torch.nn.Linear(30, 3)).double(), num_data=3)
     with intervene(data={"network.0.z_o": z_o}):
@@ -150,16 +126,13 @@ def test_at_the_mean_every_form_puts_out_nu(kind, mask):
 @COLLAPSED
 def test_draws_have_the_predictive_moments(kind, collapsed):
     """Mean ν and covariance V[z_q | z_k] + σ²I, in closed form and through z_o; heads and columns are independent."""
-    layer, x, number = kind.make(output="draw", alpha=0, collapsed=collapsed), randn(1, 3, DIM), 20_000
-    with torch.no_grad(), draws(number), local_posteriors():
+    layer, x = kind.make(output="draw", alpha=0, collapsed=collapsed), randn(1, 3, DIM)
+    with torch.no_grad(), draws(20_000), local_posteriors():
         z_q = run(layer, x)["z_q"]["value"][:, 0]
     ((_, _, heads),) = kind.loops(layer, x)
-    loc = torch.cat([head.nu.flatten() for head in heads])
-    expected = torch.block_diag(*(torch.kron(head.predictive, identity(layer.head_dim)) for head in heads))
-    centred, variance = z_q.flatten(1) - loc, expected.diagonal()
-    assert (centred.mean(0).abs() < 5 * (variance / number).sqrt()).all()
-    error = ((variance[:, None] * variance + expected**2) / number).sqrt()
-    assert ((centred.T @ centred / number - expected).abs() < 5 * error).all()
+    eye = torch.eye(layer.head_dim, dtype=x.dtype)
+    covariance = torch.block_diag(*(torch.kron(predictive, eye) for predictive in heads.predictive))
+    assert_moments(z_q.flatten(1), heads.nu.flatten(), covariance)
 
 
 @KINDS

@@ -6,9 +6,10 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from correlated_reference import DIM, GUIDES, HEADS, KINDS, MASK, TOKENS, Dense, Sparse, identity, loss_of, r_of, randn
+from correlated_reference import DIM, GUIDES, HEADS, KINDS, MASK, TOKENS, Dense, Sparse, identity, loss_of, r_of
 from correlated_reference import run as run_layer
 from elbos import Trace_ELBO, TraceMeanField_ELBO
+from sampling import randn
 from torch.testing import assert_close
 
 from probattn.functional.correlated import Canonical
@@ -23,13 +24,13 @@ REGULARISERS += [(Dense(), guide, {"noisy_output": False}) for guide in GUIDES]
 
 @pytest.mark.parametrize(("kind", "guide", "options"), REGULARISERS)
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
-def test_closed_regulariser_is_the_bound_in_loops(kind, guide, options, mask):
+def test_closed_regulariser_is_the_bound(kind, guide, options, mask):
     norm, x = NORMS[guide], randn(3, TOKENS, DIM)
     r = r_of(layer := kind.make(canonical_guide=guide, regulariser_norm=norm, alpha=0.7, **options), x, mask)
     for b, rows, heads in kind.loops(layer, x, mask):
         count = {"scalar": DIM * len(rows), "column": DIM, "example": 1}[norm]
-        assert_close(r[b], 0.7 * sum(head.bound(guide) for head in heads) / count)
-        assert all(head.bound(guide) <= head.log_marginal() + 1e-9 for head in heads)
+        assert_close(r[b], 0.7 * heads.bound(guide) / count)
+        assert heads.bound(guide) <= heads.log_marginal() + 1e-9
 
 
 @KINDS
@@ -37,7 +38,7 @@ def test_closed_regulariser_is_the_bound_in_loops(kind, guide, options, mask):
 def test_both_elbos_are_alpha_r_in_closed_form(kind, elbo):
     """A draw of the output costs nothing: it is drawn from its own predictive."""
     layer, x = kind.make(canonical_guide="learned", output="draw", regulariser_norm="example"), randn(3, TOKENS, DIM)
-    expected = sum(head.bound("learned") for _, _, heads in kind.loops(layer, x, MASK) for head in heads)
+    expected = sum(heads.bound("learned") for _, _, heads in kind.loops(layer, x, MASK))
     assert_close(loss_of(elbo, layer, x, MASK), -expected)
     with alpha(0.3):
         assert_close(loss_of(elbo, layer, x, MASK), -0.3 * expected)
@@ -64,8 +65,7 @@ def test_both_elbos_are_alpha_r_in_expectation_through_z_o(kind, guide, elbo):
     options = {"canonical_guide": guide, "collapsed": False, "output": "draw", "regulariser_norm": "example"}
     layer, x, mask = kind.make(moved=0.1, **options), randn(1, TOKENS, DIM), MASK[1:2]
     ((_, _, heads),) = kind.loops(layer, x, mask)
-    expected = sum(head.bound(guide, collapsed=False) for head in heads)
-    assert_bound_in_expectation(layer, elbo, expected, x, mask)
+    assert_bound_in_expectation(layer, elbo, heads.bound(guide, collapsed=False), x, mask)
 
 
 class Shifted(torch.nn.Module):
@@ -89,9 +89,8 @@ def test_a_guide_of_ones_own_has_its_bound_in_expectation(kind, plain, elbo):
     loc = layer.canonical.linear(x).detach().unflatten(-1, (HEADS, -1)).transpose(-3, -2)
     assert_close(run_layer(layer, x)["z_o"]["infer"]["posterior"].mean, loc)
     ((_, _, heads),) = kind.loops(layer, x)
-    for h, head in enumerate(heads):
-        head.own = loc[0, h], 0.25 * identity(TOKENS) if plain else head.prior[1]
-    assert_bound_in_expectation(layer, elbo, sum(head.bound("own", collapsed=True) for head in heads), x)
+    heads.shifted = loc[0], 0.25 * identity(TOKENS) if plain else heads.prior[1]
+    assert_bound_in_expectation(layer, elbo, heads.bound("shifted"), x)
     loss_of(elbo, layer, x).backward()
     assert all(p.grad.any() for p in layer.canonical.parameters())
 
@@ -106,7 +105,7 @@ def test_every_draw_from_the_posterior_gives_the_weighted_evidence_of_the_keys(k
     terms = nodes["z_k"]["log_prob"] + nodes["z_o"]["log_prob"]
     terms = terms - nodes["z_o"]["infer"]["weight"] * nodes["z_o"]["infer"]["posterior"].log_prob(drawn)
     for b, rows, heads in kind.loops(layer, x, MASK):
-        assert_close(terms[b], 0.7 / (DIM * len(rows)) * sum(head.evidence() for head in heads))
+        assert_close(terms[b], 0.7 / (DIM * len(rows)) * heads.evidence())
 
 
 @KINDS

@@ -4,6 +4,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from attention_layers import ANY_LENGTH, FOUR_TOKENS, LAYERS
+from sampling import randn
 from torch.testing import assert_close
 
 from probattn import draws, local_posteriors
@@ -13,10 +14,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::probattn.JitterWarning")
 MASK = torch.tensor([[True] * 4, [True, False, True, False], [False, True, False, False]])
 PERMUTABLE = [name for name in ANY_LENGTH if "svgp" not in name or "plain" in name or "svd" in name]
 """But for what samples rows by their place."""
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def make(name):

@@ -5,18 +5,14 @@ import copy
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
+from sampling import randn
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, guides
 from probattn.models import Classifier, ViT, last
 
-F64 = torch.float64
 SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 6, "heads": 2, "mlp_dim": 8}
 STOCHASTIC = SGPAttention.partial(inducing=3)
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
 
 
 def vit(depth=3, attention=STOCHASTIC, **options):

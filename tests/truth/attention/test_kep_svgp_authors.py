@@ -1,9 +1,9 @@
 """The KEP-SVGP authors' layer: its values given the noise, its objective, its initial values."""
 
-import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
+from sampling import output, randn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
@@ -18,48 +18,36 @@ def make(**options):
 
 
 def posterior(layer):
-    """Mean and Cholesky factor of q(u_d), by explicit loops."""
+    """Mean and Cholesky factor of q(u_d)."""
     raw = layer.raw_tril.detach()
     return layer.loc.detach(), raw.tril(-1) + raw.diagonal(dim1=-2, dim2=-1).exp().diag_embed()
 
 
-def values_and_scores(layer, *, noises):
-    """F of one example of five tokens, the noise that it was computed from, and its scores."""
-    x, layer.out = torch.randn(1, 5, 6, dtype=torch.float64), torch.nn.Identity()
-    noise = torch.randn(1, 2, noises, 2, dtype=torch.float64)
-    with torch.no_grad():
-        f = poutine.condition(layer, data={"noise": noise})(x).unflatten(-1, (2, 2))
-    e, r, *_ = layer.scores(x)
-    return f, noise, e, r
+def values_and_branches(layer, *, noises):
+    """F of one example of five tokens, and the two branches that its scores and the noise give."""
+    x, noise = randn(1, 5, 6), randn(1, 2, noises, 2, seed=1)
+    layer.out = torch.nn.Identity()
+    f = output(layer, x, noise=noise).unflatten(-1, (2, 2))
+    (e, r, *_), (loc, tril) = layer.scores(x), posterior(layer)
+    u = loc.unsqueeze(1) + torch.einsum("hdij,bhnj->bhndi", tril, noise)
+    chosen = torch.cat([{"e": e, "r": r}[branch] for branch in layer.pair], dim=-2).unflatten(-2, (2, 5))
+    u = u.unflatten(2, (-1, 5)).expand(1, 2, 2, 5, 2, 2)
+    return f, torch.einsum("bhpns,hs,bhpnds->pbnhd", chosen, 1 / layer.scale, u)
 
 
 @pytest.mark.parametrize("pair", ["er", "ee", "rr"])
 def test_each_token_has_the_papers_law_with_noise_that_its_outputs_share(pair):
-    layer = make(pair=pair)
-    f, noise, e, r = values_and_scores(layer, noises=5)
-    first, second = ({"e": e, "r": r}[branch] for branch in pair)
-    loc, tril = posterior(layer)
-    for h in range(2):
-        for n in range(5):
-            for d in range(2):
-                u = loc[h, d] + tril[h, d] @ noise[0, h, n]
-                assert_close(f[0, n, h, d], (first + second)[0, h, n] / layer.scale[h] @ u)
+    f, branches = values_and_branches(make(pair=pair), noises=5)
+    assert_close(f, branches.sum(0))
 
 
 def test_concatenated_branches_have_noise_of_their_own_and_w1_mixes_the_tokens():
     layer = make(merge="concat", tokens=5)
-    f, noise, e, r = values_and_scores(layer, noises=10)
-    loc, tril = posterior(layer)
-    for h in range(2):
-        for d in range(2):
-            u = [loc[h, d] + tril[h, d] @ noise[0, h, n] for n in range(10)]
-            branch_e = [e[0, h, n] / layer.scale[h] @ u[n] for n in range(5)]
-            branch_r = [r[0, h, n] / layer.scale[h] @ u[5 + n] for n in range(5)]
-            assert_close(f[0, :, h, d], layer.merge.weights @ torch.stack(branch_e + branch_r))
+    f, branches = values_and_branches(layer, noises=10)
+    assert_close(f, torch.einsum("npm,pbmhd->bnhd", layer.merge.weights.unflatten(-1, (2, 5)), branches))
 
 
 def test_initial_values_are_those_of_the_authors_code():
-    torch.manual_seed(0)
     layer = AuthorsKEPSVGPAttention(128, 4, rank=8, merge="concat", tokens=64)
     for projection in layer.projection.weights.detach().chunk(2, dim=-1):  # (H, rows, s), orthonormal columns
         assert_close(projection.mT @ projection, torch.eye(8).expand(4, 8, 8), rtol=0, atol=1e-5)
@@ -72,7 +60,6 @@ def test_initial_values_are_those_of_the_authors_code():
 
 
 def test_the_loss_is_mean_cross_entropy_plus_the_whole_kl_plus_the_penalty():
-    torch.manual_seed(0)
     network = ViT(image_size=8, patch_size=4, channels=1, classes=3, dim=6, depth=1, heads=2, mlp_dim=6,
                   attention=AuthorsKEPSVGPAttention.partial(rank=2, eta=0.7))  # fmt: skip
     model = Classifier(network, num_data=50).double().eval()
@@ -80,25 +67,18 @@ def test_the_loss_is_mean_cross_entropy_plus_the_whole_kl_plus_the_penalty():
     x, y = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.tensor([0, 2, 1, 1])
     layer = network.blocks[0].attention
     loc, tril = posterior(layer)
-    q, p = (
-        MultivariateNormal(loc, scale_tril=tril),
-        MultivariateNormal(0 * loc, scale_tril=layer.scale.diag_embed()[:, None]),
-    )
-    torch.manual_seed(1)
+    q = MultivariateNormal(loc, scale_tril=tril)
+    kl = kl_divergence(q, MultivariateNormal(0 * loc, scale_tril=layer.scale.diag_embed()[:, None])).sum()
+    objective = TraceMeanField_ELBO()
     with draws("example"):
-        loss = TraceMeanField_ELBO()(model, guide)(x, y)
-    torch.manual_seed(1)
-    with draws("example"):
-        trace = poutine.trace(model).get_trace(x, y)
-    cross_entropy = -trace.nodes["y"]["fn"].log_prob(y).mean()
-    ksvd = -trace.nodes["network.blocks.0.attention.ksvd"]["fn"].log_factor.mean()
-    assert_close(loss / 50, cross_entropy + kl_divergence(q, p).sum() + ksvd)
+        loss = objective(model, guide)(x, y)
+    nodes = objective.traces[0].nodes
+    cross_entropy = -nodes["y"]["fn"].log_prob(y).mean()
+    ksvd = -nodes["network.blocks.0.attention.ksvd"]["fn"].log_factor.mean()
+    assert_close(loss / 50, cross_entropy + kl + ksvd)
 
 
 def test_padding_changes_nothing_given_the_noise():
-    layer, x = make(), torch.randn(2, 5, 6, dtype=torch.float64)
-    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    noise = torch.randn(2, 2, 5, 2, dtype=torch.float64)
-    whole = poutine.condition(layer, data={"noise": noise})(x, mask)
-    short = poutine.condition(layer, data={"noise": noise[1:, :, :3]})(x[1:, :3])
-    assert_close(whole[1:, :3], short)
+    layer, x, noise = make(), randn(2, 5, 6), randn(2, 2, 5, 2, seed=1)
+    whole = output(layer, x, torch.tensor([[True] * 5, [True] * 3 + [False] * 2]), noise=noise)
+    assert_close(whole[1:, :3], output(layer, x[1:, :3], noise=noise[1:, :, :3]))

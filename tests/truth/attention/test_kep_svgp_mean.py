@@ -3,25 +3,17 @@
 import pyro.poutine as poutine
 import pytest
 import torch
+from kep_svgp_layers import layer_of
+from sampling import output, randn, run
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, local_sites
+from probattn import KEPSVGPAttention, SoftmaxAttention
 from probattn.models import replace_attention
 
 
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def make(dim=12, heads=3, **options):
-    torch.manual_seed(0)
-    return KEPSVGPAttention(dim, heads, **{"rank": 2, "mean": "softmax", **options}).double()
-
-
-def with_u(layer, u, x, mask=None):
-    with local_sites(batch=x.shape[-3], num_data=x.shape[-3]):
-        return poutine.condition(layer, data={"u": u})(x, mask)
+def make(**options):
+    return layer_of(mean="softmax", **options)
 
 
 def softmax_twin(layer):
@@ -45,38 +37,32 @@ def test_output_is_softmax_attention_plus_the_amplitude_times_the_process(bias, 
     assert layer.out.bias is None
     e, r, _, _ = layer.scores(x, mask)
     f = torch.einsum("bhns,hds->bnhd", e + r, u / layer.scale.unsqueeze(-2)).flatten(-2) @ layer.out.weight.T
-    assert_close(with_u(layer, u, x, mask), softmax_twin(layer)(x, mask) + 0.3 * f)
-    assert_close(with_u(layer, 0 * u, x, mask), softmax_twin(layer)(x, mask))
+    assert_close(output(layer, x, mask, u=u), softmax_twin(layer)(x, mask) + 0.3 * f)
+    assert_close(output(layer, x, mask, u=0 * u), softmax_twin(layer)(x, mask))
 
 
 @pytest.mark.parametrize("projection", ["data", "plain"])
 def test_the_penalty_reaches_neither_attention_nor_what_is_below_it(projection):
     """With a mean of 0 it does: there the kernel is the penalty's to form."""
 
-    def gradients(mean):
-        layer, x = make(mean=mean, projection=projection), randn(2, 6, 12).requires_grad_()
-        with local_sites(batch=2, num_data=2):
-            trace = poutine.trace(layer).get_trace(x)
-        trace.nodes["ksvd"]["fn"].log_factor.sum().backward()
-        reached = {name for name, p in layer.named_parameters() if p.grad is not None and p.grad.any()}
-        return reached, x.grad is not None and bool(x.grad.any()), trace.nodes["ksvd"]["fn"].log_factor
-
+    reached, below, factors = {}, {}, {}
+    for mean in ("softmax", "zero"):
+        layer, x = layer_of(mean=mean, projection=projection), randn(2, 6, 12).requires_grad_()
+        factors[mean] = run(layer, x).nodes["ksvd"]["fn"].log_factor
+        factors[mean].sum().backward()
+        reached[mean] = {name for name, p in layer.named_parameters() if p.grad is not None and p.grad.any()}
+        below[mean] = x.grad is not None and bool(x.grad.any())
     weights = {"projection.weights"} if projection == "data" else {"projection.w_e", "projection.w_r"}
-    reached, below, value = gradients("softmax")
-    assert reached == weights | {"log_scale"}
-    assert not below
-    reached, below, expected = gradients("zero")
-    assert reached == weights | {"log_scale", "query_key.weight"}
-    assert below
-    assert_close(value, expected)
+    assert reached == {"softmax": weights | {"log_scale"}, "zero": weights | {"log_scale", "query_key.weight"}}
+    assert below == {"softmax": False, "zero": True}
+    assert_close(factors["softmax"], factors["zero"])
 
 
 def test_dropout_acts_in_training_on_the_softmax_alone():
     layer, x, u = make(dropout=0.5), randn(2, 6, 12), randn(3, 2, 2, seed=1)
-    first, second = with_u(layer, u, x), with_u(layer, u, x)
-    assert (first - second).abs().max() > 1e-3
+    assert (output(layer, x, u=u) - output(layer, x, u=u)).abs().max() > 1e-3
     layer.eval()
-    assert torch.equal(with_u(layer, u, x), with_u(layer, u, x))
+    assert torch.equal(output(layer, x, u=u), output(layer, x, u=u))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -92,6 +78,5 @@ def test_a_converted_network_computes_what_it_did_before_where_u_is_zero(bias):
     converted = replace_attention(network, attention=KEPSVGPAttention.partial(rank=2, mean="softmax"), layers="all")
     names = [name for name in poutine.trace(converted).get_trace(x).nodes if name.endswith(".u")]
     assert len(names) == 3
-    with torch.no_grad():
-        output = poutine.condition(converted, data={name: torch.zeros(2, 2, 2).double() for name in names})(x)
-    assert_close(output, expected)
+    zeros = {name: torch.zeros(2, 2, 2).double() for name in names}
+    assert_close(poutine.condition(converted, data=zeros)(x), expected)

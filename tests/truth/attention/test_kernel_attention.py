@@ -1,11 +1,11 @@
-"""Kernel attention and its kernels against loops in float64, their initial scale, and what rounding does."""
+"""Kernel attention and its kernels against formulae in float64, their initial scale, and what rounding does."""
 
 import itertools
-import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from sampling import randn
 from torch.testing import assert_close
 
 from probattn import AnchoredAttention, CGPAttention, SparseCGPAttention
@@ -14,10 +14,6 @@ from probattn.attention.kernels import ARD, KERNELS, RBF
 from probattn.functional.errors import NumericalError
 
 ALL = [(kernel, symmetric) for kernel in KERNELS for symmetric in (False, True)]
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def make(kernel="rbf", symmetric=False, *, dim=12, heads=3, seed=0, **options):
@@ -30,55 +26,34 @@ def make(kernel="rbf", symmetric=False, *, dim=12, heads=3, seed=0, **options):
     return layer
 
 
-def entry(layer, head, q, k):
-    """κ(q, k) of a head by the formulae of section 5.1, in plain floats."""
-    state = {name: value.detach()[head].tolist() for name, value in layer.kernel.named_parameters()}
-    pairs = list(zip(q.tolist(), k.tolist(), strict=True))
-    if isinstance(layer.kernel, RBF):
-        return math.exp(-0.5 * sum((x - y) ** 2 for x, y in pairs))
-    squares = [math.exp(log) ** 2 for log in state["log_lengthscale"]]
-    if isinstance(layer.kernel, ARD):
-        exponent = -0.5 * sum((x - y) ** 2 / square for (x, y), square in zip(pairs, squares, strict=True))
+def from_formulae(layer, x, mask):
+    """Output and attention matrices by the formulae of section 5.1, over all pairs of tokens."""
+    maps = layer.query_value if layer.symmetric else layer.query_key_value
+    points = maps(x).unflatten(-1, (-1, layer.heads, layer.head_dim)).permute(2, 0, 3, 1, 4)
+    query, key, value = points[0].unsqueeze(-2), points[-2].unsqueeze(-3), points[-1]  # if symmetric, key is query
+    state = dict(layer.kernel.named_parameters())
+    square = state["log_lengthscale"].exp()[:, None, None] ** 2 if "log_lengthscale" in state else 1.0
+    if isinstance(layer.kernel, (RBF, ARD)):
+        matrix = (-0.5 * ((query - key) ** 2 / square).sum(-1)).exp()
     else:
-        exponent = sum(x * y / square for (x, y), square in zip(pairs, squares, strict=True))
-    return math.exp(state["log_variance"]) * math.exp(exponent)
-
-
-def loops(layer, x, mask=None):
-    """The layer and its attention matrices as loops over examples, heads, queries and keys."""
-    outputs, matrices = [], torch.zeros(x.shape[0], layer.heads, x.shape[1], x.shape[1], dtype=x.dtype)
-    for b in range(x.shape[0]):
-        real = range(x.shape[1]) if mask is None else mask[b].nonzero().flatten().tolist()
-        if layer.symmetric:
-            query, value = layer.query_value(x[b]).chunk(2, dim=-1)
-            key = query
-        else:
-            query, key, value = layer.query_key_value(x[b]).chunk(3, dim=-1)
-        joined = torch.zeros_like(x[b])
-        for h in range(layer.heads):
-            part = slice(h * layer.head_dim, (h + 1) * layer.head_dim)
-            for i in range(x.shape[1]):
-                for j in real:
-                    matrices[b, h, i, j] = entry(layer, h, query[i, part], key[j, part])
-                    joined[i, part] += matrices[b, h, i, j] * value[j, part]
-        outputs.append(layer.out(joined))
-    return torch.stack(outputs), matrices
+        matrix = (query * key / square).sum(-1).exp()
+    if "log_variance" in state:
+        matrix = matrix * state["log_variance"].exp()[:, None, None]
+    matrix = matrix * mask[:, None, None, :]
+    return layer.out((matrix @ value).transpose(1, 2).flatten(-2)), matrix
 
 
 MASK = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
 
 
 @pytest.mark.parametrize(("kernel", "symmetric"), ALL)
-def test_layer_is_equation_6_in_loops(kernel, symmetric):
+@torch.no_grad()
+def test_layer_is_equation_6(kernel, symmetric):
     layer, x = make(kernel, symmetric, bias=symmetric), randn(2, 6, 12)
-    with torch.no_grad():
-        output, matrix = loops(layer, x)
-        assert_close(layer(x), output)
-        assert_close(layer.attention_matrix(x), matrix)
-        x = x.where(MASK.unsqueeze(-1), 0.0)
-        output, matrix = loops(layer, x, MASK)
-        assert_close(layer(x, MASK), output)
-        assert_close(layer.attention_matrix(x, MASK), matrix)
+    for mask, tokens in ((None, x), (MASK, x.where(MASK.unsqueeze(-1), 0.0))):
+        expected, matrix = from_formulae(layer, tokens, torch.ones_like(MASK) if mask is None else mask)
+        assert_close(layer(tokens, mask), expected)
+        assert_close(layer.attention_matrix(tokens, mask), matrix)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -3,13 +3,10 @@
 import exact_ksvd
 import pytest
 import torch
+from sampling import randn
 from torch.testing import assert_close
 
 from probattn.functional import ksvd, subspace
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def features_of(tokens=64, dim=64, width=32, *, batch=16, common=1.0):
@@ -31,11 +28,10 @@ def iterated(phi, rank, steps, *, seed=3):
 def test_inverse_root_is_that_of_the_eigendecomposition():
     basis, _ = torch.linalg.qr(randn(20, 6, 6))
     values = torch.logspace(1, -6, 6, dtype=torch.float64)
-    expected = (basis * (values + 1e-8 * values.sum()).rsqrt()) @ basis.mT
-    assert_close(subspace.inverse_sqrt((basis * values) @ basis.mT), expected, rtol=1e-8, atol=1e-6)
-    low = subspace.inverse_sqrt(((basis * values) @ basis.mT).float())
-    expected = (basis * (values + 1e-6 * values.sum()).rsqrt()) @ basis.mT
-    assert (low - expected).norm() < 1e-2 * expected.norm()
+    matrix = (basis * values) @ basis.mT
+    expected, low = ((basis * (values + jitter * values.sum()).rsqrt()) @ basis.mT for jitter in (1e-8, 1e-6))
+    assert_close(subspace.inverse_sqrt(matrix), expected, rtol=1e-8, atol=1e-6)
+    assert (subspace.inverse_sqrt(matrix.float()) - low).norm() < 1e-2 * low.norm()
 
 
 @pytest.mark.parametrize("common", [1.0, 3.0])
@@ -51,47 +47,31 @@ def test_two_steps_from_a_random_start_capture_98_percent_of_the_best_energy(com
     assert ((phi[1] @ w_r).square().sum((-2, -1)) >= (phi[0] @ w_e).square().sum((-2, -1)) - 1e-9).all()
 
 
+def scores(phi, weights):
+    """E and R below each other: products of the rows are E Eᵀ, E Rᵀ and R Rᵀ."""
+    return torch.cat([feature @ weight for feature, weight in zip(phi, weights, strict=True)], dim=-2)
+
+
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_kernel_of_rank_s_is_decomposed_exactly(seed):
     """E Eᵀ = H_e Λ² H_eᵀ, R Rᵀ = H_r Λ² H_rᵀ, and E Rᵀ = H_e Λ² H_rᵀ, whatever the start."""
     phi = low_rank()
-    w_e, w_r = iterated(phi, 3, 1, seed=seed)
-    e, r = phi[0] @ w_e, phi[1] @ w_r
-    exact = exact_ksvd.singular_triplets(phi[0], phi[1], 3)
-    for left, right, h_left, h_right in (
-        (e, e, exact.h_e, exact.h_e),
-        (r, r, exact.h_r, exact.h_r),
-        (e, r, exact.h_e, exact.h_r),
-    ):
-        expected = (h_left * exact.values.square().unsqueeze(-2)) @ h_right.mT
-        assert_close(left @ right.mT, expected, rtol=1e-6, atol=1e-6)
-    assert_close(subspace.singular_values(subspace.grams(phi), w_e), exact.values, rtol=1e-6, atol=1e-6)
+    weights, exact = iterated(phi, 3, 1, seed=seed), exact_ksvd.singular_triplets(phi[0], phi[1], 3)
+    whole, expected = scores(phi, weights), torch.cat([exact.h_e, exact.h_r], -2) * exact.values.unsqueeze(-2)
+    assert_close(whole @ whole.mT, expected @ expected.mT, rtol=1e-6, atol=1e-6)
+    assert_close(subspace.singular_values(subspace.grams(phi), weights[0]), exact.values, rtol=1e-6, atol=1e-6)
 
 
 def test_covariances_of_the_scores_do_not_depend_on_the_basis_of_the_start():
     phi, start = features_of(), randn(32, 4, seed=3)
-    mixed = start @ randn(4, 4, seed=5)
     gram = subspace.grams(phi)
-    (e, r), (other_e, other_r) = (
-        [feature @ weight for feature, weight in zip(phi, subspace.iterate(gram, w, 2), strict=True)]
-        for w in (start, mixed)
-    )
-    for left, right, other_left, other_right in (
-        (e, e, other_e, other_e),
-        (r, r, other_r, other_r),
-        (e, r, other_e, other_r),
-    ):
-        assert_close(left @ right.mT, other_left @ other_right.mT, rtol=1e-5, atol=1e-5)
+    one, other = (scores(phi, subspace.iterate(gram, w, 2)) for w in (start, start @ randn(4, 4, seed=5)))
+    assert_close(one @ one.mT, other @ other.mT, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients():
-    phi = low_rank(tokens=5, width=4, rank=4, batch=1).requires_grad_()
-    start = randn(4, 2, seed=3).requires_grad_()
-
-    def function(phi, start):
-        return subspace.iterate(subspace.grams(phi), start, 2)
-
-    assert torch.autograd.gradcheck(function, (phi, start))
+    inputs = low_rank(tokens=5, width=4, rank=4, batch=1).requires_grad_(), randn(4, 2, seed=3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda phi, start: subspace.iterate(subspace.grams(phi), start, 2), inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -106,13 +86,11 @@ def test_degenerate_kernels_have_finite_values_and_gradients(case, dtype):
     else:
         phi[:, :, {"fewer than s": 3, "one": 1, "none": 0}[case] :] = 0.0
     phi = phi.requires_grad_()
-    weights = subspace.iterate(subspace.grams(phi), randn(6, 4, seed=3).to(dtype), 2)
-    scores = [feature @ weight for feature, weight in zip(phi, weights, strict=True)]
-    sum(score.square().sum() + score.sum() for score in scores).backward()
-    assert all(score.isfinite().all() for score in scores)
+    whole = scores(phi, subspace.iterate(subspace.grams(phi), randn(6, 4, seed=3).to(dtype), 2))
+    (whole.square().sum() + whole.sum()).backward()
+    assert whole.isfinite().all()
     assert phi.grad.isfinite().all()
-    kernel = phi[0] @ phi[1].mT
-    covariance = scores[0] @ scores[0].mT
+    kernel, e = phi[0] @ phi[1].mT, whole[..., :6, :]
     tolerance = {torch.float32: 5e-3, torch.float64: 1e-6}[dtype]
-    values = torch.linalg.eigvalsh((kernel @ kernel.mT - covariance).detach().double())
+    values = torch.linalg.eigvalsh((kernel @ kernel.mT - e @ e.mT).detach().double())
     assert (values[:, 0] > -tolerance * kernel.square().sum((-2, -1)) - 1e-9).all()

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from sampling import randn
 from torch.testing import assert_close
 
 from probattn.functional.triangular import product, solve_lower
 
 SHAPES = [((3, 3), (3, 2)), ((3, 3), (5, 4, 3, 2)), ((2, 3, 3), (6, 4, 2, 3, 5)), ((2, 4, 2, 3, 3), (4, 2, 3, 5))]
 SHAPES += [((4, 1, 3, 3), (4, 2, 3, 5)), ((2, 3, 3), (1, 2, 3, 1)), ((1, 3, 3), (4, 2, 3, 5))]
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize(("function", "plain"), [(solve_lower, torch.linalg.solve), (product, torch.matmul)])

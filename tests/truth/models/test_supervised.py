@@ -2,15 +2,15 @@
 
 import math
 import statistics
-from contextlib import ExitStack
 
 import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
+from sampling import under
+from torch import distributions as dist
 from torch import nn
-from torch.distributions import MultivariateNormal, Normal, kl_divergence
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.distributions import MultivariateNormal, kl_divergence
 
 from probattn import KEPSVGPAttention, draws, guides
 from probattn.models import Supervised
@@ -51,29 +51,21 @@ def outputs_at(network, x, u):
     """Outputs and KSVD penalty of one example of a network of one layer, from the formulae."""
     layer, x = network.layers[0], network.embed(x)
     e, r, w_e, w_r = (t[0] for t in layer.scores(x.unsqueeze(0)))
-    heads, penalty = [], 0.0
-    for h in range(2):
-        inverse = torch.diag(1 / layer.log_scale[h].exp())
-        heads.append((e[h] + r[h]) @ inverse @ u[h].T)
-        j = (w_e[h].T @ w_r[h]).trace()
-        j = j - 0.5 * (e[h] @ inverse @ e[h].T).trace() - 0.5 * (r[h] @ inverse @ r[h].T).trace()
-        penalty = penalty + 0.5 * (j / TOKENS) ** 2 / 2
-    return network.head((x + layer.out(torch.cat(heads, dim=-1))).mean(0)), penalty
+    weighted = torch.einsum("hns,hs,hds->nhd", e + r, 1 / layer.scale, u)
+    variances = 0.5 * sum(torch.einsum("hns,hs,hns->h", score, 1 / layer.scale, score) for score in (e, r))
+    penalty = 0.5 * ((torch.einsum("hds,hds->h", w_e, w_r) - variances) / TOKENS).square().mean()
+    return network.head((x + layer.out(weighted.flatten(1))).mean(0)), penalty
 
 
 def kl_of(elbo, model, guide, u):
     """KL of the layer's site: closed form, or at one draw."""
-    scale, q = model.network.layers[0].log_scale.exp(), guide.network.layers.get_submodule("0").u
-    total = 0.0
-    for h in range(2):
-        prior = MultivariateNormal(torch.zeros_like(scale[h]), scale_tril=torch.diag(scale[h]))
-        for d in range(2):
-            tril = scale[h].unsqueeze(-1) * q.scale_tril[h, d]
-            posterior = MultivariateNormal(scale[h] * q.loc[h, d], scale_tril=tril)
-            closed = kl_divergence(posterior, prior)
-            at_draw = posterior.log_prob(u[h, d]) - prior.log_prob(u[h, d])
-            total = total + (closed if elbo is TraceMeanField_ELBO else at_draw)
-    return total
+    scale = model.network.layers[0].log_scale.exp().unsqueeze(1)
+    q = guide.network.layers.get_submodule("0").u
+    posterior = MultivariateNormal(scale * q.loc, scale_tril=scale.unsqueeze(-1) * q.scale_tril)
+    prior = MultivariateNormal(torch.zeros_like(q.loc), scale_tril=scale.diag_embed())
+    if elbo is TraceMeanField_ELBO:
+        return kl_divergence(posterior, prior).sum()
+    return (posterior.log_prob(u) - prior.log_prob(u)).sum()
 
 
 def drawn(elbo, site="network.layers.0.u"):
@@ -90,9 +82,7 @@ def test_the_loss_is_the_mean_over_draws_of_scaled_likelihood_and_penalty_plus_t
     model, guide = build()
     x, y = data(batch)
     objective = elbo()
-    with ExitStack() as stack:
-        for handler in (kl_weight(weight), *map(draws, numbers)):
-            stack.enter_context(handler)
+    with under(kl_weight(weight), *map(draws, numbers)):
         loss = objective(model, guide)(x, y)
     u = drawn(objective)
     assert u.unique().numel() == u.numel() == math.prod({"example": batch}.get(n, n) for n in numbers) * 8
@@ -151,22 +141,14 @@ def test_draws_per_example_leave_the_expected_loss_and_gradient_with_less_noise(
     assert own_gradient.var(0).sum() < 0.6 * shared_gradient.var(0).sum()
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "labels", "by_hand"),
-    [
-        (
-            Bernoulli(),
-            torch.randint(2, (BATCH, 3)).to(F64),
-            lambda f, y: -binary_cross_entropy_with_logits(f, y, reduction="none"),
-        ),
-        (Gaussian(0.5), torch.randn(BATCH, 3, dtype=F64), lambda f, y: Normal(f, 0.5).log_prob(y)),
-        (
-            TokenCategorical(),
-            torch.randint(3, (BATCH, TOKENS)),
-            lambda f, y: f.log_softmax(-1).gather(-1, y.unsqueeze(-1)),
-        ),
-    ],
-)
+LIKELIHOODS = [  # likelihood, labels, their log densities given the outputs
+    (Bernoulli(), torch.randint(2, (BATCH, 3)).to(F64), lambda f, y: dist.Bernoulli(logits=f).log_prob(y)),
+    (Gaussian(0.5), torch.randn(BATCH, 3, dtype=F64), lambda f, y: dist.Normal(f, 0.5).log_prob(y)),
+    (TokenCategorical(), torch.randint(3, (BATCH, TOKENS)), lambda f, y: dist.Categorical(logits=f).log_prob(y)),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "labels", "by_hand"), LIKELIHOODS)
 def test_other_likelihoods_are_summed_over_an_example_without_its_padding(likelihood, labels, by_hand):
     by_token = isinstance(likelihood, TokenCategorical)
     model, guide = build(likelihood, pool=not by_token)

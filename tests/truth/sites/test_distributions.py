@@ -1,13 +1,12 @@
 """Distributions of local sites at every token: against torch's, under plates, and counted by both ELBOs."""
 
-import math
-
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
+from sampling import randn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
@@ -21,45 +20,23 @@ F64 = torch.float64
 ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 
 
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
-
-
-def dense(*shape, seed=0):
-    root = randn(*shape, shape[-1], seed=seed)
-    return torch.linalg.cholesky(root @ root.mT + torch.eye(shape[-1], dtype=F64))
-
-
 def build(seed=0):
-    """Batch of 2, 3 heads, 4 tokens, 2 columns."""
-    return ColumnNormal(randn(2, 3, 4, 2, seed=seed), Dense(dense(2, 3, 4, seed=seed + 1), 4))
-
-
-def by_torch(normal, b, h, d):
-    tril = normal.covariance.tril[b, h]
-    return MultivariateNormal(normal.loc[b, h, :, d], tril @ tril.T)
+    """Batch of 2, 3 heads, 4 tokens, 2 columns, and torch's distribution of each head and column."""
+    loc, root = randn(2, 3, 4, 2, seed=seed), randn(2, 3, 4, 4, seed=seed + 1)
+    tril = torch.linalg.cholesky(root @ root.mT + torch.eye(4, dtype=F64))
+    return ColumnNormal(loc, Dense(tril, 4)), MultivariateNormal(loc.mT, scale_tril=tril.unsqueeze(2))
 
 
 def test_column_normal_is_a_normal_a_head_and_column():
-    normal, x = build(), randn(5, 2, 3, 4, 2, seed=3)
-    expected = torch.zeros(5, 2, dtype=F64)
-    for b in range(2):
-        for h in range(3):
-            for d in range(2):
-                expected[:, b] += by_torch(normal, b, h, d).log_prob(x[:, b, h, :, d])
-    assert_close(normal.log_prob(x), expected)
+    (normal, expected), x = build(), randn(5, 2, 3, 4, 2, seed=3)
+    assert_close(normal.log_prob(x), expected.log_prob(x.mT).sum((-2, -1)))
     assert normal.batch_shape == (2,)
     assert normal.event_shape == (3, 4, 2)
 
 
 def test_kl_is_torchs_summed_over_heads_and_columns():
-    q, p = build(), build(seed=10)
-    expected = torch.zeros(2, dtype=F64)
-    for b in range(2):
-        for h in range(3):
-            for d in range(2):
-                expected[b] += kl_divergence(by_torch(q, b, h, d), by_torch(p, b, h, d))
-    assert_close(kl_divergence(q, p), expected)
+    (q, q_of_torch), (p, p_of_torch) = build(), build(seed=10)
+    assert_close(kl_divergence(q, p), kl_divergence(q_of_torch, p_of_torch).sum((-2, -1)))
     assert_close(kl_divergence(q, q), torch.zeros(2, dtype=F64))
     shared = ColumnNormal(randn(2, 3, 4, 2, seed=8), q.covariance)
     twin = ColumnNormal(shared.loc, Dense(q.covariance.tril.clone(), 4))
@@ -67,7 +44,7 @@ def test_kl_is_torchs_summed_over_heads_and_columns():
 
 
 def test_loc_and_covariance_broadcast():
-    normal = ColumnNormal(randn(5, 1, 3, 4, 2), Dense(dense(2, 3, 4), 4))
+    normal = ColumnNormal(randn(5, 1, 3, 4, 2), build()[0].covariance)
     assert normal.batch_shape == (5, 2)
     assert normal.mean.shape == normal.variance.shape == normal.sample().shape == (5, 2, 3, 4, 2)
     x = randn(5, 2, 3, 4, 2, seed=2)
@@ -134,26 +111,19 @@ def test_vectorised_particles_of_pyro(layer):
 def test_categorical_keeps_the_free_energy_of_its_logits(shift):
     logits = randn(2, 3, 4) + shift
     labels = CategoricalWithEnergy(logits)
-    for s in range(2):
-        for i in range(3):
-            energy = -shift - math.log(sum(math.exp(logit - shift) for logit in logits[s, i].tolist()))
-            assert math.isclose(labels.energy[s, i], energy, rel_tol=1e-12)
+    assert_close(labels.energy, -shift - (logits - shift).exp().sum(-1).log(), rtol=1e-12, atol=0)
     assert labels.batch_shape == labels.energy.shape == (2, 3)
     assert_close(labels.expand((5, 2, 3)).energy, labels.energy.expand(5, 2, 3))
 
 
 @pytest.mark.parametrize("lead", [(), (5,)])
 def test_kl_to_a_diagonal_normal_is_that_of_multivariate_normals(lead):
-    torch.manual_seed(0)
-    tril = (
-        torch.randn(*lead, 2, 3, 3, dtype=torch.float64).tril(-1) + torch.rand(2, 3, dtype=torch.float64).diag_embed()
-    )
-    loc, mean = torch.randn(2, *lead, 2, 3, dtype=torch.float64)
-    scale = torch.rand(2, 3, dtype=torch.float64) + 0.1
+    tril = randn(*lead, 2, 3, 3).tril(-1) + randn(2, 3, seed=1).exp().diag_embed()
+    (loc, mean), scale = randn(2, *lead, 2, 3, seed=2), randn(2, 3, seed=3).exp()
     q = dist.MultivariateNormal(loc, scale_tril=tril)
     p = DiagonalNormal(mean, scale_tril=scale.diag_embed())
     whole = dist.MultivariateNormal(mean, scale_tril=scale.diag_embed())
-    torch.testing.assert_close(kl_divergence(q, p), kl_divergence(q, whole), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(p.stddev, whole.stddev, rtol=1e-12, atol=0)
+    assert_close(kl_divergence(q, p), kl_divergence(q, whole), rtol=1e-12, atol=1e-12)
+    assert_close(p.stddev, whole.stddev, rtol=1e-12, atol=0)
     assert type(p.expand((4, *p.batch_shape))) is DiagonalNormal
-    torch.testing.assert_close(p.expand((4, *p.batch_shape)).stddev, whole.stddev.expand(4, *p.batch_shape, 3))
+    assert_close(p.expand((4, *p.batch_shape)).stddev, whole.stddev.expand(4, *p.batch_shape, 3))

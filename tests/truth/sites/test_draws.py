@@ -23,25 +23,18 @@ def model(x, y=None):
         return pyro.sample("y", dist.Normal(slope.sum(-1) * x, 1.0), obs=y, infer={"local": True})
 
 
+MEAN = torch.tensor([0.3, -0.2])
+
+
 def guide(x, y=None):
-    pyro.sample("slope", dist.MultivariateNormal(torch.tensor([0.3, -0.2]), scale_tril=0.5 * torch.eye(2)))
-
-
-def posterior():
-    return dist.MultivariateNormal(torch.tensor([0.3, -0.2]), scale_tril=0.5 * torch.eye(2))
-
-
-def traces(*handlers):
-    with handlers[0] if handlers else poutine.block(hide=[]):
-        guide_trace = poutine.trace(guide).get_trace(X, Y)
-        model_trace = poutine.trace(poutine.replay(model, guide_trace)).get_trace(X, Y)
-    return model_trace, guide_trace
+    return pyro.sample("slope", dist.MultivariateNormal(MEAN, scale_tril=0.5 * torch.eye(2)))
 
 
 def test_draws_for_prediction_pair_by_number_even_when_it_equals_the_batch():
-    torch.manual_seed(0)
     for number in (2, 3):
-        model_trace, guide_trace = traces(draws(number))
+        with draws(number):
+            guide_trace = poutine.trace(guide).get_trace(X, Y)
+            model_trace = poutine.trace(poutine.replay(model, guide_trace)).get_trace(X, Y)
         slope = guide_trace.nodes["slope"]["value"]
         assert slope.shape == (number, 1, 2)
         assert_close(model_trace.nodes["y"]["fn"].mean, slope.sum(-1) * X)
@@ -65,18 +58,15 @@ def test_bad_numbers_are_named(number):
 
 
 def test_at_mean_takes_means_and_leaves_local_sites_alone():
-    torch.manual_seed(0)
     with at_mean():
-        assert_close(poutine.trace(guide).get_trace(X).nodes["slope"]["value"], posterior().mean)
+        assert_close(guide(X), MEAN)
         trace = poutine.trace(model).get_trace(X)
     assert_close(trace.nodes["slope"]["value"], torch.zeros(2))
     assert trace.nodes["y"]["value"].abs().min() > 0
     with at_mean(), draws(4):
-        assert_close(poutine.trace(guide).get_trace(X).nodes["slope"]["value"], posterior().mean.expand(4, 1, 2))
+        assert_close(guide(X), MEAN.expand(4, 1, 2))
     with draws(4), at_mean():
-        assert_close(
-            poutine.trace(guide).get_trace(X).nodes["slope"]["value"].expand(4, 1, 2), posterior().mean.expand(4, 1, 2)
-        )
+        assert_close(guide(X).expand(4, 1, 2), MEAN.expand(4, 1, 2))
 
 
 def plated(dim):
@@ -93,10 +83,8 @@ def test_draws_refuse_a_site_whose_plate_has_their_dimension():
 
 
 def test_a_site_in_a_users_plate_is_one_of_each_example():
-    with draws("example"):
-        site = poutine.trace(plated(-1)).get_trace(X).nodes["slope"]
-    assert (site["fn"].batch_shape, site["scale"]) == ((3,), 1.0)
-    with draws(4):
-        site = poutine.trace(plated(-1)).get_trace(X).nodes["slope"]
-    assert (site["fn"].batch_shape, site["scale"]) == ((4, 3), 0.25)
+    for number, shape, scale in (("example", (3,), 1.0), (4, (4, 3), 0.25)):
+        with draws(number):
+            site = poutine.trace(plated(-1)).get_trace(X).nodes["slope"]
+        assert (site["fn"].batch_shape, site["scale"]) == (shape, scale)
     assert len(site["value"].unique()) == 12

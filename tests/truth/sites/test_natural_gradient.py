@@ -74,8 +74,8 @@ def test_one_full_step_reaches_the_posterior_of_a_linear_model_from_any_start(sp
 @pytest.mark.parametrize("noise", [1.0, 1e3, 1e6])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_a_too_long_step_along_a_noisy_gradient_stays_a_gaussian(length, noise, dtype):
-    loc, tril = (each.to(dtype) for each in gaussian(50, 3, seed=3))
-    grad_loc, grad_tril = (noise * each.to(dtype) for each in gaussian(50, 3, seed=4))
+    loc, tril = (value.to(dtype) for value in gaussian(50, 3, seed=3))
+    grad_loc, grad_tril = (noise * value.to(dtype) for value in gaussian(50, 3, seed=4))
     new_loc, new_tril = step(loc, tril, (grad_loc, -grad_tril), length)
     assert new_loc.isfinite().all()
     assert (new_tril.diagonal(dim1=-2, dim2=-1) > 0).all()

@@ -40,11 +40,10 @@ def test_scaling_the_site_and_lambda_changes_the_density_by_the_jacobian(prior):
 def test_draws_of_a_hierarchical_prior_have_hyperparameters_of_their_own(prior):
     """log p(u | hyperparameters) of each draw is that of its own row."""
     model = KEPSVGPAttention(8, 2, rank=2, prior=prior)
-    torch.manual_seed(0)
     with draws(50), poutine.trace() as traced:
         guides.sample_priors(model)
     values = {name: node["value"][:, 0] for name, node in traced.trace.nodes.items() if node["type"] == "sample"}
-    assert all(len(each.flatten(1).unique(dim=0)) == 50 for each in values.values())
+    assert all(len(value.flatten(1).unique(dim=0)) == 50 for value in values.values())
     u = traced.trace.nodes["u"]
     if isinstance(prior, priors.Horseshoe):
         scale = values["prior.tau"] * values["prior.zeta"]
@@ -60,7 +59,6 @@ def test_a_mixture_of_normals_is_a_prior_like_any_other():
         weights = dist.Categorical(torch.tensor([0.8, 0.2]).expand(scales.shape))
         return dist.MixtureSameFamily(weights, dist.Normal(torch.zeros_like(scales), scales)).to_event(scale.dim())
 
-    torch.manual_seed(0)
     layer = KEPSVGPAttention(4, 2, rank=2, prior=spike_and_slab)
     guide = guides.for_model(layer, "diagonal")
     trace = poutine.trace(guide).get_trace()
