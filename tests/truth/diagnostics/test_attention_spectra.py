@@ -1,4 +1,4 @@
-"""Spectra against dense SVD of loops, similarities against all pairs; masks, batches and draws."""
+"""Spectra against dense SVD of the matrices by formula, similarities against all pairs; masks, batches and draws."""
 
 import math
 
@@ -75,23 +75,16 @@ def inputs_and_outputs(model, guide, x):
     return [(inputs.reshape(-1, 9, 8), outputs.reshape(-1, 9, 8)) for inputs, outputs in runs]
 
 
-def loops(layer, x):
-    """The attention matrices of one example, in loops over heads, queries and keys."""
-    heads, d, n = layer.heads, layer.head_dim, len(x)
-    weights = layer.query_key.weight if isinstance(layer, KEPSVGPAttention) else layer.query_key_value.weight
-    q, k = (x @ weights.T)[:, : heads * d], (x @ weights.T)[:, heads * d : 2 * heads * d]
-    matrices = torch.zeros(heads, n, n, dtype=F64)
-    for h in range(heads):
-        for i in range(n):
-            for j in range(n):
-                a, b = q[i, d * h : d * h + d], k[j, d * h : d * h + d]
-                if isinstance(layer, KEPSVGPAttention):
-                    matrices[h, i, j] = a @ b / (a.norm() * b.norm())
-                elif isinstance(layer, KernelAttention):
-                    matrices[h, i, j] = (-0.5 * (a - b).square().sum()).exp()
-                else:
-                    matrices[h, i, j] = (a @ b / d**0.5).exp()
-    return matrices / matrices.sum(-1, keepdim=True) if isinstance(layer, SoftmaxAttention) else matrices
+def by_formula(layer, x):
+    """The attention matrices ``(examples, heads, n, n)`` of tokens ``(examples, n, dim)``."""
+    is_ksvd = isinstance(layer, KEPSVGPAttention)
+    maps = x @ (layer.query_key if is_ksvd else layer.query_key_value).weight[: 2 * layer.dim].T
+    q, k = maps.unflatten(-1, (2, layer.heads, -1)).permute(2, 0, 3, 1, 4)
+    if is_ksvd:
+        return torch.cosine_similarity(q.unsqueeze(-2), k.unsqueeze(-3), dim=-1)
+    if isinstance(layer, KernelAttention):
+        return (-0.5 * (q.unsqueeze(-2) - k.unsqueeze(-3)).square().sum(-1)).exp()
+    return (q @ k.mT / layer.head_dim**0.5).softmax(-1)
 
 
 @torch.no_grad()
@@ -104,7 +97,7 @@ def test_spectra_are_mean_singular_values_with_the_energy_of_a_projection():
     runs = inputs_and_outputs(model, guide, x)
     for i, (inputs, _) in enumerate(runs[1:], start=1):
         layer, spectrum = model.network.blocks[i].attention, spectra[PATHS[i]]
-        matrices = torch.stack([loops(layer, tokens) for tokens in inputs])
+        matrices = by_formula(layer, inputs)
         values = torch.linalg.svdvals(matrices)
         torch.testing.assert_close(spectrum.values, values.mean(0), rtol=1e-9, atol=1e-9)
     assert spectra[PATHS[1]].captured.numel() == spectra[PATHS[1]].scale.numel() == 0

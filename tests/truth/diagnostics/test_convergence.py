@@ -88,14 +88,9 @@ def test_autoguides_say_what_is_not_known_and_are_refitted():
     assert 0 < site.std_ratio[0] < 0.3  # AutoNormal starts at a tenth of the prior's
 
 
-class Pool(nn.Module):
-    def forward(self, x):
-        return x.mean(-2)
-
-
 def classifier(family="full", **options):
     layer = KEPSVGPAttention.partial(rank=2, **options)
-    model = Classifier(nn.Sequential(layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3)), num_data=8).double()
+    model = Classifier(nn.Sequential(layer(4, 2), layer(4, 1), nn.Flatten(-2), nn.Linear(12, 3)), num_data=8).double()
     with torch.no_grad():
         for i in (0, 1):
             model.network[i].log_scale.add_(torch.randn_like(model.network[i].log_scale) / 2)
@@ -112,11 +107,11 @@ def test_each_site_is_refitted_by_itself():
         second.loc.zero_()
         tril = torch.eye(2).expand_as(second.raw_tril)
         second.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(tril))
-    sites = convergence(model, guide, [(torch.randn(8, 3, 4, dtype=F64), torch.arange(8) % 3)], refit_epochs=3)
-    states = {site.site: site.state for site in sites}
+    data = [(torch.randn(8, 3, 4, dtype=F64), torch.arange(8) % 3)]
+    states = {site.site: site.state for site in convergence(model, guide, data, refit_epochs=3)}
     assert states == {"network.0.u": "not converged", "network.1.u": "collapsed"}
-    model = Classifier(nn.Sequential(CGPAttention(4, 2), Pool(), nn.Linear(4, 3)), num_data=4)  # of local sites alone
-    assert convergence(model, guides.for_model(model), [(torch.randn(4, 3, 4), torch.tensor([0, 1, 2, 0]))]) == []
+    local = Classifier(nn.Sequential(CGPAttention(4, 2), *model.network[2:]), num_data=8).double()
+    assert convergence(local, guides.for_model(local), data) == []
 
 
 @pytest.mark.parametrize(

@@ -102,17 +102,9 @@ def test_padded_tokens_have_the_label_0_and_count_nothing():
 
 
 def test_a_users_own_global_site_is_drawn_once_for_all_batches():
-    class Weighted(PyroModule):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 3)
-            self.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-
-        def forward(self, x):
-            return self.inner(x.mean(-2)) * self.weight
-
-    model, x = Supervised(Weighted(), Categorical(), num_data=9), torch.randn(4, 5, 4)
+    network = PyroModule[nn.Linear](4, 3, bias=False)
+    network.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 4]).to_event(2))
+    model, x = Supervised(network, Categorical(), num_data=9), torch.randn(4, 4)
     with record(3) as drawn:
         result = predict(model, None, [x[:2], x[2:]], num_samples=3, keep_draws=True)
-    logits = model.network.inner(x.mean(-2)) * drawn.latents["network.weight"].unsqueeze(1)
-    torch.testing.assert_close(result.draws, logits.softmax(-1).detach())
+    torch.testing.assert_close(result.draws, (x @ drawn.latents["network.weight"].mT).softmax(-1))

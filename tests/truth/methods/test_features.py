@@ -2,31 +2,22 @@
 
 import pytest
 import torch
+from dropout_networks import images, vit
 from fitted_methods import features_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn import KEPSVGPAttention, guides
 from probattn.inference import predict
 from probattn.inference.prediction import predict as prediction
-from probattn.models import Classifier, Supervised, ViT, last, replace_attention
+from probattn.models import Classifier, Supervised, replace_attention
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, Ordinal, TokenCategorical
 
-SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
 KEP_SVGP = KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)
 
 
-def build(attention=SoftmaxAttention, **options):
-    model = Classifier(ViT(**SHAPE, attention=attention, **options), num_data=9).double()
-    return model, guides.for_model(model)
-
-
-def images(number):
-    return torch.randn(number, 1, 4, 4, dtype=torch.float64)
-
-
 def test_they_are_what_the_head_sees_and_one_draw_where_nothing_is_random():
-    model, guide = build(dropout=0.5)
+    model, guide = vit(dropout=0.5)
     x = images(5)
     features = features_of(model, guide, x, num_samples=4)
     network = model.eval().network
@@ -37,25 +28,25 @@ def test_they_are_what_the_head_sees_and_one_draw_where_nothing_is_random():
 
 def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_chunks(monkeypatch):
     monkeypatch.setattr(prediction, "CPU_CHUNK_SIZE", 9)
-    model, guide = build(last(1, KEP_SVGP, of=2))
+    model, guide = vit(KEP_SVGP)
     x = images(7)
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.add_(torch.randn_like(parameter))
     torch.manual_seed(3)
     features = features_of(model, guide, x.split([4, 2, 1]), num_samples=3)
-    assert features.values.shape == (3, 7, 8)
+    assert features.values.shape == (3, 7, 4)
     probs = features.head(features.values).softmax(-1)
     assert (probs[0] - probs[1]).abs().max() > 1e-3
     torch.testing.assert_close(features.prediction.probs, probs.mean(0))
     torch.manual_seed(3)
     assert torch.equal(features.prediction.probs, predict(model, guide, x.split([4, 2, 1]), num_samples=3).probs)
     same = features_of(model, guide, x[:1].expand(7, 1, 4, 4).split([4, 2, 1]), num_samples=3)
-    torch.testing.assert_close(same.values, same.values[:, :1].expand(3, 7, 8))
+    torch.testing.assert_close(same.values, same.values[:, :1].expand(3, 7, 4))
 
 
 def test_labels_and_features_keep_together_when_a_loader_shuffles():
-    model, guide = build()
+    model, guide = vit()
     x, y = images(9), torch.arange(9)
     features = features_of(model, guide, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True))
     labels = features.prediction.labels
@@ -63,36 +54,17 @@ def test_labels_and_features_keep_together_when_a_loader_shuffles():
     torch.testing.assert_close(features.values, features_of(model, guide, x[labels]).values)
 
 
-class First(nn.Module):
-    """Its head sees a view of a larger tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.head(self.embed(x)[:, 0])
-
-
 def test_the_last_layer_is_found_wherever_it_stands():
-    model, x = Supervised(First(), Categorical(), num_data=4), torch.randn(4, 5, 3)
-    torch.testing.assert_close(features_of(model, None, x).values[0], model.network.embed(x[:, 0]))
+    first = nn.Identity()  # so that the head sees a view of a larger tensor
+    first.register_forward_hook(lambda _, inputs, output: output[:, 0])
+    network, x = nn.Sequential(nn.Linear(3, 4), first, nn.Linear(4, 2)), torch.randn(4, 5, 3)
+    features = features_of(Supervised(network, Categorical(), num_data=4), None, x)
+    torch.testing.assert_close(features.values[0], network[0](x[:, 0]))
     model, x = Supervised(nn.Linear(3, 3, bias=False), Categorical(), num_data=4), torch.randn(2, 3)
     assert features_of(model, None, x).head is model.network
     layer = nn.Linear(3, 3)  # of a layer that runs twice the last run counts
     model = Supervised(nn.Sequential(layer, nn.Tanh(), layer), Categorical(), num_data=4)
     torch.testing.assert_close(features_of(model, None, x).values[0], layer(x).tanh())
-
-
-class Meddling(nn.Module):
-    """A guide that runs the network itself."""
-
-    def __init__(self, network) -> None:
-        super().__init__()
-        self.run = lambda x: network(x)
-
-    def forward(self, x, y=None, mask=None):
-        self.run(x)
 
 
 def test_what_is_no_softmax_of_the_last_layer_is_an_error():
@@ -108,22 +80,16 @@ def test_what_is_no_softmax_of_the_last_layer_is_an_error():
             features_of(Supervised(network, likelihood, num_data=4), None, x)
     with pytest.raises(ValueError, match="classes"):
         features_of(Supervised(linear, TokenCategorical(), num_data=4), None, torch.randn(2, 5, 3))
-    model = Supervised(nn.Sequential(linear), Categorical(), num_data=4)
+    model, guide = Supervised(nn.Sequential(linear), Categorical(), num_data=4), nn.Module()
+    guide.forward = lambda x, *_: model.network(x)  # the guide runs the network itself
     with pytest.raises(ValueError, match="once per batch"):
-        features_of(model, Meddling(model.network), x)
+        features_of(model, guide, x)
 
 
 def test_draws_that_were_folded_into_the_batch_are_unfolded_in_the_features():
-    class Pooled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
-            self.head = nn.Linear(8, 3)
-
-        def forward(self, x):
-            return self.head(self.encoder(x).mean(1))
-
-    model = Classifier(replace_attention(Pooled(), attention=KEPSVGPAttention.partial(rank=2)), num_data=20)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    network = nn.Sequential(encoder, nn.Flatten(-2), nn.Linear(32, 3))
+    model = Classifier(replace_attention(network, attention=KEPSVGPAttention.partial(rank=2)), num_data=20)
     guide, x = guides.for_model(model), torch.randn(5, 4, 8)
     torch.manual_seed(1)
     features = features_of(model, guide, x, num_samples=3)

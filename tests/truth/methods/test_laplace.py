@@ -4,23 +4,17 @@ import math
 
 import pytest
 import torch
+from dropout_networks import F64, images, vit
 from fitted_methods import features_of, laplace, posterior_predictive
 from torch import nn
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn import KEPSVGPAttention, SoftmaxAttention
 from probattn.inference import Laplace, Prediction, predict
 from probattn.inference.methods.features import Features
-from probattn.models import Classifier, Supervised, ViT
+from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
-F64 = torch.float64
-SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
 KEP_SVGP = KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)
-
-
-def vit(attention, number=12):
-    model = Classifier(ViT(**SHAPE, attention=attention), num_data=number)
-    return model, guides.for_model(model), torch.randn(number, 1, 4, 4), torch.arange(number) % 3
 
 
 def mlp(classes=3, *, bias=True, number=40):
@@ -67,13 +61,13 @@ def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
 
 
 def test_a_stochastic_network_is_averaged_over_its_draws_too():
-    model, guide, x, y = vit(KEP_SVGP)
-    predictor = laplace(model, guide, [(x, y)], num_samples=3, prior_precision=0.5)
+    (model, guide), x = vit(KEP_SVGP, number=2), images(12)
+    predictor = laplace(model, guide, [(x, torch.arange(12) % 3)], num_samples=3, prior_precision=0.5)
     torch.manual_seed(5)
     features = features_of(model, guide, x, num_samples=3)
     torch.manual_seed(5)
     result = predictor.predict(x)
-    logits = torch.stack([features.values @ row[:24].view(3, 8).T + row[24:] for row in predictor.samples])
+    logits = torch.stack([features.values @ row[:12].view(3, 4).T + row[12:] for row in predictor.samples])
     probs = logits.softmax(-1).detach()
     assert (probs.mean(0)[0] - probs.mean(0)[1]).abs().max() > 1e-4
     torch.testing.assert_close(result.probs, probs.mean((0, 1)))
@@ -84,7 +78,7 @@ def test_a_stochastic_network_is_averaged_over_its_draws_too():
 @pytest.mark.parametrize("precision", [1e12, math.inf])
 @pytest.mark.parametrize("attention", [SoftmaxAttention, KEP_SVGP])
 def test_infinite_prior_precision_is_the_plain_prediction_with_the_layers_information(attention, precision):
-    model, guide, x, y = vit(attention)
+    (model, guide), x, y = vit(attention, number=2), images(12), torch.arange(12) % 3
     predictor = laplace(model, guide, [(x[:8], y[:8]), (x[8:], y[8:])], num_samples=4, prior_precision=precision)
     torch.manual_seed(5)
     plain = predict(model, guide, [(x, y)], num_samples=4)

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from metric_cases import predictions
 from scipy import stats
 
 from probattn.inference import Prediction, RiskThreshold
@@ -16,14 +16,8 @@ RIGHT = [True, True, True, False, True, True]
 CONFIDENCE = [0.95, 0.90, 0.85, 0.80, 0.70, 0.60]
 
 
-def answers(confidence, right):
-    """Probabilities of two classes whose top is class 0 with this confidence, and labels that make it right or not."""
-    confidence = torch.as_tensor(np.asarray(confidence), dtype=torch.float64)
-    return torch.stack([confidence, 1 - confidence], dim=1), 1 - torch.as_tensor(np.asarray(right), dtype=torch.long)
-
-
 def chosen(confidence, right, **options):
-    probs, labels = answers(confidence, right)
+    probs, labels = predictions(confidence, right)
     return RiskThreshold(**options).fit_prediction(Prediction(probs=probs, labels=labels))
 
 
@@ -33,7 +27,7 @@ def test_one_sequence_by_hand():
     # ½² and ½³ pass, one wrong of four has P(Bin(4, ½) ≤ 1) = 5/16 > ¼.
     assert (threshold.confidence, threshold.coverage) == (0.85, 3 / 5)
     assert threshold.bound == pytest.approx(1 - 0.25 ** (1 / 3))
-    probs, labels = answers([0.9, 0.85, 0.84, 0.88, 0.99], [True, False, False, True, True])
+    probs, labels = predictions([0.9, 0.85, 0.84, 0.88, 0.99], [True, False, False, True, True])
     assert threshold.accepts(probs).tolist() == [True, True, False, True, True]
     low, high = stats.binomtest(1, 4).proportion_ci(0.75, method="exact")
     expected = {"accepted": 4, "coverage": 0.8, "risk": 0.25, "low": low, "high": high}
@@ -55,7 +49,7 @@ def test_five_percent_needs_59_answers_without_an_error(n, is_enough):
     assert ("59" in str(threshold)) != is_enough
     if not is_enough:
         assert (threshold.confidence, threshold.bound) == (math.inf, 1)
-        result = threshold.evaluate(*answers([1.0, 0.9], [True, False]))
+        result = threshold.evaluate(*predictions([1.0, 0.9], [True, False]))
         assert math.isnan(result.pop("risk"))
         assert result == {"accepted": 0, "coverage": 0, "low": 0, "high": 1}
 

@@ -1,4 +1,4 @@
-"""Metrics of classes by hand, by brute force in float64, against torchmetrics, and by what defines them."""
+"""Metrics of classes by brute force in float64, against torchmetrics, and by what defines them."""
 
 import math
 from itertools import permutations, product
@@ -9,7 +9,7 @@ import sklearn.metrics
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metric_cases import LABELS, PROBS, predictions, random_predictions
+from metric_cases import detection, predictions, random_predictions
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from probattn.inference import metrics
@@ -17,32 +17,6 @@ from probattn.inference import metrics
 MANY, CLASSES = 30_000, 3
 KINDS = ("random", "ties", "equal", "certain", "absent", "calibrated")
 DETECTION = ("auroc", "aupr_success", "aupr_error", "fpr95")
-
-
-def test_every_metric_by_hand():
-    aurc = (0 + 1 / 2 + 1 / 3 + 1 / 4 + 2 / 5) / 5
-    ideal = (0 + 0 + 0 + 1 / 4 + 2 / 5) / 5
-    squares = [0.05**2 + 0.03**2 + 0.02**2, 0.9**2 + 0.04**2 + 0.94**2, 0.1**2 + 0.2**2 + 0.1**2]
-    squares += [0.2**2 + 0.1**2 + 0.3**2, 0.7**2 + 0.6**2 + 0.1**2]
-    expected = {
-        "accuracy": 3 / 5,
-        # Predicted counts 2 2 1, true counts 2 1 2: (c s − Σ p t) / √((s² − Σ p²)(s² − Σ t²)) = (15 − 8) / 16.
-        "mcc": 7 / 16,
-        "aurc": aurc,
-        "eaurc": aurc - ideal,
-        "auroc": 4 / 6,  # of the pairs (right, wrong) .95 beats .9 and .6, .8 and .7 beat .6
-        "aupr_success": (1 + 2 / 3 + 3 / 4) / 3,  # right ones at ranks 1, 3, 4 of falling confidence
-        "aupr_error": (1 + 2 / 4) / 2,  # wrong ones at ranks 1 and 4 of rising confidence
-        "fpr95": 1 / 2,  # the threshold .7, which accepts all right ones, accepts .9
-        "ece": (0.05 + 0.9 + 0.2 + 0.3 + 0.6) / 5,  # each in a bin of its own, of 15
-        "mce": 0.9,
-        "nll": -(math.log(0.95) + math.log(0.06) + math.log(0.8) + math.log(0.7) + math.log(0.3)) / 5,
-        "brier": sum(squares) / 5,
-    }
-    assert metrics.evaluate(PROBS, LABELS) == pytest.approx(expected, rel=1e-12)
-    # Of four bins, [.5, .75) holds .6 wrong and .7 right: |1/2 − .65|; [.75, 1] the others: |2/3 − 2.65/3|.
-    assert metrics.ece(PROBS, LABELS, bins=4) == pytest.approx(0.4 * 0.15 + 0.6 * 0.65 / 3)
-    assert metrics.mce(PROBS, LABELS, bins=4) == pytest.approx(0.65 / 3)
 
 
 def test_the_risk_coverage_curve_of_ties_by_hand():
@@ -70,15 +44,10 @@ def cases(kind, n, dtype):
     return torch.tensor(probs, dtype=dtype), torch.tensor(labels)
 
 
-def calibration(confidence, right, *, bins=15):
-    """ECE and MCE by a loop over the bins, without an example on an edge but 1."""
-    ece, mce, edges = 0.0, 0.0, np.arange(bins + 1) / bins
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
-        inside = (confidence >= low) & ((confidence < high) | (high == 1))
-        if inside.any():
-            gap = abs(right[inside].mean() - confidence[inside].mean())
-            ece, mce = ece + inside.mean() * gap, max(mce, gap)
-    return ece, mce
+def calibration(index, gaps, *, bins=15):
+    """ECE and MCE of examples in these bins, from right minus confidence."""
+    sums, counts = (np.bincount(index, weights, minlength=bins) for weights in (gaps, None))
+    return {"ece": np.abs(sums).sum() / len(gaps), "mce": np.abs(sums / counts.clip(1)).max()}
 
 
 def risks(confidence, right):
@@ -93,27 +62,20 @@ def risks(confidence, right):
 
 
 def brute_force(probs, labels, tiny):
-    """All metrics of probabilities in float64, as NumPy and scikit-learn compute them."""
+    """All metrics of probabilities in float64, by their definitions."""
     confidence, top = probs.max(1), probs.argmax(1)
     right = top == labels
-    ece, mce = calibration(confidence, right)
     area, ideal = risks(confidence, right)
-    detection = dict.fromkeys(DETECTION, math.nan)
+    success = error = (math.nan,) * 3
     if 0 < right.sum() < len(right):
-        fpr, tpr, _ = sklearn.metrics.roc_curve(right, confidence, drop_intermediate=False)
-        detection = {
-            "auroc": sklearn.metrics.roc_auc_score(right, confidence),
-            "aupr_success": sklearn.metrics.average_precision_score(right, confidence),
-            "aupr_error": sklearn.metrics.average_precision_score(~right, -confidence),
-            "fpr95": fpr[tpr >= 0.95].min(),
-        }
-    return detection | {
+        success, error = detection(right, confidence), detection(~right, -confidence)
+    index = np.searchsorted(np.arange(15) / 15, confidence, side="right") - 1
+    return calibration(index, right - confidence) | {
+        **dict(zip(DETECTION, (*success[:2], error[1], success[2]), strict=True)),
         "accuracy": right.mean(),
         "mcc": sklearn.metrics.matthews_corrcoef(labels, top) if len(labels) > 1 else 0.0,
         "aurc": area,
         "eaurc": area - ideal,
-        "ece": ece,
-        "mce": mce,
         "nll": -np.log(np.maximum(probs[np.arange(len(labels)), labels], tiny)).mean(),
         "brier": ((probs - np.eye(CLASSES)[labels]) ** 2).sum(1).mean(),
     }
@@ -140,11 +102,9 @@ def test_a_confidence_on_an_edge_is_in_the_bin_above(bins, dtype):
     k = torch.arange(1, bins + 1)
     confidence, labels = k.to(dtype) / bins, k % 2  # label 0 is right
     probs = torch.cat([confidence[:, None], ((1 - confidence) / (bins - 1))[:, None].expand(-1, bins - 1)], dim=1)
-    gaps, index = (1 - labels.double()) - confidence.double(), k.clamp(max=bins - 1)
-    sums = np.bincount(index, weights=gaps, minlength=bins)
-    counts = np.bincount(index, minlength=bins)
-    assert metrics.ece(probs, labels, bins=bins) == pytest.approx(np.abs(sums).sum() / bins, abs=1e-12)
-    assert metrics.mce(probs, labels, bins=bins) == pytest.approx(np.abs(sums / counts.clip(1)).max(), abs=1e-12)
+    expected = calibration(k.clamp(max=bins - 1), (1 - labels.double()) - confidence.double(), bins=bins)
+    for name, value in expected.items():
+        assert getattr(metrics, name)(probs, labels, bins=bins) == pytest.approx(value, abs=1e-12)
 
 
 def test_calibration_errors_are_those_of_torchmetrics_away_from_edges():

@@ -9,7 +9,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from metric_cases import predicted
+from metric_cases import predicted, random_predictions
 from scipy import stats
 
 from probattn.inference import FewExamplesWarning, Prediction
@@ -85,16 +85,8 @@ def test_intervals_by_hand(alpha, rank):
         assert calibrated.evaluate(new, labels) == pytest.approx(shares)
 
 
-def random_answers(rng, n, classes=4):
-    """Skilled, overconfident probabilities of a network, and labels."""
-    labels = rng.integers(classes, size=n)
-    logits = 2 * (rng.normal(size=(n, classes)) + 1.2 * np.eye(classes)[labels])
-    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    return torch.from_numpy(probs), torch.from_numpy(labels)
-
-
 def covered_by_sets(rng, alpha):
-    probs, labels = random_answers(rng, SIZE + NEW)
+    probs, labels = random_predictions(rng, SIZE + NEW)
     return lac(probs[:SIZE], labels[:SIZE], alpha=alpha).evaluate(probs[SIZE:], labels[SIZE:])["coverage"]
 
 
