@@ -48,12 +48,7 @@ GRIDS = {
         "family": FAMILIES,
         **COMMON,
     },
-    CGPAttention: {
-        **CORRELATED,
-        "noisy_canonical": [True, False],
-        "noisy_output": [True, False],
-        **COMMON,
-    },
+    CGPAttention: {**CORRELATED, "noisy_canonical": [True, False], "noisy_output": [True, False], **COMMON},
     SparseCGPAttention: {**CORRELATED, "inducing": [3], "inducing_keys": [None, 2], "tokens": [None, 5], **COMMON},
     AnchoredAttention: {
         "anchors": [3],
