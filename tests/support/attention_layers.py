@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from torch import nn
+
 from probattn import (
     AnchoredAttention,
     CGPAttention,
@@ -60,3 +62,14 @@ FOUR_TOKENS = {
 """Factories of forms for a fixed number of tokens."""
 
 LAYERS = ANY_LENGTH | FOUR_TOKENS
+
+
+class Network(nn.Module):
+    """A layer with a linear head on the mean token."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.attention, self.head = layer(8, 2), nn.Linear(8, 3)
+
+    def forward(self, x, mask=None):
+        return self.head(self.attention(x, mask).mean(-2))

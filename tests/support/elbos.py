@@ -1,6 +1,7 @@
-"""Pyro's ELBOs by :class:`probattn.inference.ELBOLoss`, called as Pyro's own are."""
+"""Pyro's ELBOs by :class:`probattn.inference.ELBOLoss`, called as Pyro's own are, and comparisons of estimates."""
 
 import pyro.infer
+import torch
 
 from probattn.inference import ELBOLoss
 
@@ -38,3 +39,15 @@ class TraceMeanField_ELBO(_Through):  # noqa: N801 - Pyro's name
 
 
 ELBOS = {"trace": Trace_ELBO, "mean_field": TraceMeanField_ELBO}
+
+
+def losses(kind, model, guide, *data, number=100, **options):
+    """Estimates of one loss."""
+    return torch.tensor([kind().loss(model, guide, *data, **options) for _ in range(number)])
+
+
+def assert_agree(first, *others):
+    """Check that the means of estimates differ by at most 5 standard errors."""
+    for other in others:
+        error = (first.var() / len(first) + other.var() / len(other)).sqrt()
+        assert (other.mean() - first.mean()).abs() < 5 * error + 1e-3

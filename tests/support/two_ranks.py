@@ -1,30 +1,21 @@
 """Program that torchrun starts on two ranks (gloo); each saves its results, which tests compare with one process."""
 
-import os
-import subprocess
+import contextlib
 import sys
 import zlib
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from elbos import ELBOS
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.poutine.messenger import Messenger
+from small_fit import Loader, kill
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset, default_collate
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
-from probattn.inference import TrainOptions, fit
-from probattn.inference.distributed import (
-    average_over_ranks,
-    broadcast_result,
-    check_same_batches,
-    make_fabric,
-    rank_batches,
-    world,
-)
+from probattn.inference import TrainOptions, distributed, fit
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
 from probattn.messages import is_amortised, is_global_latent
@@ -113,50 +104,45 @@ def shuffled(seed=0):
 def train(*, attention, elbo="mean_field", per_example=True, num_particles=1):
     """Train an epoch on this rank's rows; return the first gradients, the last weights and the terms of each loss."""
     model, guide = build(attention=attention)
-    fabric, objective = make_fabric("cpu", 1), ELBOS[elbo]()
+    fabric, objective = distributed.make_fabric("cpu", 1), ELBOS[elbo]()
     module = fabric.setup_module(objective(model, guide))
     parameters = {name: value for part in (model, guide) for name, value in part.named_parameters()}
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
-    loader, gradients, terms = shuffled(), {}, []
-    for step, ((x, y, examples), loss_weight, _) in enumerate(rank_batches(loader)):
-        with ExitStack() as handlers:
-            handlers.enter_context(fixed(step, examples, per_example=per_example))
-            if per_example:
-                handlers.enter_context(draws("example"))
-            if num_particles > 1:
-                handlers.enter_context(draws(num_particles))
+    optimizer, terms = torch.optim.Adam(module.parameters(), lr=0.02), []
+    for step, ((x, y, examples), loss_weight, _) in enumerate(distributed.rank_batches(shuffled())):
+        of_examples = draws("example") if per_example else contextlib.nullcontext()
+        particles = draws(num_particles) if num_particles > 1 else contextlib.nullcontext()
+        with fixed(step, examples, per_example=per_example), of_examples, particles:
             loss = module(x, y) * loss_weight / SIZE
         optimizer.zero_grad()
         fabric.backward(loss)
-        terms.append(average_over_ranks({name: value * loss_weight for name, value in objective.terms().items()}))
+        weighted = {name: value * loss_weight for name, value in objective.terms().items()}
+        terms.append(distributed.average_over_ranks(weighted))
         if step == 0:
-            gradients = {n: None if p.grad is None else p.grad.clone() for n, p in parameters.items()}
+            gradients = {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
-    return gradients, {name: value.detach().clone() for name, value in parameters.items()}, terms
+    return gradients, {name: value.detach() for name, value in parameters.items()}, terms
 
 
 def predictions():
     """Predict several kinds of data, each from the same random state on rank 0."""
     x, y = data(9)
-    batches = list(zip(x.split(4), y.split(4), strict=True))
-    masks = [torch.arange(longest) < torch.tensor([[longest], [2]]) for longest in (3, 6, 4)]
-    texts = [
-        (data(2, mask.shape[1], seed=n)[0], torch.ones(mask.shape, dtype=int), mask) for n, mask in enumerate(masks)
-    ]
-    cases = {
-        "classes": ((None, {}), batches, True),
-        "fewer batches than ranks": ((None, {}), batches[:1], False),
-        "a tensor": ((None, {}), x, False),
-        "tokens": ((TokenCategorical(), {"pool": False}), texts, True),
-        "regression": ((Gaussian(), {"outputs": 2}), [(x, x.mean(-2)[:, :2]) for x, _ in batches], False),
-    }
-    found = {}
-    for name, ((likelihood, options), given_data, keep_draws) in cases.items():
-        model, guide = build(likelihood, **options)
-        torch.manual_seed(7 + world().rank)
-        found[name] = content(predict_sharded(model, guide, given_data, num_samples=3, keep_draws=keep_draws))
-    return found
+    batches, texts = list(zip(x.split(4), y.split(4), strict=True)), []
+    for seed, longest in enumerate((3, 6, 4)):
+        mask = torch.arange(longest) < torch.tensor([[longest], [2]])
+        texts.append((data(2, longest, seed=seed)[0], mask.new_ones(mask.shape, dtype=int), mask))
+    values = {}
+    for name, likelihood, options, batches_of_kind, keep_draws in (
+        ("classes", None, {}, batches, True),
+        ("fewer batches than ranks", None, {}, batches[:1], False),
+        ("a tensor", None, {}, x, False),
+        ("tokens", TokenCategorical(), {"pool": False}, texts, True),
+        ("regression", Gaussian(), {"outputs": 2}, [(x, x.mean(-2)[:, :2]) for x, _ in batches], False),
+    ):
+        pair = build(likelihood, **options)
+        torch.manual_seed(7 + distributed.world().rank)
+        values[name] = content(predict_sharded(*pair, batches_of_kind, num_samples=3, keep_draws=keep_draws))
+    return values
 
 
 def content(prediction):
@@ -175,132 +161,73 @@ def local_predictions(predictor):
     return content(predictor(model, guide, [data(4)] * 2, num_samples=3, keep_draws=True))
 
 
-class Augmented:
-    """Five batches with random augmentation."""
-
-    def __init__(self) -> None:
-        self.generator = torch.Generator().manual_seed(0)
-
-    def __len__(self) -> int:
-        return 5
-
-    def __iter__(self):
-        x, y = data(2)
-        for _ in range(len(self)):
-            yield x + torch.randn(x.shape, generator=self.generator), y
-
-
 def after_prediction():
-    """Predict a loader with a generator; return the probabilities and the generator's state afterwards."""
-    loader = Augmented()
+    """Predict a loader with augmentation by a generator; return the probabilities and its state afterwards."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noisy(rows):
+        x, y = default_collate(rows)
+        return x + torch.randn(x.shape, generator=generator), y
+
+    loader = DataLoader(TensorDataset(*data(10)), batch_size=2, collate_fn=noisy, generator=generator)
     torch.manual_seed(7)
-    return content(predict_sharded(*build(), loader, num_samples=2))["probs"], loader.generator.get_state()
-
-
-class Stopped(Exception):
-    pass
-
-
-class Interrupted(DataLoader):
-    """Loader that stops the run at the second batch of its second epoch."""
-
-    epochs = 0
-
-    def __iter__(self):
-        self.epochs += 1
-        for number, batch in enumerate(super().__iter__()):
-            if (self.epochs, number) == (2, 1):
-                raise Stopped
-            yield batch
+    return content(predict_sharded(*build(), loader, num_samples=2))["probs"], generator.get_state()
 
 
 def fitted(folder, *, family, stops=False, **more):
     """Return log and last weights of a run, which may be stopped and resumed; with family delta nothing is random."""
-    x, y = data()
-    logs = None
-    while logs is None:
+    options = {"epochs": 3, "lr": 0.02, "clip_norm": 0.5, "weight_decay": 0.01, "log_every": 1, "num_samples": 2}
+    run = {"options": TrainOptions(**options, **more), "out": folder, "resume": True, "progress": False}
+    for stop in [True, False] if stops else [False]:
         model, _ = build()
-        guide = guides.for_model(model, family)
-        kind = Interrupted if stops and not (folder / "last.pt").exists() else DataLoader
         source = torch.Generator().manual_seed(1)
-        loader = kind(TensorDataset(x, y), batch_size=BATCH, shuffle=True, generator=source)
+        loader = Loader(TensorDataset(*data()), batch_size=BATCH, shuffle=True, generator=source)
+        loader.at, loader.callback = (2, 1) if stop else None, kill
         valid = DataLoader(TensorDataset(*data(9, seed=1)), batch_size=4)
-        options = {"epochs": 3, "lr": 0.02, "clip_norm": 0.5, "weight_decay": 0.01, "log_every": 1, "num_samples": 2}
-        try:
-            logs = fit(
-                model,
-                guide,
-                loader,
-                valid,
-                out=folder,
-                options=TrainOptions(**options, **more),
-                resume=True,
-                progress=False,
-            )
-        except Stopped:
-            continue
+        with contextlib.suppress(KeyboardInterrupt):
+            logs = fit(model, guides.for_model(model, family), loader, valid, **run)
     content = read(folder / "last.pt")
     weights = {f"{part}.{name}": value for part in ("model", "guide") for name, value in content[part].items()}
     return logs.steps + logs.epochs, weights
 
 
-def raised(function):
-    try:
-        function()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return None
-
-
-def errors():
-    """Return the errors of loaders that differ between ranks."""
-    rank = world().rank
-    x, y = data(9)
-    sampler = DistributedSampler(TensorDataset(x, y), 2, rank)
-    return {
-        "sampler": raised(lambda: check_same_batches(DataLoader(sampler.dataset, sampler=sampler))),
-        "batch sampler": raised(
-            lambda: check_same_batches(DataLoader(x, batch_sampler=BatchSampler(RandomSampler(x), 2, False)))
-        ),
-        "no generator": raised(lambda: check_same_batches(DataLoader(x, shuffle=True))),
-        "other seed": raised(lambda: check_same_batches(shuffled(rank))),
-        "other length": raised(lambda: check_same_batches([(x, y)] * (rank + 1))),
-        "fine": raised(lambda: check_same_batches(shuffled())),
+def refused_loaders():
+    """Return the names of loaders that differ between ranks and are refused."""
+    rank, (x, y) = distributed.world().rank, data(9)
+    loaders = {
+        "sampler": DataLoader(x, sampler=DistributedSampler(x, 2, rank)),
+        "batch sampler": DataLoader(x, batch_sampler=BatchSampler(RandomSampler(x), 2, False)),
+        "no generator": DataLoader(x, shuffle=True),
+        "other seed": shuffled(rank),
+        "other length": [(x, y)] * (rank + 1),
+        "fine": shuffled(),
     }
+    refused = []
+    for name, loader in loaders.items():
+        try:
+            distributed.check_same_batches(loader)
+        except ValueError:
+            refused.append(name)
+    return refused
 
 
 def main(folder):
-    runs = Path(folder) / "runs"
-    torch.save(
-        {
-            "trained": {name: train(**options) for name, options in TRAINED.items()},
-            "predicted": predictions(),
-            "local": local_predictions(predict_sharded),
-            "generator": after_prediction(),
-            "errors": errors(),
-            "fitted": fitted(runs / "fitted", family="delta"),
-            "accumulated": fitted(runs / "accumulated", family="delta", accumulate_grad_batches=3),
-            "whole": fitted(runs / "whole", family="full"),
-            "resumed": fitted(runs / "resumed", family="full", stops=True),
-            "broadcast": broadcast_result(lambda: world().rank),
-            "averaged": average_over_ranks({"rank": float(world().rank)}),
-        },
-        Path(folder) / f"{world().rank}.pt",
-    )
-
-
-def torchrun(*arguments, timeout=480):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*launcher, __file__, *map(str, arguments)]
-    return subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-    )
+    runs, rank = Path(folder) / "runs", distributed.world().rank
+    results = {
+        "trained": {name: train(**options) for name, options in TRAINED.items()},
+        "predicted": predictions(),
+        "local": local_predictions(predict_sharded),
+        "generator": after_prediction(),
+        "refused": refused_loaders(),
+        "fitted": fitted(runs / "fitted", family="delta"),
+        "accumulated": fitted(runs / "accumulated", family="delta", accumulate_grad_batches=3),
+        "whole": fitted(runs / "whole", family="full"),
+        "resumed": fitted(runs / "resumed", family="full", stops=True),
+        "broadcast": distributed.broadcast_result(lambda: rank),
+        "averaged": distributed.average_over_ranks({"rank": float(rank)}),
+    }
+    torch.save(results, Path(folder) / f"{rank}.pt")
 
 
 if __name__ == "__main__":
-    record(globals()[sys.argv[1]])(*sys.argv[2:])
+    record(main)(sys.argv[1])

@@ -58,8 +58,7 @@ def test_numbers_have_mean_and_variance_and_classes_of_tokens_are_0_at_padding(l
 
 
 @pytest.mark.parametrize(
-    ("family", "num_samples"),
-    [("lowrank", 3), (AutoNormal, None), (AutoMultivariateNormal, 3), (None, 3)],
+    ("family", "num_samples"), [("lowrank", 3), (AutoNormal, None), (AutoMultivariateNormal, 3), (None, 3)]
 )
 def test_any_guide(family, num_samples):
     model, _ = vit()

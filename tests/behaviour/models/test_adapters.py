@@ -12,12 +12,7 @@ from torch.testing import assert_close
 from probattn import SoftmaxAttention, guides
 from probattn.inference import ELBOLoss, predict
 from probattn.models import Classifier, replace_attention
-from probattn.models.third_party.adapters import (
-    Adapter,
-    ClassAttentionAdapter,
-    MultiheadAttentionAdapter,
-    token_mask,
-)
+from probattn.models.third_party.adapters import Adapter, ClassAttentionAdapter, MultiheadAttentionAdapter, token_mask
 
 REAL = torch.tensor([[True, True, False], [True, True, True]])
 ADDED = torch.tensor([[0.0, 0.0, -torch.inf], [0.0, 0.0, 0.0]])
@@ -148,10 +143,7 @@ def test_logits_and_the_only_tensor_are_the_output(form):
 
 @pytest.mark.parametrize(
     "form",
-    [
-        lambda features, logits: (features, logits),
-        lambda features, logits: {"features": features, "scores": logits},
-    ],
+    [lambda features, logits: (features, logits), lambda features, logits: {"features": features, "scores": logits}],
 )
 def test_several_outputs_without_that_name_are_refused(form):
     model = Classifier(replace_attention(Network(form), attention=KEP), num_data=4)
