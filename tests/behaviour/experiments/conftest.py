@@ -80,16 +80,3 @@ def contents():
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
     return read
-
-
-@pytest.fixture(scope="session")
-def is_one_message():
-    """Function that asserts that stderr holds one error of one line with all of some words."""
-
-    def check(err, *words):
-        assert err.startswith("error: ")
-        assert err.count("\n") == 1
-        assert [word for word in words if str(word) not in err] == []
-        return True
-
-    return check
