@@ -1,7 +1,6 @@
 """Fixtures shared by tests of several rooms."""
 
 import gc
-import re
 import sys
 
 import pyro
@@ -29,20 +28,6 @@ def command(monkeypatch, capsys):
         with pytest.raises(SystemExit) as stopped:
             main.main()
         return stopped.value.code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def run_page():
-    """Run the Python code of a Markdown page, block by block, and return what it defines."""
-
-    def run(path, namespace=()):
-        found = dict(namespace)
-        blocks = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for number, block in enumerate(blocks):
-            exec(compile(block, f"{path.name}, block {number}", "exec"), found)
-        return found
 
     return run
 

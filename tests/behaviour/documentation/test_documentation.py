@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
+from torch.testing import assert_close
 
 import probattn
 from probattn import guides, inference, models
@@ -21,15 +23,22 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if not BUILT & set(page.paren
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES, ROOT / "experiments" / "results" / "README.md"]
 
 
+def run_page(path):
+    """Run the Python code of a Markdown page, block by block, and return what it defines."""
+    names = {}
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)):
+        exec(compile(block, f"{path.name}, block {number}", "exec"), names)
+    return names
+
+
 def share_right(prediction):
     return inference.metrics.accuracy(prediction.probs, prediction.labels)
 
 
 def readme(names):
-    prediction = names["prediction"]
-    scores = names["decision"].evaluate(prediction.probs, prediction.labels)
+    scores = names["decision"].evaluate(names["prediction"].probs, names["prediction"].labels)
     assert scores["coverage"] > 0.5
-    assert scores["risk"] < 0.02 < 1 - share_right(prediction)
+    assert scores["risk"] < 0.02 < 1 - share_right(names["prediction"])
 
 
 def custom_layers(names):
@@ -40,8 +49,7 @@ def custom_layers(names):
 
 
 def sharing(names):
-    difference = names["answer"]["probs"] - names["network"](names["images"])["probs"]
-    assert difference.abs().max() < 1e-5
+    assert_close(names["answer"]["probs"], names["network"](names["images"])["probs"], atol=1e-5, rtol=0)
 
 
 def layers(names):
@@ -67,27 +75,49 @@ def training(names):
     assert names["loss"].isfinite()
 
 
-CHECKS = {
-    "README.md": readme,
-    "docs/custom-layers.md": custom_layers,
-    "docs/sharing.md": sharing,
-    "docs/layers.md": layers,
-    "docs/prediction.md": prediction,
-    "docs/third-party-networks.md": third_party_networks,
-    "docs/training.md": training,
-}
+def pyro(names):
+    """Check that the loops agree with each other and with NUTS, and that the Bayesian head has the exact posterior."""
+    (svi, svi_means), (loop, loop_means), (fitted, fit_means) = (
+        names[name] for name in ("svi_result", "torch_result", "fit_result")
+    )
+    assert abs(loop - fitted) < 0.001
+    assert_close(fit_means, loop_means, atol=0.001, rtol=0)
+    assert abs(svi - loop) < 1.5
+    assert_close(svi_means, loop_means, atol=0.15, rtol=0)
+    assert max(svi, loop, fitted) < names["result"](*names["start"]())[0] - 5
+    history = names["history"].steps
+    assert len({step["step"] for step in history}) == len(history) > 1
+    assert sum(names["function_losses"][-20:]) / 20 < loop + 5
+
+    sampled, prediction, chain = (names[name] for name in ("sampled", "prediction", "by_nuts"))
+    assert_close(chain.mean, prediction.mean, atol=0.15, rtol=0)
+    assert abs((chain.variance / prediction.variance).mean() - 1) < 0.15
+    assert ((sampled.mean(0) - prediction.mean).abs() < 5 * (prediction.variance / len(sampled)).sqrt()).all()
+    assert abs((sampled.var(0) / prediction.variance).mean() - 1) < 0.1
+
+    features = names["bayesian"].attention(names["x"]).mean(-2)  # Bayesian linear regression
+    precision = torch.eye(4) / 3.0**2 + features.T @ features / 0.5**2
+    mean = features @ torch.linalg.solve(precision, features.T @ names["y"] / 0.5**2)
+    variance = (features @ torch.linalg.inv(precision) * features).sum(-1) + 0.5**2
+    assert_close(names["bayesian_prediction"].mean, mean, atol=0.08, rtol=0)
+    assert_close(names["bayesian_prediction"].variance, variance, atol=0, rtol=0.15)
 
 
-@pytest.mark.parametrize("page", CHECKS)
-def test_the_code_of_a_page_has_the_results_that_it_shows(page, run_page, monkeypatch, tmp_path):
+PAGES_WITH_CODE = (custom_layers, sharing, layers, prediction, third_party_networks, training, pyro)
+CHECKS = {f"docs/{check.__name__.replace('_', '-')}.md": check for check in PAGES_WITH_CODE}
+
+
+@pytest.mark.parametrize("page", ["README.md", *CHECKS])
+def test_the_code_of_a_page_has_the_results_that_it_shows(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    CHECKS[page](run_page(ROOT / page))
+    CHECKS.get(page, readme)(run_page(ROOT / page))
 
 
 def test_the_code_of_every_page_and_example_is_run():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
-    with_code = {page.relative_to(ROOT).as_posix() for page in PAGES if "```python\n" in page.read_text("utf-8")}
-    assert with_code == {*CHECKS, "docs/pyro.md"} - {"README.md"}  # docs/pyro.md has its own file of tests
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES if "```python\n" in page.read_text("utf-8")} == {
+        *CHECKS
+    }
 
 
 def distinguishes_inputs(names):
@@ -109,21 +139,16 @@ EXAMPLES = {
     "finetune_text_classifier": distinguishes_inputs,
     "lightning_training": lambda names: names["results"]["accuracy"] > 0.5,
     "conformal_prediction_sets": lambda names: 0.85 < names["values"]["coverage"] <= 1,
-    "regression_intervals": lambda names: (
-        names["results"]["rmse"] < 70 and 0.8 < names["values"]["coverage"] <= 1  # 77 is the labels' deviation
-    ),
-    "export_and_serve": lambda names: (
-        [sum(row) for row in names["answers"]["probs"]] == pytest.approx([1] * 3, abs=1e-4)
-    ),
+    # The labels' deviation is 77.
+    "regression_intervals": lambda names: names["results"]["rmse"] < 70 and 0.8 < names["values"]["coverage"] <= 1,
+    "export_and_serve": lambda names: torch.tensor(names["answers"]["probs"]).sum(1).sub(1).abs().max() < 1e-4,
 }
 NEEDS = {"finetune_text_classifier": ("transformers", "accelerate"), "lightning_training": ("lightning.pytorch",)}
 
 
 # Trainers of other libraries call what their dependencies deprecate.
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in EXAMPLES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EXAMPLES])
 def test_an_example_runs_as_it_is(name, monkeypatch, tmp_path):
     for library in NEEDS.get(name, ()):
         pytest.importorskip(library)
@@ -157,15 +182,11 @@ def test_commands_in_the_documentation_exist_with_their_options(path):
 
 def test_every_public_name_is_in_the_api_reference_and_has_a_docstring():
     listed = re.compile(r"\.\. currentmodule:: (\S+)\n\n\.\. autosummary::\n(?:   :.*\n)*\n((?:   \S+\n)+)")
-    known = set()
-    for page in (DOCS / "api").glob("*.md"):
-        for module, names in listed.findall(page.read_text(encoding="utf-8")):
-            for name in names.split():
-                *inner, last = name.split(".")
-                value = getattr(importlib.import_module(".".join([module, *inner])), last)
-                known.add(id(value))
-                assert inspect.getdoc(value), name
+    sections = listed.findall("".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md")))
+    paths = [f"{module}.{name}".rpartition(".") for module, names in sections for name in names.split()]
+    known = [getattr(importlib.import_module(module), name) for module, _, name in paths]
+    assert [path for path, value in zip(paths, known, strict=True) if not inspect.getdoc(value)] == []
     for package in (probattn, models, models.likelihoods, inference, inference.metrics):
         public = {name: value for name, value in vars(package).items() if not name.startswith("_") and callable(value)}
         ours = {name for name, value in public.items() if package.__name__ in str(getattr(value, "__module__", ""))}
-        assert sorted(name for name in ours if id(public[name]) not in known) == []
+        assert sorted(name for name in ours if all(public[name] is not value for value in known)) == []

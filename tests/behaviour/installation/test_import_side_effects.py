@@ -1,10 +1,5 @@
 """Importing the library is light, and leaves the process as ``import torch, pyro`` does."""
 
-import json
-import os
-import subprocess
-import sys
-
 STATE = """
 import importlib, json, logging, os, random, sys, threading, warnings
 
@@ -26,18 +21,7 @@ MODULES = ("probattn", "probattn.models", "probattn.inference", "probattn.experi
 HEAVY = ("lightning", "lightning_fabric", "torchvision", "torchmetrics", "matplotlib", "sklearn", "typer", *MODULES[1:])
 
 
-def run(code):
-    """Return the JSON that a fresh Python prints; warnings of libraries at import are none of ours."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "TORCH"))}
-    command = [sys.executable, "-W", "default", "-c", STATE + code]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_imports_are_light_and_change_nothing_but_what_torch_and_pyro_change():
-    """Those two change warning filters themselves, which users expect of them."""
-    changed, loaded = run(f"""
+CODE = f"""
 import torch, pyro
 before, changed = [state(), pyro.settings.get()], []
 for name in {MODULES!r}:
@@ -48,6 +32,10 @@ for name in {MODULES!r}:
     changed += [f"{{key}} by {{name}}" for old, new in zip(before, now) for key in new if new[key] != old[key]]
     before = now
 print(json.dumps([changed, loaded]))
-""")
-    assert changed == []
-    assert loaded == []
+"""
+
+
+def test_imports_are_light_and_change_nothing_but_what_torch_and_pyro_change(fresh_python):
+    """Those two change warning filters themselves, which users expect of them."""
+    # Warnings of libraries at import are none of ours.
+    assert fresh_python(STATE + CODE, warnings="default") == [[], []]

@@ -17,23 +17,10 @@ from packaging.utils import canonicalize_name
 from pyro.nn import PyroModule
 
 ROOT = Path(__file__).parents[3]
-UPWARDS = {
-    "probattn": ("models", "inference", "experiments"),
-    "models": ("inference", "experiments"),
-    "inference": ("models", "experiments"),
-    "experiments": (),
-}
-"""Folders of the packages, and the packages that each must not import."""
+# Folders of the packages, and the packages that each must not import.
+UPWARDS = {"models": ("inference", "experiments"), "inference": ("models", "experiments"), "experiments": ()}
+UPWARDS["probattn"] = tuple(UPWARDS)
 PROTOCOL = {"_pyro_sample", "_pyro_post_sample"}  # of Pyro's effect handlers
-
-
-def sources():
-    """Path of each module by its import name, with its folder of the root."""
-    for folder in UPWARDS:
-        package = "probattn" if folder == "probattn" else f"probattn.{folder}"
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            yield ".".join([package, *(part for part in parts if part != "__init__")]), folder, path
 
 
 def nodes(path):
@@ -50,22 +37,19 @@ def imported(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_packages_import_only_downwards():
-    uses = [
-        f"{module} imports {target}"
-        for module, folder, path in sources()
-        for target in imported(path)
-        if target.startswith(tuple(f"probattn.{package}" for package in UPWARDS[folder]))
-    ]
-    assert uses == []
+def test_packages_import_only_downwards(modules):
+    for folder, upwards in UPWARDS.items():
+        forbidden = tuple(f"probattn.{package}" for package in upwards)
+        uses = ((module, target) for module, path in modules[folder].items() for target in imported(path))
+        assert [(module, target) for module, target in uses if target.startswith(forbidden)] == []
 
 
-def test_few_places_use_private_parts_of_pyro_and_pytorch():
+def test_few_places_use_private_parts_of_pyro_and_pytorch(modules):
     instances = (PyroModule(), pyro.poutine.Trace(), torch.nn.MultiheadAttention(2, 1), pyro.infer.Trace_ELBO())
     instances += (pyro.get_param_store(), torch.distributions.Normal(0.0, 1.0), torch.optim.SGD([torch.ones(1)]))
     names = {name for item in instances for name in dir(item) if re.match("_[a-z]", name)} - PROTOCOL
     uses = set()
-    for module, _, path in sources():
+    for module, path in itertools.chain(*(paths.items() for paths in modules.values())):
         for node in nodes(path):
             match node:
                 case ast.ImportFrom():

@@ -23,25 +23,25 @@ def accuracy(frame, run):
 
 
 def test_a_run_predicts_and_is_exported_and_the_shared_folder_predicts_the_same(command, kep, tmp_path):
+    images, shared = tmp_path / "images", tmp_path / "shared"
+    images.mkdir()
     for number, pixels in enumerate(load("digits").test.images[:10]):
-        (tmp_path / "images").mkdir(exist_ok=True)
-        Image.fromarray(pixels[0].numpy()).save(tmp_path / "images" / f"{number}.png")
+        Image.fromarray(pixels[0].numpy()).save(images / f"{number}.png")
     assert command("evaluate", kep)[0] == 0
-    code, text, err = command("predict", kep, tmp_path / "images", "--sort", "entropy")
-    assert (code, err) == (0, "")
-    assert "9.png" in text
-    assert command("predict", kep, tmp_path / "images", "--out", tmp_path / "answers.csv")[0] == 0
-    assert command("export", kep, "--out", tmp_path / "shared")[0] == 0
-    assert command("predict", tmp_path / "shared", tmp_path / "images", "--out", tmp_path / "again.csv")[0] == 0
-    assert (tmp_path / "again.csv").read_text() == (tmp_path / "answers.csv").read_text()
+    code, text, err = command("predict", kep, images, "--sort", "entropy")
+    assert (code, err, "9.png" in text) == (0, "", True)
+    assert command("export", kep, "--out", shared)[0] == 0
+    for folder in (kep, shared):
+        assert command("predict", folder, images, "--out", tmp_path / f"{folder.name}.csv")[0] == 0
+    assert (tmp_path / "kep.csv").read_text() == (tmp_path / "shared.csv").read_text()
 
 
 def test_compare_writes_tables_and_a_figure_of_folders_and_of_its_own_results(command, evaluated, tmp_path):
     out = tmp_path / "compared"
     code, text, err = command("compare", evaluated[SOFTMAX], evaluated[KEP].parent, "--out", out)
     assert (code, err) == (0, "")
-    for words in ("Test data", "Corrupted test images", "Detection of letters", KEP, SOFTMAX):
-        assert words in text
+    titles = ("Test data", "Corrupted test images", "Detection of letters", KEP, SOFTMAX)
+    assert [title for title in titles if title not in text] == []
     assert "Detection of letters" in (out / "comparison.md").read_text()
     ElementTree.parse(out / "differences.svg")
     frame = pd.read_csv(out / "results.csv")
@@ -49,13 +49,6 @@ def test_compare_writes_tables_and_a_figure_of_folders_and_of_its_own_results(co
     assert (code, err) == (0, "")
     assert f"{accuracy(frame, KEP) - accuracy(frame, SOFTMAX):+z.2f}" in text
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "again" / "results.csv"), frame)
-
-
-def test_a_run_that_was_not_evaluated_is_not_compared(command, kep, tmp_path, is_one_message):
-    code, text, err = command("compare", kep, "--out", tmp_path / "out")
-    assert (code, text) == (1, "")
-    assert is_one_message(err, "probattn evaluate")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in RESULTS.glob("*.csv") if path.stat().st_size < 30_000))
@@ -74,16 +67,15 @@ def test_the_demo_compares_layers_and_continues_where_it_stopped(command, tmp_pa
     demo = ("demo", "--out", tmp_path / "demo", "--layers", "softmax,kep-svgp", "--workers", 1, "--epochs", 3)
     code, text, _ = command(*demo)
     assert code == 0
-    for word in ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier", "Corrupted", "minus", SOFTMAX, KEP):
-        assert word in text
-    assert f"{KEP}: " in text  # what its posterior contributes
+    titles = ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier", "Corrupted", "minus", SOFTMAX)
+    assert [title for title in (*titles, f"{KEP}: ") if title not in text] == []  # what its posterior contributes
     assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
-    weights = (tmp_path / "demo" / KEP / "seed-0" / "last.pt").read_bytes()
+    last = tmp_path / "demo" / KEP / "seed-0" / "last.pt"
+    weights = last.read_bytes()
     assert command(*demo)[:2] == (0, text)
-    assert (tmp_path / "demo" / KEP / "seed-0" / "last.pt").read_bytes() == weights
+    assert last.read_bytes() == weights
     code, _, err = command(*demo[:4], "softmax,gcp")
-    assert code == 1
-    assert "digits/cgp" in err
+    assert (code, "digits/cgp" in err) == (1, True)
 
 
 def test_all_presets_are_listed_however_narrow_the_terminal(command, monkeypatch):
@@ -96,8 +88,7 @@ def test_all_presets_are_listed_however_narrow_the_terminal(command, monkeypatch
 
 def test_the_check_against_gpytorch_passes(command):
     code, text, _ = command("check-gp", "--seed", 3)
-    assert code == 0
-    assert "agree" in text
+    assert (code, "agree" in text) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +107,6 @@ def test_a_damaged_run_is_named_and_its_files_stay_as_they_are(command, kep, tra
         (kep / name).unlink()
     before = contents(kep)
     code, text, err = command(verb, *(["--out", kep, "--resume"] if verb == "train" else [kep]))
-    assert (code, text) == (1, "")
-    assert err.startswith("error: ")
-    assert str(kep) in err
-    assert name in err
+    assert (code, text, err[:7]) == (1, "", "error: ")
+    assert [word for word in (str(kep), name) if word not in err] == []
     assert contents(kep) == before

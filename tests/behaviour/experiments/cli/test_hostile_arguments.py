@@ -1,9 +1,7 @@
 """Hostile arguments: each is answered by one short message that names what is wrong, and nothing is left behind."""
 
-import contextlib
 import os
 from multiprocessing.process import BaseProcess
-from unittest.mock import patch
 
 import pytest
 from torch import nn
@@ -16,17 +14,6 @@ EVALUATE = ["evaluate", "{run}"]
 
 class AcceptedError(BaseException):
     """Raised in place of the work of a command that has passed all checks."""
-
-
-@contextlib.contextmanager
-def without_work():
-    """Stop commands where a network would run, or a process would start."""
-
-    def accept(*arguments, **options):
-        raise AcceptedError
-
-    with patch.object(nn.Module, "__call__", accept), patch.object(BaseProcess, "start", accept):
-        yield
 
 
 def variants(command, *values):
@@ -46,6 +33,7 @@ ROWS = {
     "nowhere": [["study", KEP, "--out", "{tmp}/new", "--layers", "softmax,nowhere:Layer"]],
     "monitor": changes("train.monitor", "foo"),
     "4 tokens": [[*TRAIN, "--set", "network.patch_size=4", "--set", "network.dim=128", "--set", "layer.rank=17"]],
+    "probattn evaluate": [["compare", "{trained}", "--out", "{tmp}/new"]],
     "KEPSVGPAttention": [[*TRAIN, "--set", "warm_start.epochs=1"]],
     "gaussian_noise": [[*EVALUATE, "--shift", "--corruptions", "gausian_noise"]],
     "laplace+temperature": [[*EVALUATE, "--method", "temperature+laplace"]],
@@ -79,34 +67,38 @@ ROWS = {
 }
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder of what no command expects: pipes, links in a circle, files in place of folders."""
-    folder = tmp_path_factory.mktemp("place")
-    (folder / "file").write_text("text", encoding="utf-8")
-    (folder / "empty").mkdir()
-    os.mkfifo(folder / "fifo")
-    (folder / "loop").symlink_to(folder / "loop")
-    return folder
+@pytest.fixture
+def checked(command, trained, evaluated, monkeypatch, no_network, tmp_path):
+    """Runs a command among pipes, links in a circle, and files in place of folders, as far as no work begins."""
+    (tmp_path / "file").write_text("text", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.chdir(tmp_path)
+
+    def accept(*arguments, **options):
+        raise AcceptedError
+
+    # Where a network would run, or a process would start.
+    monkeypatch.setattr(nn.Module, "__call__", accept)
+    monkeypatch.setattr(BaseProcess, "start", accept)
+    places = {"tmp": tmp_path, "run": evaluated[KEP], "trained": trained[KEP]}
+    return lambda arguments: command(*(part.format(**places) for part in arguments))
 
 
 @pytest.mark.parametrize("words", ROWS, ids=lambda words: words[:14])
-def test_a_hostile_argument_is_answered_by_a_short_message(command, place, evaluated, monkeypatch, no_network, words):
-    monkeypatch.chdir(place)
+def test_a_hostile_argument_is_answered_by_a_short_message(checked, tmp_path, words):
     for arguments in ROWS[words]:
-        filled = [part.replace("{tmp}", str(place)).replace("{run}", str(evaluated[KEP])) for part in arguments]
-        with without_work():
-            status, out, err = command(*filled)
-        assert status in (1, 2), (filled, status)
-        assert words in err, (filled, err)
+        status, out, err = checked(arguments)
+        assert status in (1, 2), (arguments, status)
+        assert words in err, (arguments, err)
         assert err.startswith("error: ") or "\nerror: " in err
         assert len(err.splitlines()) <= 4, err
         assert all(character.isprintable() or character == "\n" for character in out + err), ascii(err)
-        assert not (place / "new").exists(), "a command that fails leaves nothing behind"
+        assert not (tmp_path / "new").exists(), "a command that fails leaves nothing behind"
 
 
 @pytest.mark.parametrize("arguments", [["train", KEP, "--out", ESC], ["evaluate", "{run}", "--seed", str(2**63 - 1)]])
-def test_good_arguments_are_accepted(command, place, evaluated, monkeypatch, arguments):
-    monkeypatch.chdir(place)
-    with without_work(), pytest.raises(AcceptedError):
-        command(*(part.replace("{run}", str(evaluated[KEP])) for part in arguments))
+def test_good_arguments_are_accepted(checked, arguments):
+    with pytest.raises(AcceptedError):
+        checked(arguments)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from probattn.inference.training import trainer
 from probattn.inference.training.run_log import read_log
@@ -25,20 +26,18 @@ def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, trained, a
     out.mkdir(parents=True)
     (out / ".settings.json.123").write_text("{", encoding="utf-8")  # the draft of a process that was killed
     code, text, err = command("train", KEP, "--out", out, "--resume", *assignments(tiny))
-    assert code == 0
-    epochs = [record for record in read_log(out / "log.jsonl") if record["kind"] == "epoch"]
+    assert (code, "epoch 2/2" in err) == (0, True)
+    log = read_log(out / "log.jsonl")
+    epochs, steps = ([record for record in log if record["kind"] == kind] for kind in ("epoch", "step"))
     best = min(epochs, key=lambda record: record["valid/nll"])
     assert text.startswith(f"best epoch {best['epoch']} of 2, valid nll {best['valid/nll']:.4f}")
     assert f"probattn evaluate {out}" in text
-    assert "epoch 2/2" in err
-    steps = [record for record in read_log(out / "log.jsonl") if record["kind"] == "step"]
     assert [record["step"] for record in steps] == list(range(1, 9))  # 200 images, 64 a batch, 2 epochs
     for record in steps:
         terms = {key: value for key, value in record.items() if key == "nll" or key.startswith(("kl/", "penalty/"))}
         assert set(terms) == {"nll", "kl/network.blocks.1.attention.u", "penalty/network.blocks.1.attention.ksvd"}
         assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-4)
-    same = weights(trained[KEP])
-    assert all(torch.equal(value, same[name]) for name, value in weights(out).items())
+    assert_close(weights(out), weights(trained[KEP]), rtol=0, atol=0)
 
 
 def test_a_finished_run_is_left_alone_or_continued_to_more_epochs(command, kep, assignments, tiny, contents):
@@ -47,8 +46,7 @@ def test_a_finished_run_is_left_alone_or_continued_to_more_epochs(command, kep, 
     assert (code, err) == (0, "")
     assert contents(kep) == before
     code, text, _ = command("train", "--out", kep, "--resume", "--epochs", 3)
-    assert code == 0
-    assert " of 3, valid nll" in text
+    assert (code, " of 3, valid nll" in text) == (0, True)
 
 
 @pytest.mark.parametrize("step", [2, 14])
@@ -67,12 +65,11 @@ def test_a_run_killed_in_either_phase_continues_as_if_it_had_not_been(
 
     monkeypatch.setattr(trainer, "train_step", killed)
     code, _, err = command(*arguments, tmp_path / "run")
-    assert code == 130
-    assert "--resume" in err
+    assert (code, "--resume" in err) == (130, True)
     assert command(*arguments, tmp_path / "run", "--resume")[0] == 0
     for phase in ("", "warm-start"):
         one, other = (tmp_path / name / phase for name in ("whole", "run"))
-        assert all(torch.equal(value, weights(other)[name]) for name, value in weights(one).items())
+        assert_close(weights(one), weights(other), rtol=0, atol=0)
         assert records(one) == records(other)
 
 
@@ -84,19 +81,16 @@ def test_a_run_killed_in_either_phase_continues_as_if_it_had_not_been(
         (SOFTMAX, ["--resume"], [], ["layer.name=softmax"]),
     ],
 )
-def test_a_run_is_not_written_over(
-    command, kep, preset, more, changes, words, assignments, tiny, contents, is_one_message
-):
+def test_a_run_is_not_written_over(command, kep, preset, more, changes, words, assignments, tiny, contents):
     before = contents(kep)
     code, text, err = command("train", preset, "--out", kep, *more, *assignments([*tiny, *changes]))
-    assert (code, text) == (1, "")
-    assert is_one_message(err, kep, *words)
+    assert (code, text, err.count("\n")) == (1, "", 1)
+    assert [word for word in ("error: ", str(kep), *words) if word not in err] == []
     assert contents(kep) == before
 
 
 def test_a_folder_of_other_files_is_not_used(command, tmp_path, contents):
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     code, _, err = command("train", KEP, "--out", tmp_path)
-    assert code == 1
-    assert "--out" in err
+    assert (code, "--out" in err) == (1, True)
     assert contents(tmp_path) == {"notes.txt": b"mine"}

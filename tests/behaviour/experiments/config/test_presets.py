@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -10,8 +11,7 @@ from twins import twin
 from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
-from probattn.experiments.data.tables.encoding import Column, TableEncoding
-from probattn.experiments.data.tables.table_dataset import Table, TableDataset
+from probattn.experiments.data.tables.table_dataset import read
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import from_parts
 from probattn.experiments.runs.build import build
@@ -33,18 +33,17 @@ def test_twins_differ_in_the_layer_and_its_training_alone(name):
     assert replace(ours, layer=softmax, train=train, warm_start=None) == theirs
 
 
-def made_up_data(settings):
+def made_up_data(settings, folder):
     """Return a few examples of the preset's kind."""
     kind = settings.data.name
     if settings.network.kind == "text":
         part = Texts(("one word", "and another"), torch.arange(2))
         return from_parts("made up", ("a", "b"), part, part, part, network=settings.network)
     if kind == "table-csv":
-        rows = pd.DataFrame({"a": ["1", "2"], "b": ["x", "y"], "c": ["y", "y"], "d": ["2", "2"]})
-        columns = [Column("a"), Column("b", "category"), Column("c", "category"), Column("d")]
-        encoding = TableEncoding(tuple(column.fit(rows[column.name]) for column in columns))
-        part = Table(encoding.features(rows), torch.arange(2))
-        return TableDataset(kind, ("n", "y"), part, part, part, encoding, "label")
+        frame = pd.DataFrame({"a": range(20), "b": [*"xy"] * 10, "c": np.arange(20) % 4, "label": [*"nnyy"] * 5})
+        frame.to_csv(folder / "table.csv", index=False)
+        shares = {"valid": 0.2, "test": 0.2}
+        return read(folder / "table.csv", label_column="label", task="classes", shares=shares, seed=0, limit=None)
     sizes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
     channels, size, classes = sizes.get(kind, (3, 32, 3))
     part = Images(torch.zeros(classes, channels, size, size, dtype=torch.uint8), torch.arange(classes))
@@ -53,10 +52,10 @@ def made_up_data(settings):
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith("finetune/")])
-def test_every_preset_builds_and_its_warm_start_fits(name):
+def test_every_preset_builds_and_its_warm_start_fits(name, tmp_path):
     """The layers take the network's tokens, and the attention's projections are carried over."""
     settings = PRESETS[name].with_changes(["network.depth=2"])
-    dataset = made_up_data(settings)
+    dataset = made_up_data(settings, tmp_path)
     model, guide = build(settings, dataset)
     guide_checks.check(model, guide)
     if settings.warm_start is not None and settings.network.kind != "text":

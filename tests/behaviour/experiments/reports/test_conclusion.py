@@ -1,12 +1,11 @@
 """Conclusions in words, against numbers computed by hand."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from scipy import stats
 
 from probattn.experiments.reporting.conclusion import conclusion
+from probattn.inference import Prediction
 
 
 def imbalanced(result, confidence=0.9, **changes):
@@ -14,8 +13,7 @@ def imbalanced(result, confidence=0.9, **changes):
     labels = torch.tensor([2] * 180 + [1] * 90 + [0] * 30)
     right = torch.eye(3, dtype=torch.float64)[[2] * 180 + [1] * 81 + [2] * 9 + [0] + [2] * 29]
     probs = right * confidence + (1 - right) * (1 - confidence) / 2
-    run = result(n=300, classes=3, probs=probs, labels=labels)
-    return conclusion(replace(run, classes=("cat", "frog", "ship"), **changes))
+    return conclusion(result(Prediction(probs=probs, labels=labels), classes=("cat", "frog", "ship"), **changes))
 
 
 def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):

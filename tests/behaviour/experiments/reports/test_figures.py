@@ -50,34 +50,18 @@ def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
     assert [shares[level] for level in (0.2, 0.6, 0.7)] == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-4)
 
 
-METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"]}
-SCORES = {
-    "base": {seed: {"nll": 0.5 + 0.1 * seed, "accuracy": 0.5 + 0.1 * seed} for seed in range(3)},
-    "better": {seed: {"nll": 0.4 + 0.11 * seed, "accuracy": 0.6 + 0.11 * seed} for seed in range(3)},
-    "worse": {seed: {"nll": 0.6 + 0.11 * seed, "accuracy": 0.4 + 0.11 * seed} for seed in range(3)},
-    "noise": {seed: {"nll": 0.5 + 0.3 * (seed == 1), "accuracy": 0.6 - 0.2 * (seed == 1)} for seed in range(3)},
-    "other seed": {7: {"nll": 0.1, "accuracy": 0.9}},
-}
-ROWS = ["better", "worse", "noise", "other seed"]
-
-
-def comparison(scores=SCORES):
-    return compare(scores, metrics=METRICS, baselines={row: "base" for row in ROWS if row in scores})
-
-
-@pytest.mark.parametrize("key", METRICS)
-def test_difference_and_interval_of_each_row_stand_in_the_metrics_unit(key):
-    figure = differences(comparison())
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ROWS  # the baseline has no row
-    ax, metric = figure.axes[list(METRICS).index(key)], METRICS[key]
-    points = {
-        line.get_ydata()[0]: line for line in ax.lines if line.get_marker() in ("o", "X") and len(line.get_xdata())
-    }
-    bars = {line.get_ydata()[0]: line for line in ax.lines if len(set(line.get_xdata())) == 2}
-    for place, row in enumerate(ROWS[:3]):
-        values = [SCORES[row][seed][key] - SCORES["base"][seed][key] for seed in range(3)]
-        half = 4.302653 * np.std(values, ddof=1) / np.sqrt(3)  # the 97.5 % quantile of Student's t with 2 degrees
-        ends = [metric.scale * (np.mean(values) + sign * half) for sign in (-1, 1)]
-        np.testing.assert_allclose(points[place].get_xdata(), [metric.scale * np.mean(values)], rtol=1e-6)
-        np.testing.assert_allclose(bars[place].get_xdata(), ends, rtol=1e-6)
-    assert set(points) == {0, 1, 2}  # no seed of the last row is shared
+def test_difference_and_interval_of_each_row_stand_in_the_metrics_unit():
+    display = {key: DISPLAY[key] for key in ("accuracy", "nll")}
+    factors = {"base": 1.0, "low": 0.8, "high": 1.3}
+    scores = {row: {n: dict.fromkeys(display, factors[row] * (4 + n) / 10) for n in range(3)} for row in factors}
+    scores["alone"] = {7: dict.fromkeys(display, 0.5)}  # shares no seed with the baseline
+    _, *rows = scores  # the baseline has no row
+    comparison = compare(scores, metrics=display, baselines=dict.fromkeys(rows, "base"))
+    axes = differences(comparison).axes
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == rows
+    for ax, (key, metric) in zip(axes, display.items(), strict=True):
+        drawn = [(line.get_xdata() / metric.scale, *line.get_ydata()) for line in ax.lines[-4:]]
+        cells = [(place, comparison.cells[row][key]) for place, row in enumerate(("low", "high"))]
+        expected = [row for place, c in cells for row in (([c.difference], place), ([c.low, c.high], place, place))]
+        for (x, *y), (values, *places) in zip(drawn, expected, strict=True):
+            assert (x.tolist(), y) == (pytest.approx(values), places)
