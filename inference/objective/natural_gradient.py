@@ -21,6 +21,8 @@ class NaturalGradientDescent(torch.optim.Optimizer):
     where c > −1. The next ρ is the one that would have given c = −½, at most twice the last: c = 0 would be the exact
     line search, but noise gives gradients with c ≤ 0 however short the step is.
 
+    Shuffle the batches: in an order that repeats, the lengths weigh the batches differently, which biases the means.
+
     Args:
         modules: Gaussian modules of a guide (see :func:`gaussian_modules`).
         lr: 1 is a full step.

@@ -3,6 +3,7 @@
 import pyro.infer
 import torch
 
+from probattn import draws
 from probattn.inference import ELBOLoss
 
 
@@ -51,3 +52,14 @@ def assert_agree(first, *others):
     for other in others:
         error = (first.var() / len(first) + other.var() / len(other)).sqrt()
         assert (other.mean() - first.mean()).abs() < 5 * error + 1e-3
+
+
+def loss_and_gradients(elbo, model, guide, data, *, seed=2):
+    """−ELBO at a draw for each example, and its gradients, by name."""
+    torch.manual_seed(seed)
+    model.zero_grad(), guide.zero_grad()
+    with draws("example"):
+        loss = elbo(model, guide)(*data)
+    loss.backward()
+    parameters = {**dict(model.named_parameters()), **dict(guide.named_parameters(prefix="guide"))}
+    return {"loss": loss.detach()} | {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}

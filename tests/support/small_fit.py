@@ -30,9 +30,8 @@ class Network(nn.Module):
     def __init__(self, *, outputs=3, dropout=0.0, width=4, attention=None) -> None:
         super().__init__()
         self.embed = nn.Linear(3, width)
-        self.attention = attention or KEPSVGPAttention(width, 2, rank=2, eta=0.1)
-        self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(width, outputs)
+        self.attention = (attention or KEPSVGPAttention.partial(rank=2, eta=0.1))(width, 2)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(width, outputs)
 
     def forward(self, x):
         x = self.embed(x)
@@ -62,23 +61,10 @@ def data(size=8):
     return TensorDataset(x, y)
 
 
-def build(
-    seed=0,
-    *,
-    guide="full",
-    dropout=0.0,
-    generator=True,
-    valid=True,
-    width=4,
-    likelihood=None,
-    num_data=8,
-    attention=None,
-    **_,
-):
-    """Return model, guide and loaders (three batches of 3, 3 and 2), all from ``seed``."""
+def build(seed=0, *, guide="full", generator=True, valid=True, likelihood=None, num_data=8, **options):
+    """Return model, guide and loaders (three batches of 3, 3 and 2), all from ``seed``; options are the network's."""
     torch.manual_seed(seed)
-    outputs = 1 if isinstance(likelihood, Gaussian) else 3
-    network = Network(dropout=dropout, width=width, outputs=outputs, attention=attention and attention(width, 2))
+    network = Network(outputs=1 if isinstance(likelihood, Gaussian) else 3, **options)
     model = Supervised(network, likelihood or Categorical(), num_data=num_data)
     its_guide = guides.for_model(model, guide) if isinstance(guide, str) else guide(model)
     source = torch.Generator().manual_seed(100 + seed) if generator else None
@@ -87,9 +73,7 @@ def build(
 
 
 def weights(*modules):
-    return {
-        f"{i}.{name}": value.clone() for i, module in enumerate(modules) for name, value in module.state_dict().items()
-    }
+    return {f"{i}.{name}": v.clone() for i, module in enumerate(modules) for name, v in module.state_dict().items()}
 
 
 def assert_same(first, second):
@@ -103,8 +87,8 @@ def flat(value):
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), value.tolist()]
     if isinstance(value, dict):
-        return {key: flat(each) for key, each in value.items()}
-    return [flat(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: flat(entry) for key, entry in value.items()}
+    return [flat(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def untimed(records):

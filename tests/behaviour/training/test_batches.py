@@ -1,13 +1,13 @@
 """Every form of a batch gives the same tensors, and so the same training and predictions."""
 
 from collections import namedtuple
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, fit, predict
@@ -19,13 +19,7 @@ Y = torch.tensor([0, 1, 0, 1, 1, 0])
 MASK = torch.arange(5) < torch.tensor([5, 3, 4, 5, 1, 2])[:, None]
 
 
-@dataclass
-class Example:
-    inputs: Tensor
-    target: Tensor
-    key_padding_mask: Tensor
-
-
+Example = make_dataclass("Example", ["inputs", "target", "key_padding_mask"])
 Named = namedtuple("Named", ["labels", "input_ids", "attention_mask"])
 FORMS = {
     "numpy": (X.numpy(), Y.numpy(), MASK.numpy()),
@@ -73,16 +67,9 @@ def test_a_batch_that_could_be_misread_is_refused(batch, words):
         unpack_batch(batch)
 
 
-class Digits(Dataset):
-    def __len__(self):
-        return len(X)
-
-    def __getitem__(self, index):
-        return {"tokens": X[index], "kind": Y[index], "padding": ~MASK[index], "number": index}
-
-
 def test_other_names_of_fields_are_selected_in_the_workers_of_a_loader():
-    loader = DataLoader(Digits(), batch_size=6, num_workers=1)
+    examples = [{"tokens": X[i], "kind": Y[i], "padding": ~MASK[i], "number": i} for i in range(6)]
+    loader = DataLoader(examples, batch_size=6, num_workers=1)
     assert equal(next(iter(select_fields(loader, x="tokens", y="kind", padding_mask="padding"))), (X, Y, MASK))
     assert "tokens" in next(iter(loader))  # the loader itself is unchanged
 
@@ -111,10 +98,8 @@ def test_training_on_what_is_no_loader_or_has_no_labels_is_refused():
 
 def classifier():
     torch.manual_seed(0)
-    network = TextTransformer(
-        nn.Embedding(10, 4), max_length=5, classes=2, dim=4, depth=1, heads=2, mlp_dim=4,
-        attention=KEPSVGPAttention.partial(rank=2),
-    )  # fmt: skip
+    sizes = {"max_length": 5, "classes": 2, "dim": 4, "depth": 1, "heads": 2, "mlp_dim": 4}
+    network = TextTransformer(nn.Embedding(10, 4), attention=KEPSVGPAttention.partial(rank=2), **sizes)
     return Classifier(network, num_data=6)
 
 

@@ -1,5 +1,6 @@
 """Callbacks in their order, their decisions and their state; the terms of each step in the log and in loggers."""
 
+import functools
 import json
 import math
 import warnings
@@ -19,23 +20,21 @@ class Recorder(Callback):
     def __init__(self):
         self.calls, self.logged, self.status = [], [], []
 
-    def on_train_start(self, trainer):
-        self.calls.append(("start", trainer.epoch, trainer.step))
+    def record(self, name, trainer, *_):
+        self.calls.append((name, trainer.epoch, trainer.step))
 
-    def on_train_epoch_start(self, trainer):
-        self.calls.append(("epoch start", trainer.epoch, trainer.step))
+    on_train_start = functools.partialmethod(record, "start")
+    on_train_epoch_start = functools.partialmethod(record, "epoch start")
+    on_train_end = functools.partialmethod(record, "end")
 
     def on_train_step_end(self, trainer, outputs):
         torch.testing.assert_close(sum(outputs.terms.values()), outputs.loss)
-        self.calls.append(("step", trainer.epoch, trainer.step))
+        self.record("step", trainer)
 
     def on_train_epoch_end(self, trainer, metrics):
         assert {"train_loss", "valid/nll"} <= metrics.keys()
         metrics["extra"] = 2.5
-        self.calls.append(("epoch end", trainer.epoch, trainer.step))
-
-    def on_train_end(self, trainer):
-        self.calls.append(("end", trainer.epoch, trainer.step))
+        self.record("epoch end", trainer)
 
     def log_metrics(self, metrics, step=None):
         self.logged.append((step, metrics))
@@ -47,34 +46,29 @@ class Recorder(Callback):
 def test_callbacks_are_called_in_their_order_and_loggers_get_the_records():
     recorder = Recorder()
     history = fit(*build(), callbacks=[recorder], loggers=[recorder], **short(epochs=2))
-    epochs = [
-        [("epoch start", e, e * STEPS)]
-        + [("step", e, e * STEPS + i) for i in (1, 2, 3)]
-        + [("epoch end", e + 1, (e + 1) * STEPS)]
-        for e in range(2)
-    ]
-    assert recorder.calls == [("start", 0, 0), *epochs[0], *epochs[1], ("end", 2, 2 * STEPS)]
+    calls = [("start", 0, 0)]
+    for e in range(2):
+        calls += [("epoch start", e, e * STEPS), *(("step", e, e * STEPS + i) for i in (1, 2, 3))]
+        calls += [("epoch end", e + 1, (e + 1) * STEPS)]
+    assert recorder.calls == [*calls, ("end", 2, 2 * STEPS)]
     assert [epoch["extra"] for epoch in history.epochs] == [2.5, 2.5]
     losses = [(step, values["step/loss"]) for step, values in recorder.logged if "step/loss" in values]
     assert losses == [(record["step"], record["loss"]) for record in history.steps]
-    assert [each["valid/nll"] for _, each in recorder.logged if "valid/nll" in each] == [
-        epoch["valid/nll"] for epoch in history.epochs
-    ]
+    logged = [values["valid/nll"] for _, values in recorder.logged if "valid/nll" in values]
+    assert logged == [epoch["valid/nll"] for epoch in history.epochs]
     assert recorder.status == ["success"]
 
 
 @pytest.mark.parametrize(("hook", "steps"), [("on_train_step_end", 5), ("on_train_epoch_end", 6)])
 def test_a_callback_stops_the_run_which_then_is_finished(tmp_path, hook, steps):
-    class Stop(Callback):
-        pass
-
-    def stop(self, trainer, _):
+    def stop(trainer, _):
         trainer.should_stop = trainer.should_stop or trainer.step >= 5
 
-    setattr(Stop, hook, stop)
+    callback = Callback()
+    setattr(callback, hook, stop)
     for resume in (False, True):
         model, guide, train, valid = build()
-        history = fit(model, guide, train, valid, callbacks=[Stop()], out=tmp_path, **short(resume=resume, epochs=9))
+        history = fit(model, guide, train, valid, callbacks=[callback], out=tmp_path, **short(resume=resume, epochs=9))
         assert (len(history.epochs), len(history.steps)) == (2, steps)
     assert train.started == 0
 

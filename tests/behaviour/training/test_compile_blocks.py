@@ -6,15 +6,15 @@ import pyro
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
+from export_cases import KEP, images, vit
 from torch import nn
 
-from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
+from probattn import SGPAttention, SoftmaxAttention
 from probattn.draws import at_mean
 from probattn.inference import TrainOptions, fit
 from probattn.inference.training.device import compile_blocks
-from probattn.models import Classifier, ViT
 
-KEP, SGPA = KEPSVGPAttention.partial(rank=2), SGPAttention.partial(inducing=3)
+SGPA = SGPAttention.partial(inducing=3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,14 +34,9 @@ def _reset_dynamo():
     torch._dynamo.reset()
 
 
-def build(layer, dtype=torch.float64, *, depth=2, dropout=0.0):
+def build(layer, **options):
     torch.manual_seed(0)
-    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
-    network = ViT(depth=depth, dropout=dropout, attention=layer, **sizes)
-    model = Classifier(network, num_data=10).to(dtype)
-    x, y = torch.randn(5, 1, 4, 4, dtype=dtype), torch.arange(5) % 3
-    network.initialise_inducing(x)
-    return model, guides.for_model(model).to(dtype), x, y
+    return *vit(layer, **options), images(), torch.arange(5) % 3
 
 
 def value_and_gradients(model, guide, x, y):
@@ -73,8 +68,8 @@ def graphs(monkeypatch):
 
 @pytest.mark.parametrize("layer", [KEP, pytest.param(SGPA, marks=pytest.mark.slow)], ids=["kep-svgp", "sgpa"])
 def test_compiled_blocks_compute_what_the_program_computes(layer, graphs):
-    expected = value_and_gradients(*build(layer, depth=1))
-    model, guide, x, y = build(layer, depth=1)
+    expected = value_and_gradients(*build(layer))
+    model, guide, x, y = build(layer)
     compile_blocks(model)
     loss, gradients = value_and_gradients(model, guide, x, y)
     assert graphs["run"] > 0
@@ -84,20 +79,20 @@ def test_compiled_blocks_compute_what_the_program_computes(layer, graphs):
 
 @pytest.mark.usefixtures("graphs")
 def test_a_compiled_run_leaves_a_model_as_any_other(tmp_path):
-    model, guide, x, y = build(KEP, torch.float32, depth=1)
+    model, guide, x, y = build(KEP)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     options = TrainOptions(epochs=2, compile=True, accelerator="cpu")
     fit(model, guide, [(x, y)], [(x, y)], options=options, progress=False, out=tmp_path)
     assert list(model.state_dict()) == list(before)
     assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
-    other, *_ = build(KEP, torch.float32, depth=1)
+    other, *_ = build(KEP)
     other.load_state_dict(torch.load(tmp_path / "best.pt")["model"])
 
 
 def counted(graphs, layers, *, dropout=0.0):
     """Numbers of graphs that are traced for two batches of different size, and run for the second."""
     torch._dynamo.reset()
-    model, guide, x, y = build(layers, torch.float32, depth=len(layers), dropout=dropout)
+    model, guide, x, y = build(layers, depth=len(layers), dropout=dropout)
     compile_blocks(model)
     module = TraceMeanField_ELBO()(model.train(), guide)
     graphs.update(traced=0, run=0)

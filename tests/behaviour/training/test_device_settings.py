@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from export_cases import images, vit
 
-from probattn import CGPAttention, SGPAttention, SoftmaxAttention, guides
+from probattn import CGPAttention, SGPAttention, SoftmaxAttention
 from probattn.functional import jitter
 from probattn.inference import TrainOptions, fit
 from probattn.inference.training.device import device_settings
-from probattn.models import Classifier, ViT
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -38,18 +38,19 @@ def test_settings_hold_inside_and_are_restored(option, device, inside):
 
 
 def train(layer, change=lambda x: x, **options):
-    class Changed(ViT):
-        def forward(self, x):
-            seen.append(state())
-            return super().forward(change(x))
+    (model, guide), seen = vit(layer), set()
 
-    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
-    seen = []
-    model = Classifier(Changed(depth=1, attention=layer, **sizes), num_data=4)
-    options = TrainOptions(epochs=1, num_samples=1, accelerator="cpu", **options)
-    batches = [(torch.randn(4, 1, 4, 4), torch.arange(4) % 3)]
-    fit(model, guides.for_model(model), batches, batches, options=options, progress=False)
-    return set(seen)
+    def watch(network, arguments):
+        seen.add(state())
+        return (change(*arguments),)
+
+    model.network.register_forward_pre_hook(watch)
+    options, batches = (
+        TrainOptions(epochs=1, num_samples=1, accelerator="cpu", **options),
+        [(images(), torch.arange(5) % 3)],
+    )
+    fit(model, guide, batches, batches, options=options, progress=False)
+    return seen
 
 
 def test_a_run_trains_and_validates_with_its_options():
@@ -73,7 +74,7 @@ def test_what_is_factorised_is_computed_in_float32(layer, monkeypatch):
 
 def test_training_raises_where_it_cannot_be_deterministic():
     def put(x):
-        return x.clone().put_(torch.tensor([0]), torch.zeros(1))
+        return x.clone().put_(torch.tensor([0]), torch.zeros(1, dtype=x.dtype))
 
     train(SoftmaxAttention, put)
     with pytest.raises(RuntimeError, match="put_ .*deterministic"):

@@ -6,7 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from conjugate import F64, NOISE, conjugate, evidence, posterior
+from conjugate import F64, NOISE, conjugate, evidence, gaussian_guide, posterior
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
@@ -70,6 +70,17 @@ def test_converged_means_near_the_optimum_of_correlated_gaussians(size, epochs):
     result = refit_guide(blocks.model, blocks.guide, blocks.batches(size), epochs=epochs)
     assert result.epochs <= epochs
     assert not result.converged or blocks.gap() < 0.08
+
+
+def test_a_natural_step_of_length_1_near_the_optimum_reaches_the_covariance_under_a_tempered_kl():
+    kl_weight = 0.2
+    model, x, y = conjugate(num_data=DATA)
+    mean, covariance = posterior(model, x, y, noise=kl_weight**0.5 * NOISE)
+    guide = gaussian_guide(model, mean, 4 * covariance)
+    refit_guide(model, guide, [(x, y)], epochs=1, lr=1.0, kl_weight=kl_weight, num_samples=512)
+    scale, q = model.network.scale[0].detach(), guide.network.u
+    fitted, std = (q.scale_tril @ q.scale_tril.mT)[0] * scale.outer(scale), covariance.diag().sqrt()
+    assert (((fitted - covariance) / std.outer(std)).abs() < 0.3).all()
 
 
 class LocalAndGlobal(nn.Module):

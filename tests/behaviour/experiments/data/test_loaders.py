@@ -67,9 +67,7 @@ def test_state_at_the_start_fixes_the_epoch(options):
     resumed = loader(generator=seeded(1), **options)
     resumed.generator.set_state(state)
     for result in (second, third):
-        x, y = epoch(resumed)
-        assert torch.equal(x, result[0])
-        assert torch.equal(y, result[1])
+        torch.testing.assert_close(epoch(resumed), result, rtol=0, atol=0)
     assert torch.equal(torch.get_rng_state(), elsewhere)
 
 
@@ -85,12 +83,7 @@ def text_loader(lengths, *, width=None, **options):
 
 
 @settings(deadline=None, max_examples=30)
-@given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=40),
-    st.integers(1, 9),
-    st.booleans(),
-    st.sampled_from([None, 1, 3]),
-)
+@given(st.lists(st.integers(1, 30), min_size=1), st.integers(1, 9), st.booleans(), st.sampled_from([None, 1, 3]))
 def test_every_example_once_with_its_label_padded_by_zeros(lengths, batch_size, shuffle, width):
     data = sequences(lengths, width=width)
     batches = text_loader(lengths, width=width, batch_size=batch_size, shuffle=shuffle)

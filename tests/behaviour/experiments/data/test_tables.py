@@ -1,6 +1,5 @@
 """Tables: numbers as people write them, kinds of columns, the encoding, parts, and cells that cannot be used."""
 
-import csv
 import json
 from dataclasses import asdict
 
@@ -60,34 +59,34 @@ def test_a_comma_may_separate_thousands_and_other_columns_decide():
 DIVISION = {"shares": {"valid": 0.1, "test": 0.2}, "seed": 0, "limit": None}
 
 
-def write(path, rows, **options):
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, **options).writerows(rows)
-    return path
-
-
 def fit(rows, *columns):
     return TableEncoding(tuple(column.fit(rows[column.name]) for column in columns))
-
-
-def load(path, **options):
-    return read(path, **{"label_column": "y", "task": "classes", **DIVISION, **options})
 
 
 @pytest.fixture
 def rows():
     generator = np.random.default_rng(0)
-    pairs = zip(generator.normal(3, 2, (40, 2)).tolist(), generator.choice(["red", "green", "blue"], 40), strict=True)
-    return [(repr(a), repr(b), str(colour), "yn"[n % 2]) for n, ((a, b), colour) in enumerate(pairs)]
+    frame = pd.DataFrame(generator.normal(3, 2, (40, 2)), columns=["a", "b"])
+    return frame.assign(c=generator.choice(["red", "green", "blue"], 40), y=[*"yn"] * 20).astype(str)
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Function that writes a table to a file and reads it."""
+
+    def load(frame, *, sep=",", **options):
+        frame.to_csv(tmp_path / "a.csv", sep=sep, index=sep == ";")
+        return read(tmp_path / "a.csv", **{"label_column": "y", "task": "classes", **DIVISION, **options})
+
+    return load
 
 
 def test_numbers_are_standardised_and_categories_coded_as_scikit_learn_does(rows):
-    cells = pd.DataFrame(rows, columns=list("abcy")).drop(columns="y")
-    encoding = fit(cells[:30], Column("a"), Column("b"), Column("c", "category"))
-    numbers, colours = cells[["a", "b"]].astype(float).to_numpy(), cells[["c"]].to_numpy()
+    encoding = fit(rows[:30], Column("a"), Column("b"), Column("c", "category"))
+    numbers, colours = rows[["a", "b"]].to_numpy(float), rows[["c"]].to_numpy()
     scaled = StandardScaler().fit(numbers[:30]).transform(numbers)
     expected = np.hstack([scaled, OrdinalEncoder().fit(colours[:30]).transform(colours) + 1])
-    assert np.allclose(encoding.features(cells).numpy(), expected.astype(float), atol=1e-5)
+    assert np.allclose(encoding.features(rows).numpy(), expected.astype(float), atol=1e-5)
     assert encoding.sizes == (None, None, 4)
 
 
@@ -102,47 +101,38 @@ def test_unknown_categories_constant_columns_and_missing_numbers():
         encoding.features(pd.DataFrame([new[0], new[1] | {"a": ""}], index=[1, 2]))
 
 
-def test_the_features_do_not_depend_on_how_numbers_are_written(tmp_path, rows):
-    rows = [(*(f"{1000 * float(cell):.1f}" for cell in row[:2]), *row[2:]) for row in rows]
-    header = ("a", "b", "c", "y")
-    plain = load(write(tmp_path / "plain.csv", [header, *rows]))
-
-    def german(cell):
-        return f"{float(cell):,.1f} €".translate(str.maketrans(",.-", ".,\u2212"))
-
-    written = [
-        ("", *header),
-        *((n, german(a), german(b), c, f"\u200b{y}\u00a0") for n, (a, b, c, y) in enumerate(rows)),
-    ]
-    other = load(write(tmp_path / "german.csv", written, delimiter=";"), delimiter=";")
+def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
+    rows[["a", "b"]] = rows[["a", "b"]].astype(float).mul(1000).round(1)
+    german = rows[["a", "b"]].map(lambda number: f"{number:,.1f} €".translate(str.maketrans(",.-", ".,\u2212")))
+    plain, other = load(rows), load(rows.assign(**german, y="\u200b" + rows.y + "\u00a0"), sep=";", delimiter=";")
     for part in ("train", "valid", "test"):
         assert torch.equal(getattr(plain, part).features, getattr(other, part).features)
         assert torch.equal(getattr(plain, part).labels, getattr(other, part).labels)
     assert other.classes == ("n", "y")
 
 
-def test_labels_of_a_regression_keep_their_units(tmp_path, rows):
-    path = write(tmp_path / "a.csv", [("a", "y", "c", "d"), *rows])
-    data = load(path, task="regression", categorical_columns=("d",), ignore_columns=("c",))
+def test_labels_of_a_regression_keep_their_units(load, rows):
+    rows = rows.set_axis([*"aycd"], axis=1)
+    data = load(rows, task="regression", categorical_columns=("d",), ignore_columns=("c",))
     assert data.classes == ()
     labels = torch.cat([part.labels for part in (data.train, data.valid, data.test)])
     assert labels.shape == (40, 1)
-    assert sorted(labels[:, 0].tolist()) == pytest.approx(sorted(float(row[1]) for row in rows))
+    assert sorted(labels[:, 0].tolist()) == pytest.approx(sorted(rows.y.astype(float)))
     assert data.label_mean == pytest.approx(data.train.labels.mean().item())
     assert data.label_std == pytest.approx(data.train.labels.std(correction=0).item())
     with pytest.raises(DatasetError, match=r"data\.task=regression"):
-        load(path)
+        load(rows)
 
 
 @pytest.mark.parametrize(
-    ("options", "change", "words"),
+    ("column", "cell", "options", "words"),
     [
-        ({"number_columns": ("a",)}, {5: ("oops", "1", "red", "y")}, "line 7"),
-        ({}, {5: ("1", "1", "red", " ")}, "line 7"),
-        ({"task": "regression"}, {}, "'y'"),
+        ("a", "oops", {"number_columns": ("a",)}, "line 7"),
+        ("y", " ", {}, "line 7"),
+        ("a", "1", {"task": "regression"}, "'y'"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path, rows, options, change, words):
-    rows = [change.get(n, row) for n, row in enumerate(rows)]
+def test_what_cannot_be_used_is_named(load, rows, column, cell, options, words):
+    rows.loc[5, column] = cell
     with pytest.raises(DatasetError, match=words):
-        load(write(tmp_path / "a.csv", [("a", "b", "c", "y"), *rows]), **options)
+        load(rows, **options)

@@ -1,5 +1,7 @@
 """Evaluated runs that have changed since, or cannot be compared."""
 
+import contextlib
+
 import pytest
 import torch
 from evaluated_runs import random_prediction, run, store
@@ -20,19 +22,15 @@ def test_scores_and_predictions_are_read_back(tmp_path):
     assert torch.equal(stored["test"].probs, prediction.probs)
 
 
-def test_a_run_that_was_trained_on_since_is_refused(tmp_path):
-    folder = run(tmp_path, "digits/softmax", methods=BY)
-    (folder / "best.pt").write_bytes(b"other weights")
-    with pytest.raises(SettingsError, match="changed since .*probattn evaluate"):
-        read_evaluated_run(folder)
-
-
-@pytest.mark.parametrize("name", ["evaluation.json", "scores.csv"])
-def test_without_an_evaluation_the_command_is_named(tmp_path, name):
+@pytest.mark.parametrize("name", ["best.pt", "evaluation.json", "scores.csv"])
+def test_without_an_evaluation_of_these_weights_the_command_is_named(tmp_path, name):
     folder = run(tmp_path, "digits/softmax", methods=BY)
     (folder / name).unlink()
-    with pytest.raises(SettingsError, match=r"was not evaluated.*probattn evaluate"):
+    if name == "best.pt":
+        (folder / name).write_bytes(b"other weights")
+    with pytest.raises(SettingsError, match="changed since|was not evaluated") as raised:
         read_evaluated_run(folder)
+    assert "probattn evaluate" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +44,9 @@ def test_without_an_evaluation_the_command_is_named(tmp_path, name):
     ],
 )
 def test_other_data_samples_or_corruptions_are_refused(tmp_path, changes, words):
-    one = run(tmp_path / "one", "digits/softmax", methods=BY, data={"shift/snow/1": "b"})
-    two = run(tmp_path / "two", "digits/kep-svgp", methods=BY, **changes)
-    none = run(tmp_path / "none", "digits/cgp", methods=BY)
-    runs = [read_evaluated_run(folder) for folder in (one, two)]
-    check_comparable([runs[0], read_evaluated_run(none)])  # without corruptions
-    if words is None:
-        check_comparable(runs)
-        return
-    with pytest.raises(SettingsError, match=words):
-        check_comparable(runs)
+    options = {"softmax": {"data": {"shift/snow/1": "b"}}, "kep-svgp": changes, "cgp": {}}
+    folders = [run(tmp_path / name, f"digits/{name}", methods=BY, **options[name]) for name in options]
+    one, two, none = map(read_evaluated_run, folders)
+    check_comparable([one, none])  # without corruptions
+    with pytest.raises(SettingsError, match=words) if words else contextlib.nullcontext():
+        check_comparable([one, two])
