@@ -52,3 +52,19 @@ def gaussian_guide(model, mean, covariance):
         tril = (torch.linalg.cholesky(covariance) / scale[:, None]).expand(1, 2, 2, 2)
         guide.network.u.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(tril))
     return guide
+
+
+def gaussian(layer, num_data):
+    """y ~ N(layer(x), NOISE²) with the identity as the layer's output map."""
+    with torch.no_grad():
+        layer.out.weight.copy_(torch.eye(*layer.out.weight.shape))
+        layer.out.bias.zero_()
+    return Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=num_data).double()
+
+
+def sgpa_parts(layer, x):
+    """A ``(n, N, inducing)`` and C ``(n, N, N)`` of f = A u + g, g ~ N(0, C), of one head; marginal C is diagonal."""
+    with torch.no_grad():
+        a, _ = layer.form._mean(layer, layer._tokens(*layer.split_heads(layer.query_value(x), 2), None))
+        c = layer.attention_matrix(x)[:, 0] - a[:, 0] @ a[:, 0].mT
+    return a[:, 0], c if layer.draws == "joint" else torch.diag_embed(c.diagonal(dim1=-2, dim2=-1))

@@ -1,7 +1,9 @@
 """Pyro's ELBOs by :class:`probattn.inference.ELBOLoss`, called as Pyro's own are."""
 
 import pyro.infer
+import torch
 
+from probattn import draws
 from probattn.inference import ELBOLoss
 
 
@@ -38,3 +40,14 @@ class TraceMeanField_ELBO(_Through):  # noqa: N801 - Pyro's name
 
 
 ELBOS = {"trace": Trace_ELBO, "mean_field": TraceMeanField_ELBO}
+
+
+def loss_and_gradients(elbo, model, guide, data, *, seed=2):
+    """−ELBO at a draw for each example, and its gradients, by name."""
+    torch.manual_seed(seed)
+    model.zero_grad(), guide.zero_grad()
+    with draws("example"):
+        loss = elbo(model, guide)(*data)
+    loss.backward()
+    parameters = {**dict(model.named_parameters()), **dict(guide.named_parameters(prefix="guide"))}
+    return {"loss": loss.detach()} | {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}

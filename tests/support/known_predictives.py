@@ -47,3 +47,13 @@ def predicted_and_outputs(model, guide, data, *, num_samples):
             mask = others[1] if len(others) == 2 else None
             outputs += [network(x[i : i + 1], None if mask is None else mask[i : i + 1])[0] for i in range(len(x))]
     return prediction, torch.stack(outputs).unflatten(0, (num_samples, -1)).detach()
+
+
+def assert_classes_of(prediction, logits):
+    """Every field of a prediction of classes is that of these outputs ``(S, ..., classes)`` of the network."""
+    probs = logits.softmax(-1)
+    mean, energy = probs.mean(0), -logits.exp().sum(-1).log().mean(0)
+    entropy, expected = -(mean * mean.log()).sum(-1), -(probs * probs.log()).sum(-1).mean(0)
+    fields = {"probs": mean, "entropy": entropy, "expected_entropy": expected, "energy": energy}
+    for name, value in (fields | {"mutual_information": entropy - expected}).items():
+        torch.testing.assert_close(getattr(prediction, name), value, rtol=1e-6, atol=1e-12, msg=name)

@@ -59,14 +59,13 @@ def sentences(lengths, seed=0):
     return found
 
 
-def batch(given, *, more=0, word=0, label=0):
-    """A batch ``(x, y, mask)`` padded to the longest and that many tokens more."""
-    longest = max(len(words) for words, _ in given) + more
-    x, y = (torch.full((len(given), longest), fill) for fill in (word, label))
-    mask = torch.zeros_like(x, dtype=torch.bool)
-    for row, (words, tags) in enumerate(given):
-        x[row, : len(words)], y[row, : len(words)], mask[row, : len(words)] = words, tags, True
-    return x, y, mask
+def batch(pairs, *, more=0, word=0, label=0):
+    """A batch ``(x, y, mask)`` of sequences with their labels, padded to the longest and that many tokens more."""
+    lengths = torch.tensor([len(x) for x, _ in pairs])
+    mask = torch.arange(int(lengths.max()) + more) < lengths.unsqueeze(-1)
+    x, y = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    padded = (values.new_full((*mask.shape, *values.shape[1:]), fill) for values, fill in ((x, word), (y, label)))
+    return *(rows.index_put((mask,), values) for rows, values in zip(padded, (x, y), strict=True)), mask
 
 
 SENTENCES = sentences([5, 2, 7, 1, 4, 4])

@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from arviz_stats.base import array_stats
-from conjugate import F64, NOISE, conjugate, evidence, gaussian_guide, posterior
+from conjugate import F64, NOISE, conjugate, evidence, gaussian, gaussian_guide, posterior, sgpa_parts
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
@@ -15,7 +15,6 @@ from torch.distributions import transform_to
 
 from probattn import SGPAttention, guides, local_sites
 from probattn.inference.diagnostics.psis import psis_khat
-from probattn.models import Supervised
 
 
 @pytest.mark.parametrize("spread", [0.4, 1.2])
@@ -48,14 +47,6 @@ def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
     torch.testing.assert_close(narrow.smoothed, torch.as_tensor(smoothed))
 
 
-def first_rows(layer, *, num_data=2):
-    with torch.no_grad():
-        layer.out.weight.copy_(torch.eye(2))
-        layer.out.bias.zero_()
-    model = Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=num_data).double()
-    return model, torch.randn(num_data, 3, 2, dtype=F64), torch.randn(num_data, 3, 2, dtype=F64)
-
-
 def estimated_evidence(model, guide, x, y, *, num_samples):
     weights = psis_khat(model, guide, (x, y), num_samples=num_samples).log_weights
     return (weights.logsumexp(0) - math.log(num_samples)).item()
@@ -64,17 +55,14 @@ def estimated_evidence(model, guide, x, y, *, num_samples):
 @pytest.mark.parametrize("drawn", ["joint", "marginal"])
 def test_sgpa_counts_the_density_of_what_it_draws(drawn):
     """E w is the evidence of the program: y = A u + g + noise, jointly Gaussian; marginal draws have diagonal C."""
-    model, x, y = first_rows(SGPAttention(2, 1, inducing=1, draws=drawn), num_data=1)
-    layer = model.network
+    layer, (x, y) = SGPAttention(2, 1, inducing=1, draws=drawn), torch.randn(2, 1, 3, 2, dtype=F64)
+    model = gaussian(layer, 1)
+    guide = guides.for_model(model)
     with torch.no_grad():
         layer.query_value.weight[2:].mul_(0.3)
-        a, _ = layer.form._mean(layer, layer._tokens(*layer.split_heads(layer.query_value(x), 2), None))
-        a = a[0, 0]
-        c = layer.attention_matrix(x)[0, 0] - a @ a.T
-        c = c if drawn == "joint" else torch.diag(c.diag())
-        covariance = a @ a.T + c + NOISE**2 * torch.eye(3, dtype=F64)
+        a, c = sgpa_parts(layer, x)
+        covariance = (a @ a.mT + c)[0] + NOISE**2 * torch.eye(3, dtype=F64)
         expected = dist.MultivariateNormal(torch.zeros(3, dtype=F64), covariance).log_prob(y[0].T).sum()
-        guide = guides.for_model(model)
         guide.network.u.loc.zero_()
         raw = transform_to(constraints.softplus_lower_cholesky).inv(torch.ones(1, 1, dtype=F64))
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))

@@ -30,8 +30,7 @@ def model_and_inputs():
 
 
 def test_the_exact_posterior_is_calibrated(model_and_inputs):
-    model, x = model_and_inputs
-    sbc = calibrate(model, x, exact(model))
+    sbc = calibrate(*model_and_inputs, exact(model_and_inputs[0]))
     assert sbc.ranks.shape == (150, 4)
     assert sbc.names == tuple(f"{SITE}[0, {d}, {i}]" for d in range(2) for i in range(2))
     assert sbc.p_value() > 0.02
@@ -47,8 +46,7 @@ def test_the_exact_posterior_is_calibrated(model_and_inputs):
     ],
 )
 def test_wrong_posteriors_are_found_by_their_shapes(model_and_inputs, wrong, shape):
-    model, x = model_and_inputs
-    sbc = calibrate(model, x, exact(model, **wrong))
+    sbc = calibrate(*model_and_inputs, exact(model_and_inputs[0], **wrong))
     assert sbc.p_value() < 1e-3
     assert shape(sbc.counts()[0])
 

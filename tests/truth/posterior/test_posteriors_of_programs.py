@@ -1,10 +1,9 @@
 """Log joints of the layers' own programs are those of the closed-form posteriors, and NUTS samples them."""
 
-import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from conjugate import F64, NOISE, conjugate, posterior
+from conjugate import F64, NOISE, conjugate, gaussian, posterior, sgpa_parts
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch.distributions import MultivariateNormal
@@ -12,15 +11,6 @@ from torch.testing import assert_close
 
 from probattn import CGPAttention, SGPAttention
 from probattn.inference.posterior.frozen import frozen
-from probattn.models import Supervised
-
-
-def gaussian(layer, num_data):
-    """y ~ N(layer(x), NOISE²) with the identity as the layer's output map."""
-    with torch.no_grad():
-        layer.out.weight.copy_(torch.eye(*layer.out.weight.shape))
-        layer.out.bias.zero_()
-    return Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=num_data).double()
 
 
 def assert_is_posterior(model, batch, shapes, log_density):
@@ -41,8 +31,7 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form_and_th
     exact = MultivariateNormal(mean, covariance)
     assert_is_posterior(model, (x, y), {"network.u": (1, 2, 2)}, lambda u: exact.log_prob(u[0]).sum())
     with frozen(model):
-        kernel = NUTS(model, init_strategy=init_to_sample)
-        chain = MCMC(kernel, num_samples=80, warmup_steps=40, disable_progbar=True)
+        chain = MCMC(NUTS(model, init_strategy=init_to_sample), num_samples=80, warmup_steps=40, disable_progbar=True)
         chain.run(x, y)
     samples, effective = chain.get_samples()["network.u"][:, 0], chain.diagnostics()["network.u"]["n_eff"]
     std = covariance.diag().sqrt()
@@ -50,9 +39,9 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form_and_th
     assert ((samples.std(0) / std - 1).abs() < 5 / (2 * effective.min()) ** 0.5).all()
 
 
-def dense(covariance):
+def dense(*covariances):
     """Σ of the one head, by example."""
-    return (covariance.tril @ covariance.tril.mT)[:, 0]
+    return [(covariance.tril @ covariance.tril.mT)[:, 0] for covariance in covariances]
 
 
 def law_of(layer, x):
@@ -63,8 +52,8 @@ def law_of(layer, x):
 
 def moments_given_labels(law, y):
     """Of z_o and z_q of each example, N = 2: N(0, P) and its observations z_k, ν and y, conditioned as one Gaussian."""
-    p, q, k = (dense(each) for each in (law.prior, law.query_covariance, law.key_covariance))
-    a_q, a_k = (each[:, 0] for each in law.means(torch.eye(2, dtype=F64).expand(2, 1, -1, -1)))
+    p, q, k = dense(law.prior, law.query_covariance, law.key_covariance)
+    a_q, a_k = (maps[:, 0] for maps in law.means(torch.eye(2, dtype=F64).expand(2, 1, -1, -1)))
     moments = []
     for b in range(2):
         maps = torch.cat([torch.eye(2, dtype=F64), a_q[b], a_k[b], a_q[b], a_q[b]])  # z_o, z_q, z_k, nu, y
@@ -81,11 +70,10 @@ def moments_given_labels(law, y):
 def test_cgp_posteriors_given_the_labels(collapsed):
     """z_q's is p(z_q | z_k) conditioned on y, not its prior; through z_o, both are conditioned on ν, too."""
     layer = CGPAttention(1, 1, noise=0.5, collapsed=collapsed, alpha=1.0, regulariser_norm="example")
-    model = gaussian(layer, 2)
-    x, y = torch.randn(2, 2, 1, dtype=F64) * 2, torch.randn(2, 2, 1, dtype=F64) * 2
+    model, (x, y) = gaussian(layer, 2), torch.randn(2, 2, 2, 1, dtype=F64) * 2
     law, shape = law_of(layer, x), (2, 1, 2, 1)
     if collapsed:
-        prior, nu = dense(law.predictive), law.mean[:, 0, :, 0]
+        (prior,), nu = dense(law.predictive), law.mean[:, 0, :, 0]
         gain = prior @ (prior + NOISE**2 * torch.eye(2, dtype=F64)).inverse()
         means = nu + (gain @ (y[..., 0] - nu).unsqueeze(-1)).squeeze(-1)
         exact = MultivariateNormal(means, prior - gain @ prior)
@@ -105,18 +93,12 @@ def test_cgp_posteriors_given_the_labels(collapsed):
 def test_the_posterior_of_sgpa_under_gaussian_noise_is_that_of_its_program(drawn):
     """f = A u + g with u ~ N(0, I), g ~ N(0, C) or N(0, diag C): jointly Gaussian, with y = f + noise."""
     layer = SGPAttention(2, 1, inducing=1, draws=drawn)
-    model = gaussian(layer, 2)
-    x, y = torch.randn(2, 2, 2, dtype=F64), torch.randn(2, 2, 2, dtype=F64)
-    with torch.no_grad():
-        query, value = layer.split_heads(layer.query_value(x), 2)
-        a, _ = layer.form._mean(layer, layer._tokens(query, value, None))
-        a = a[:, 0]  # (example, token, 1)
-        c = layer.attention_matrix(x)[:, 0] - a @ a.mT
-        c = c if drawn == "joint" else torch.diag_embed(c.diagonal(dim1=-2, dim2=-1))
-        design = torch.cat([a.flatten(0, 1), torch.eye(4, dtype=F64)], 1)
-        prior = torch.block_diag(torch.eye(1, dtype=F64), c[0], c[1])
-        covariance = (prior.inverse() + design.T @ design / NOISE**2).inverse()
-        means = (covariance @ design.T @ y.flatten(0, 1) / NOISE**2).T
+    model, (x, y) = gaussian(layer, 2), torch.randn(2, 2, 2, 2, dtype=F64)
+    a, c = sgpa_parts(layer, x)
+    design = torch.cat([a.flatten(0, 1), torch.eye(4, dtype=F64)], 1)
+    prior = torch.block_diag(torch.eye(1, dtype=F64), *c)
+    covariance = (prior.inverse() + design.T @ design / NOISE**2).inverse()
+    means = (covariance @ design.T @ y.flatten(0, 1) / NOISE**2).T
     exact = MultivariateNormal(means, covariance)
 
     def log_density(u, g):

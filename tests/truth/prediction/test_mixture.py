@@ -110,15 +110,6 @@ def test_sampled_estimates_repeat_and_move_no_generator():
         prediction.quantiles([0.5, 1.0])
 
 
-def test_the_crps_of_one_gaussian_has_its_closed_form():
-    """Gneiting & Raftery (2007), eq. 5: σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π]."""
-    y = torch.tensor([[0.3, -2.0], [7.0, 1.0]], dtype=F64)
-    z = ((y - LOC[0]) / SCALE[0]).numpy()
-    expected = SCALE[0].numpy() * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
-    score = predicted(dist.Normal(LOC[:1], SCALE[:1]).to_event(1)).crps(y)
-    np.testing.assert_allclose(score, expected, rtol=1e-10)
-
-
 @pytest.mark.parametrize(("name", "error"), [("normal", 1e-5), ("uniform", 0.1), ("poisson", 0.1)])
 def test_the_crps_is_the_integral_of_the_squared_error_of_the_distribution_function(name, error):
     component, function = law(name)

@@ -5,50 +5,32 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
-from known_predictives import F64, build, predicted_and_outputs
+from known_predictives import F64, assert_classes_of, build, predicted_and_outputs
 
 from probattn import KEPSVGPAttention, SoftmaxAttention
 from probattn.inference import Prediction, predict
 from probattn.inference.prediction.aggregate import summarise
-from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
+from probattn.models.likelihoods import Bernoulli, Gaussian
+
+KEP = KEPSVGPAttention.partial(rank=2)
 
 
 @pytest.mark.parametrize(("num_samples", "batch"), [(1, 4), (4, 4), (7, 1)])
-def test_classes_by_hand(num_samples, batch):
-    """Also as many draws as examples, which must not be paired."""
-    model, guide = build()
+@pytest.mark.parametrize("has_guide", [True, False])
+@pytest.mark.parametrize("attention", [KEP, SoftmaxAttention])
+def test_classes_by_hand(attention, has_guide, num_samples, batch):
+    """Also as many draws as examples, which must not be paired; without a guide, draws from the prior."""
+    model, guide = build(attention=attention)
     with torch.no_grad():
         model.network.head.weight.mul_(10)
     x, y = torch.randn(batch, 5, 3, dtype=F64), torch.arange(batch) % 3
-    result, logits = predicted_and_outputs(model, guide, x, num_samples=num_samples)
-    probs = logits.softmax(-1)
-    torch.testing.assert_close(result.draws, probs)
-    torch.testing.assert_close(result.probs, probs.mean(0))
-    for i in range(batch):
-        mean = [sum(probs[:, i, c].tolist()) / num_samples for c in range(3)]
-        entropy = -sum(p * math.log(p) for p in mean)
-        expected = sum(-sum(p * math.log(p) for p in draw) for draw in probs[:, i].tolist()) / num_samples
-        energy = sum(-math.log(sum(map(math.exp, draw))) for draw in logits[:, i].tolist()) / num_samples
-        assert result.entropy[i].item() == pytest.approx(entropy)
-        assert result.expected_entropy[i].item() == pytest.approx(expected)
-        assert result.mutual_information[i].item() == pytest.approx(entropy - expected, abs=1e-12)
-        assert result.energy[i].item() == pytest.approx(energy)
-        assert result.log_prob(y)[i].item() == pytest.approx(math.log(mean[y[i]]))
-        assert result.predicted[i] == max(range(3), key=mean.__getitem__)
-        assert result.confidence[i].item() == pytest.approx(max(mean))
-    assert num_samples == 1 or (result.mutual_information > 1e-6).all()
-
-
-def test_a_network_without_latent_sites_predicts_its_softmax():
-    model, guide = build(attention=SoftmaxAttention)
-    x = torch.randn(4, 5, 3, dtype=F64)
-    logits = model.eval().network(x).detach()
-    for source in (guide, None):
-        result = predict(model, source, x, num_samples=3, keep_draws=True)
-        torch.testing.assert_close(result.draws, logits.softmax(-1).expand(3, 4, 3))
-        torch.testing.assert_close(result.probs, logits.softmax(-1))
-        torch.testing.assert_close(result.energy, -logits.logsumexp(-1))
-        torch.testing.assert_close(result.mutual_information, torch.zeros(4, dtype=F64), atol=1e-12, rtol=0)
+    result, logits = predicted_and_outputs(model, guide if has_guide else None, x, num_samples=num_samples)
+    assert_classes_of(result, logits)
+    torch.testing.assert_close(result.draws, logits.softmax(-1))
+    torch.testing.assert_close(result.log_prob(y), result.probs[torch.arange(batch), y].log())
+    torch.testing.assert_close(result.confidence, result.probs.amax(-1))
+    assert torch.equal(result.predicted, result.probs.argmax(-1))
+    assert (result.mutual_information > 1e-6).all() == (num_samples > 1 and attention is KEP)
 
 
 def test_without_a_guide_draws_come_from_the_prior():
@@ -59,8 +41,6 @@ def test_without_a_guide_draws_come_from_the_prior():
             layer.log_scale.copy_(scale.log())
             layer.out.weight.copy_(torch.eye(4))
     x = torch.randn(2, 5, 3, dtype=F64)
-    result, logits = predicted_and_outputs(model, None, x, num_samples=6)
-    torch.testing.assert_close(result.probs, logits.softmax(-1).mean(0))
     # The first layer's output is (E + R) Λ⁻¹ u with u ~ N(0, Λ²).
     outputs = []
     hook = model.network.layers[0].register_forward_hook(lambda layer, inputs, output: outputs.append(output))
@@ -94,20 +74,6 @@ def test_binary_labels_have_the_mean_of_their_probabilities_and_a_joint_density(
     torch.testing.assert_close(result.log_prob(y), torch.where(y == 1, p, 1 - p).prod(-1).mean(0).log())
     assert torch.equal(result.predicted, (p.mean(0) > 0.5).long())
     torch.testing.assert_close(result.confidence, 0.5 + (p.mean(0) - 0.5).abs())
-
-
-@pytest.mark.parametrize("attention", [KEPSVGPAttention.partial(rank=2), SoftmaxAttention])
-def test_labels_of_tokens_count_jointly_and_padding_nothing(attention):
-    model, guide = build(TokenCategorical(), pool=False, attention=attention)
-    x, y = torch.randn(4, 5, 3, dtype=F64), torch.randint(3, (4, 5))
-    mask = torch.arange(5) < torch.tensor([[5], [2], [3], [1]])
-    batches = [(x[:3], y[:3], mask[:3]), (x[3:], y[3:], mask[3:])]
-    result, logits = predicted_and_outputs(model, guide, batches, num_samples=6)
-    probs = logits.softmax(-1)
-    torch.testing.assert_close(result.probs[mask], probs.mean(0)[mask])
-    of_labels = probs.gather(-1, y.expand(6, 4, 5).unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(result.log_prob(y), torch.where(mask, of_labels, 1.0).prod(-1).mean(0).log())
-    assert torch.equal(result.log_prob(y), result.log_prob(torch.where(mask, y, -100)))
 
 
 def test_averages_over_many_samples_keep_the_digits_of_single_precision():

@@ -5,9 +5,10 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
-from elbos import Trace_ELBO, TraceMeanField_ELBO
+from elbos import Trace_ELBO, TraceMeanField_ELBO, loss_and_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from known_predictives import assert_classes_of
 from token_models import FIELDS, KEP, LAYERS, SENTENCES, SOFTMAX, WORDS, batch, build, predicted, sentences
 
 from probattn import SGPAttention, draws, guides
@@ -66,18 +67,13 @@ def test_every_field_of_every_token_by_hand(layer, num_samples):
         for s in range(num_samples):
             data = {name: node["value"][s, 0] for name, node in latents.nodes.items() if name.endswith(".u")}
             logits.append(poutine.condition(model.network, data=data)(words[None])[0].detach())
-        logits, real = torch.stack(logits), slice(len(words))
-        probs = logits.softmax(-1)
-        mean = probs.mean(0)
-        entropy, expected = -(mean * mean.log()).sum(-1), -(probs * probs.log()).sum(-1).mean(0)
-        torch.testing.assert_close(result.draws[:, row, real], probs)
-        torch.testing.assert_close(result.probs[row, real], mean)
-        torch.testing.assert_close(result.energy[row, real], -logits.exp().sum(-1).log().mean(0))
-        torch.testing.assert_close(result.entropy[row, real], entropy)
-        torch.testing.assert_close(result.expected_entropy[row, real], expected)
-        torch.testing.assert_close(result.mutual_information[row, real], entropy - expected, atol=1e-12, rtol=1e-6)
+        assert_classes_of(result[row].tokens(), torch.stack(logits))
+        probs = torch.stack(logits).softmax(-1)
+        torch.testing.assert_close(result.draws[:, row, : len(words)], probs)
         joint = probs[:, torch.arange(len(words)), tags].prod(-1).mean().item()
         assert math.isclose(result.log_prob(result.labels)[row], math.log(joint), rel_tol=1e-9)
+    log_prob = result.log_prob(result.labels.where(result.mask, -100))  # whatever the label at padding is
+    assert torch.equal(log_prob, result.log_prob(result.labels))
     for field in (*FIELDS, "labels"):
         assert (getattr(result, field)[~result.mask] == 0).all(), field
     assert (result.draws[:, ~result.mask] == 0).all()
@@ -116,24 +112,13 @@ def test_a_likelihood_that_counts_fewer_tokens_than_the_mask_says_which():
     assert result.log_prob(result.labels).isfinite().all()
 
 
-def elbo_and_gradients(elbo, model, guide, given):
-    torch.manual_seed(2)
-    model.zero_grad()
-    guide.zero_grad()
-    with draws("example"):
-        loss = elbo()(model, guide)(*given)
-    loss.backward()
-    return loss.detach(), [parameter.grad.clone() for parameter in (*model.parameters(), *guide.parameters())]
-
-
 @LAYERS
 @pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO])
 def test_more_padding_changes_neither_the_objective_nor_its_gradient(layer, elbo):
     model, guide = build(layer)
     # The word at padding is one of the sentences': its embedding may get no gradient from there.
     variants = [batch(SENTENCES), batch(SENTENCES, more=4, word=3, label=-100)]
-    plain, padded = (elbo_and_gradients(elbo, model, guide, variant) for variant in variants)
-    torch.testing.assert_close(padded, plain)
+    torch.testing.assert_close(*(loss_and_gradients(elbo(), model, guide, data) for data in variants))
 
 
 @LAYERS
