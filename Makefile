@@ -30,6 +30,7 @@ test-all: $(DEV)
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/budgets.py
 
 types: $(DEV)
 	$(link)

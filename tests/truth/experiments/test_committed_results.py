@@ -27,12 +27,7 @@ NAMES = {"KEP-SVGP": "kep-svgp", "sparse CGP": "sparse-cgp"}
 TABLES = {
     ("results", "Digits, images as they are"): ("digits", "posterior", "digits/{}", {}),
     ("results", "CoLA, learned words"): ("cola", "posterior", "{}", {}),
-    ("evidence", "Digits"): (
-        "digits-standardised",
-        "temperature",
-        "digits/{} (network.standardise=true)",
-        STANDARDISED,
-    ),
+    ("evidence", "Digits"): ("digits-standardised", "temperature", "digits/{} (network.standardise=true)", NAMES),
     ("evidence", "MNIST"): ("mnist", "temperature", "mnist/{}", NAMES),
     ("evidence", "CIFAR-10"): ("cifar10-small", "temperature", "cifar10-small/{}", NAMES),
     ("evidence", "IMDB"): (
