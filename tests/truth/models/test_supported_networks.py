@@ -1,5 +1,6 @@
 """Converted networks compute what they did: the documentation's table, weights row by row, padding."""
 
+import functools
 import re
 import warnings
 from pathlib import Path
@@ -24,125 +25,100 @@ from probattn.models import replace_attention
 from probattn.models.third_party.converted_network import call_network
 
 PAGE = Path(__file__).parents[3] / "docs" / "third-party-networks.md"
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-WORDS = SIZES | {"vocab_size": 20, "max_position_embeddings": 12, "pad_token_id": 0}
-PIXELS = SIZES | {"image_size": 16, "patch_size": 4}
 WINDOWS = {"patch_size": 2, "window_size": 4, "embed_dim": 8, "depths": (2, 2), "num_heads": (2, 2)}
+TIMM = {
+    "ViT": "vit_tiny_patch16_224",
+    "DeiT": "deit_tiny_patch16_224",
+    "DeiT III": "deit3_small_patch16_224",
+    "DINOv2": "vit_small_patch14_dinov2",
+    "CLIP": "vit_base_patch16_clip_224",
+    "SigLIP": "vit_base_patch16_siglip_224",
+    "EVA": "eva_giant_patch14_224",
+    "CaiT": "cait_xxs24_224",
+    "XCiT": "xcit_nano_12_p16_224",
+    "BEiT": "beit_base_patch16_224",
+    "Swin": "swin_tiny_patch4_window7_224",
+    "Swin v2": "swinv2_tiny_window8_256",
+    "CoAtNet": "coatnet_nano_rw_224",
+    "EVA-02": "eva02_tiny_patch14_224",
+    "DINOv3": "vit_small_patch16_dinov3",
+}
+HUGGING_FACE = {  # a configuration uses those that it knows
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
+    **{"vocab_size": 20, "max_position_embeddings": 12, "embedding_size": 8, "image_size": 16, "patch_size": 4},
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
+    **{"dim": 16, "n_heads": 2, "n_layers": 2, "hidden_dim": 32},  # DistilBERT
+    **{"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2},  # T5
+    **{"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},  # DeBERTa
+}
 
 
-def words(name, **options):
-    return lambda: (hugging_face(name, **(WORDS | options)), torch.randint(3, 20, (4, 6)))
-
-
-def pixels(name, **options):
-    return lambda: (hugging_face(name, **(PIXELS | options)), torch.randn(4, 3, 16, 16))
-
-
-def windows(name):
-    return lambda: (hugging_face(name, image_size=16, **WINDOWS), torch.randn(4, 3, 16, 16))
-
-
-def hugging_face(name, **options):
-    transformers = pytest.importorskip("transformers")
-    if name in ("DistilBert", "Beit") and int(transformers.__version__.partition(".")[0]) < 5:
-        pytest.skip("documented: version 5 of transformers")
-    config = getattr(transformers, name.removesuffix("Encoder") + "Config")
-    return getattr(transformers, f"{name}Model")(config(**options))
-
-
-def timm_vit(name, **options):
-    sizes = {"embed_dim": 16, "depth": 2, "num_heads": 2, "img_size": 16, "patch_size": 4, "num_classes": 3} | options
-    return lambda: (timm_network(name, **sizes), torch.randn(4, 3, 16, 16))
-
-
-def timm_windows(name):
-    return lambda: (timm_network(name, img_size=16, **WINDOWS), torch.randn(4, 3, 16, 16))
-
-
-def timm_network(name, **options):
-    timm = pytest.importorskip("timm")
-    if not timm.is_model(name):
-        pytest.skip(f"timm {timm.__version__} has no {name}")
-    return timm.create_model(name, **options)
-
-
-def torchvision_swin(**options):
-    return lambda: (SwinTransformer([2, 2], 8, [2, 2], [2, 2], [4, 4], **options), torch.randn(4, 3, 16, 16))
-
-
-def torchvision_vit():
-    return torchvision.models.VisionTransformer(16, 4, 2, 2, 16, 32, num_classes=3), torch.randn(4, 3, 16, 16)
-
-
-def torch_encoder():
+def torch_network(name):
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(4, 5, 8)
 
 
-def coatnet():
-    return timm_network("coatnet_nano_rw_224", img_size=32), torch.randn(1, 3, 32, 32)
+def torchvision_network(name):
+    x = torch.randn(4, 3, 16, 16)
+    if name == "ViT":
+        return torchvision.models.VisionTransformer(16, 4, 2, 2, 16, 32, num_classes=3), x
+    v2 = {"block": SwinTransformerBlockV2, "downsample_layer": PatchMergingV2} if name == "Swin v2" else {}
+    return SwinTransformer([2, 2], 8, [2, 2], [2, 2], [4, 4], **v2), x
 
 
-NETWORKS = {
-    ("PyTorch", "nn.TransformerEncoder"): torch_encoder,
-    ("torchvision", "ViT"): torchvision_vit,
-    ("torchvision", "Swin"): torchvision_swin(),
-    ("torchvision", "Swin v2"): torchvision_swin(block=SwinTransformerBlockV2, downsample_layer=PatchMergingV2),
-    ("timm", "ViT"): timm_vit("vit_tiny_patch16_224"),
-    ("timm", "DeiT"): timm_vit("deit_tiny_patch16_224"),
-    ("timm", "DeiT III"): timm_vit("deit3_small_patch16_224"),
-    ("timm", "DINOv2"): timm_vit("vit_small_patch14_dinov2"),
-    ("timm", "CLIP"): timm_vit("vit_base_patch16_clip_224"),
-    ("timm", "SigLIP"): timm_vit("vit_base_patch16_siglip_224"),
-    ("timm", "EVA"): timm_vit("eva_giant_patch14_224"),
-    ("timm", "CaiT"): timm_vit("cait_xxs24_224"),
-    ("timm", "XCiT"): timm_vit("xcit_nano_12_p16_224", patch_size=8),
-    ("timm", "BEiT"): timm_vit("beit_base_patch16_224"),
-    ("timm", "Swin"): timm_windows("swin_tiny_patch4_window7_224"),
-    ("timm", "Swin v2"): timm_windows("swinv2_tiny_window8_256"),
-    ("timm", "CoAtNet"): coatnet,
-    ("timm", "EVA-02"): timm_vit("eva02_tiny_patch14_224"),
-    ("timm", "DINOv3"): timm_vit("vit_small_patch16_dinov3"),
-    ("Hugging Face", "BERT"): words("Bert"),
-    ("Hugging Face", "RoBERTa"): words("Roberta"),
-    ("Hugging Face", "XLM-RoBERTa"): words("XLMRoberta"),
-    ("Hugging Face", "ELECTRA"): words("Electra", embedding_size=8),
-    ("Hugging Face", "DistilBERT"): words("DistilBert", dim=16, n_heads=2, n_layers=2, hidden_dim=32),
-    ("Hugging Face", "ViT"): pixels("ViT"),
-    ("Hugging Face", "DeiT"): pixels("DeiT"),
-    ("Hugging Face", "DINOv2"): pixels("Dinov2"),
-    ("Hugging Face", "CLIP vision"): pixels("CLIPVision"),
-    ("Hugging Face", "SigLIP vision"): pixels("SiglipVision"),
-    ("Hugging Face", "BEiT without relative position bias"): pixels("Beit"),
-    ("Hugging Face", "BEiT"): pixels("Beit", use_relative_position_bias=True),
-    ("Hugging Face", "Swin"): windows("Swin"),
-    ("Hugging Face", "Swin v2"): windows("Swinv2"),
-    ("Hugging Face", "DINOv3"): pixels("DINOv3ViT"),
-    ("Hugging Face", "DeBERTa"): words("Deberta", relative_attention=True, pos_att_type=["c2p", "p2c"]),
-    ("Hugging Face", "DeBERTa-v2"): words("DebertaV2", relative_attention=True, pos_att_type=["c2p", "p2c"]),
-    ("Hugging Face", "MPNet"): words("MPNet"),
-    ("Hugging Face", "T5 encoder"): words("T5Encoder", d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2),
-    ("Hugging Face", "ModernBERT"): words("ModernBert", bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2),
-    ("Hugging Face", "ALBERT"): words("Albert", embedding_size=8),
-    ("Hugging Face", "GPT-2"): words("GPT2", bos_token_id=1, eos_token_id=2),
-    ("Hugging Face", "Llama"): words("Llama"),
-}
+def timm_network(name):
+    timm = pytest.importorskip("timm")
+    if not timm.is_model(TIMM[name]):
+        pytest.skip(f"timm {timm.__version__} has no {name}")
+    size, options = 16, {"patch_size": 8 if name == "XCiT" else 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    if name == "CoAtNet":
+        size, options = 32, {}
+    elif name in ("Swin", "Swin v2"):
+        options = WINDOWS
+    return timm.create_model(TIMM[name], img_size=size, num_classes=3, **options), torch.randn(2, 3, size, size)
+
+
+@functools.cache
+def names_of(library):
+    return {name.lower(): name for name in dir(library)}
+
+
+def hugging_face(name):
+    """The network that transformers calls like this, but for capitals, blanks and hyphens."""
+    transformers = pytest.importorskip("transformers")
+    if name[:4] in ("Dist", "BEiT") and int(transformers.__version__.partition(".")[0]) < 5:
+        pytest.skip("documented: version 5 of transformers")
+    if name.startswith("BEiT without"):
+        pytest.importorskip("transformers", "5.10")  # older ones pass the missing bias by position
+    kind = re.sub("[ -]", "", name.partition(" without")[0]).lower().replace("dinov3", "dinov3vit")
+    classes = names_of(transformers)
+    options = HUGGING_FACE | {"use_relative_position_bias": name == "BEiT"}
+    if name.startswith("Swin"):
+        options = WINDOWS | {"image_size": 16}
+    config = getattr(transformers, classes[kind.removesuffix("encoder") + "config"])(**options)
+    network = getattr(transformers, classes[kind + "model"])(config)
+    is_text = network.main_input_name == "input_ids"
+    return network, torch.randint(3, 20, (4, 6)) if is_text else torch.randn(4, 3, 16, 16)
+
+
+LIBRARIES = {"PyTorch": torch_network, "torchvision": torchvision_network, "timm": timm_network}
+LIBRARIES["Hugging Face"] = hugging_face
 
 
 def table():
     """Layers that can be replaced and the feature that is not supported, by library and network."""
     text = PAGE.read_text(encoding="utf-8").partition("## Supported networks")[2]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*$", text, re.M)[2:]]
-    return {(library, each): rest for library, names, *rest in rows for each in names.split(", ")}
+    return {(library, name): rest for library, names, *rest in rows for name in names.split(", ")}
 
 
 TABLE = table()
 
 
-def build(make):
+def build(library, name):
     """The network in evaluation mode, with weights so large that attention matters, and an input."""
     with warnings.catch_warnings(action="ignore"):  # of the libraries, about sizes this small
-        built, x = make()
+        built, x = LIBRARIES[library](name)
     for parameter in built.parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, std=0.3)
@@ -166,20 +142,20 @@ def check_refused(network, x, layers):
         replace_attention(network, attention=SoftmaxAttention, layers=layers)(x)
 
 
-def test_the_table_lists_these_networks():
-    assert TABLE.keys() == NETWORKS.keys()
+def test_the_table_is_read():
+    assert {library for library, _ in TABLE} == LIBRARIES.keys()
+    assert len(TABLE) >= 42
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=" ".join)
+@pytest.mark.parametrize("network", TABLE, ids=" ".join)
 def test_a_network_computes_the_same_with_softmax_attention_of_ours_or_is_refused(network):
-    if network[1].startswith("BEiT without"):
-        pytest.importorskip("transformers", "5.10")  # older ones pass the missing bias by position
     layers, _ = TABLE[network]
-    built, x = build(NETWORKS[network])
-    same = {"none": [], "class attention": [[-1], [-2, -1]], "all": ["last", "all"]}[layers]
-    for choice in same:
+    built, x = build(*network)
+    converted = {"none": [], "class attention": [[-1], [-2, -1]], "all": ["last", "all"]}
+    refused = {"none": ["last", "all"], "class attention": ["all"], "all": []}
+    for choice in converted[layers]:
         check_same_outputs(built, x, choice)
-    for choice in {"none": ["last", "all"], "class attention": ["all"]}.get(layers, []):
+    for choice in refused[layers]:
         check_refused(built, x, choice)
 
 
@@ -203,34 +179,34 @@ def test_softmax_attention_reproduces_the_original_in_float64_with_and_without_p
 KEY_GAIN = (1.5 / 4) ** 0.5  # of RBF kernels on heads of four dimensions
 
 
-@pytest.mark.parametrize(
-    ("factory", "joint", "rows", "gain"),
-    [
-        (SoftmaxAttention, "query_key_value", "qkv", 1.0),
-        (KernelAttention.partial(symmetric=True), "query_value", "qv", KEY_GAIN),
-        (KernelAttention.partial(kernel="ard"), "query_key_value", "qkv", 1.0),
-        (KEPSVGPAttention.partial(rank=4), "query_key", "qk", 1.0),
-        (KEPSVGPAttention.partial(rank=4, mean="softmax"), "query_key", "qk", 1.0),
-        (SGPAttention, "query_value", "qv", 1.0),
-        (SGPAttention.partial(kernel="rbf"), "query_value", "qv", KEY_GAIN),
-        (SparseCGPAttention, "query_key_value", "qkv", KEY_GAIN),
-        (AnchoredAttention, "query_key_value", "qkv", KEY_GAIN),
-    ],
-)
-def test_new_layers_take_over_the_rows_of_weights_and_biases_with_their_gain(factory, joint, rows, gain):
+GAINS = [  # of queries and keys, and the map in which the new layer has the rows
+    (SoftmaxAttention, "query_key_value", 1.0),
+    (KernelAttention.partial(symmetric=True), "query_value", KEY_GAIN),
+    (KernelAttention.partial(kernel="ard"), "query_key_value", 1.0),
+    (KEPSVGPAttention.partial(rank=4), "query_key", 1.0),
+    (KEPSVGPAttention.partial(rank=4, mean="softmax"), "query_key", 1.0),
+    (SGPAttention, "query_value", 1.0),
+    (SGPAttention.partial(kernel="rbf"), "query_value", KEY_GAIN),
+    (SparseCGPAttention, "query_key_value", KEY_GAIN),
+    (AnchoredAttention, "query_key_value", KEY_GAIN),
+]
+
+
+@pytest.mark.parametrize(("factory", "joint", "gain"), GAINS)
+def test_new_layers_take_over_the_rows_of_weights_and_biases_with_their_gain(factory, joint, gain):
     old = nn.MultiheadAttention(8, 2, dropout=0.25, dtype=torch.float64)
     for parameter in old.parameters():
         nn.init.normal_(parameter)
     (layer,) = replace_attention(nn.ModuleList([old]), attention=factory).layers()
-    factors = {"q": gain, "k": gain, "v": 1.0}
+    factors = {"query": gain, "key": gain, "value": 1.0}
     for name in ("weight", "bias"):
-        blocks = dict(zip("qkv", getattr(old, f"in_proj_{name}").chunk(3), strict=True))
-        expected = torch.cat([factors[part] * blocks[part] for part in rows])
+        blocks = dict(zip(factors, getattr(old, f"in_proj_{name}").chunk(3), strict=True))
+        expected = torch.cat([factors[part] * blocks[part] for part in joint.split("_")])
         assert_close(getattr(getattr(layer, joint), name), expected)
     if mean := getattr(layer, "mean", None):
-        assert torch.equal(mean.value.bias, blocks["v"])
+        assert torch.equal(mean.value.bias, blocks["value"])
         assert layer.dropout == 0.25
-    if mean or "v" in rows:
+    if mean or "value" in joint:
         assert torch.equal((mean or layer).out.weight, old.out_proj.weight)
         assert torch.equal((mean or layer).out.bias, old.out_proj.bias)
     assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}
