@@ -1,5 +1,6 @@
 """Converted networks compute what they did: the documentation's table, weights row by row, padding."""
 
+import functools
 import re
 import warnings
 from pathlib import Path
@@ -77,6 +78,11 @@ def timm_network(name):
     return timm.create_model(TIMM[name], img_size=size, num_classes=3, **options), torch.randn(2, 3, size, size)
 
 
+@functools.cache
+def names_of(library):
+    return {name.lower(): name for name in dir(library)}
+
+
 def hugging_face(name):
     """The network that transformers calls like this, but for capitals, blanks and hyphens."""
     transformers = pytest.importorskip("transformers")
@@ -85,7 +91,7 @@ def hugging_face(name):
     if name.startswith("BEiT without"):
         pytest.importorskip("transformers", "5.10")  # older ones pass the missing bias by position
     kind = re.sub("[ -]", "", name.partition(" without")[0]).lower().replace("dinov3", "dinov3vit")
-    classes = {full.lower(): full for full in dir(transformers)}
+    classes = names_of(transformers)
     options = HUGGING_FACE | {"use_relative_position_bias": name == "BEiT"}
     if name.startswith("Swin"):
         options = WINDOWS | {"image_size": 16}
