@@ -1,10 +1,13 @@
 """Metrics on resampled test examples, against the metrics of the resamples themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
 from evaluated_runs import random_prediction
+from metric_cases import predicted
 from scipy import stats
 
 from probattn.experiments.evaluation.example_intervals import metric_intervals, resampled_metrics
@@ -14,15 +17,13 @@ from probattn.inference import Prediction, metrics
 def numbers(n=60):
     torch.manual_seed(0)
     law = dist.Normal(torch.randn(3, n, 1), 0.5 + torch.rand(3, n, 1)).to_event(1)
-    mean = law.mean.mean(0)
-    variance = law.variance.mean(0) + law.mean.var(0, correction=0)
-    return Prediction(mean=mean, variance=variance, labels=torch.randn(n, 1), components=(law,))
+    return replace(predicted(law), labels=torch.randn(n, 1))
 
 
-@pytest.mark.parametrize(("prediction", "count"), [(random_prediction(150, 4), 5), (numbers(), 5)])
-def test_each_value_is_the_metric_of_its_resample(prediction, count):
+@pytest.mark.parametrize("prediction", [random_prediction(150, 4), numbers()])
+def test_each_value_is_the_metric_of_its_resample(prediction):
     values = resampled_metrics(prediction, resamples=120, seed=7)
-    assert len(values) == count
+    assert len(values) == 5
     draws = np.random.default_rng(7).integers(len(prediction), size=(120, len(prediction)))
     for number in (0, 1, 119):
         expected = metrics.evaluate(prediction[torch.as_tensor(draws[number])])

@@ -23,14 +23,9 @@ SITES = ("network.0.u", "network.1.u")
 ELBOS = pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO])
 
 
-class Pool(nn.Module):
-    def forward(self, x):
-        return x.mean(-2)
-
-
 def build(family="full", *, prior=None, dtype=torch.float64):
     layer = KEPSVGPAttention.partial(rank=2, eta=0.5, prior=prior)
-    network = nn.Sequential(layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3))
+    network = nn.Sequential(layer(4, 2), layer(4, 1), nn.Flatten(-2), nn.Linear(20, 3))
     model = Classifier(network, num_data=N).to(dtype)
     x, y = torch.randn(BATCH, 5, 4, dtype=dtype), torch.randint(3, (BATCH,))
     with torch.no_grad():
