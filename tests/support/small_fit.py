@@ -62,8 +62,12 @@ def data(size=8):
 
 
 def build(seed=0, *, guide="full", generator=True, valid=True, likelihood=None, num_data=8, **options):
-    """Return model, guide and loaders (three batches of 3, 3 and 2), all from ``seed``; options are the network's."""
+    """Return model, guide and loaders (three batches of 3, 3 and 2), all from ``seed``.
+
+    Options are the network's; others, those of a training, are ignored.
+    """
     torch.manual_seed(seed)
+    options = {name: value for name, value in options.items() if name in ("dropout", "width", "attention")}
     network = Network(outputs=1 if isinstance(likelihood, Gaussian) else 3, **options)
     model = Supervised(network, likelihood or Categorical(), num_data=num_data)
     its_guide = guides.for_model(model, guide) if isinstance(guide, str) else guide(model)
