@@ -2,6 +2,7 @@
 
 import copy
 import math
+from statistics import median
 
 import pyro.poutine as poutine
 import pytest
@@ -25,11 +26,11 @@ def listed(guide, model):
     return parts
 
 
-def check_training(model, guide, *, steps=40, elbo=TraceMeanField_ELBO):
-    """Check that the mean loss of the last steps falls, and that all have a gradient."""
+def check_training(model, guide, *, steps=25, elbo=TraceMeanField_ELBO):
+    """Check that the median loss falls (horseshoes have heavy tails), and that all parameters have a gradient."""
     guide_checks.materialise(guide, DATA)
     elbo = elbo()(model, guide)
-    optimizer = torch.optim.Adam(elbo.parameters(), lr=0.03)
+    optimizer = torch.optim.Adam(elbo.parameters(), lr=0.05)
     losses, reached = [], set()
     for _ in range(steps):
         optimizer.zero_grad()
@@ -41,7 +42,7 @@ def check_training(model, guide, *, steps=40, elbo=TraceMeanField_ELBO):
         losses.append(loss.item())
     assert reached >= {name for name, p in elbo.named_parameters() if p.requires_grad}
     assert all(map(math.isfinite, losses))
-    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.02
+    assert median(losses[-5:]) < median(losses[:5]) - 0.02
 
 
 PAIRS = [("normal", family) for family in families.FAMILIES]

@@ -26,8 +26,8 @@ OPTIONS = {"AutoIAFNormal": {"hidden_dim": [8]}, "AutoGaussian": {"backend": "de
 def test_every_autoguide_of_pyro_finds_the_posterior_mean(problem, auto):
     model, x, y = problem
     exact, guide = conjugate(model, x, y), getattr(autoguide, auto)(model, **OPTIONS.get(auto, {}))
-    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.98}), Trace_ELBO(num_particles=4))
-    for _ in range(150):
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4))
+    for _ in range(90):
         svi.step(x, y)
     if auto == "AutoLaplaceApproximation":
         guide = guide.laplace_approximation(x, y)
@@ -48,8 +48,8 @@ def test_an_autoguide_list_combines_guides_of_a_layers_site_and_of_a_users_own(o
     guide = autoguide.AutoGuideList(model)
     guide.append(autoguide.AutoNormal(poutine.block(model, expose=["shift"])))
     guide.append(of_layer(poutine.block(model, hide=["shift", "y"])))
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
-    losses = [svi.step(x, y) for _ in range(200)]
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.04}), Trace_ELBO())
+    losses = [svi.step(x, y) for _ in range(100)]
     assert sum(losses[-20:]) < sum(losses[:20]) - 100
 
 
@@ -93,7 +93,7 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(caplog):
     y = features @ torch.randn(4, 1) + SIGMA * torch.randn(N, 1)
     model = Supervised(network, lambda outputs: dist.Normal(outputs, SIGMA).to_event(1), num_data=N)
     guide = guides.for_model(model, rest=autoguide.AutoMultivariateNormal)
-    fit(model, guide, [(x, y)] * 20, options=TrainOptions(epochs=15, lr=0.1, num_particles=4), progress=False)
+    fit(model, guide, [(x, y)] * 20, options=TrainOptions(epochs=7, lr=0.1, num_particles=4), progress=False)
     assert "one after another" in caplog.text
     prediction = predict(model, guide, [(x, y)], num_samples=400)
     precision = torch.eye(4) + features.T @ features / SIGMA**2

@@ -13,10 +13,10 @@ from probattn.inference import posterior_predictive_check, predict, sgld
 @pytest.mark.parametrize("kernel", [pytest.param("NUTS", marks=pytest.mark.slow), "HMC"])
 def test_chains_are_posteriors(problem, kernel):
     model, x, y = problem
-    kernel = NUTS(model) if kernel == "NUTS" else HMC(model, step_size=0.3, num_steps=6)
-    chain = MCMC(kernel, num_samples=400, warmup_steps=100, disable_progbar=True)
+    kernel = NUTS(model) if kernel == "NUTS" else HMC(model, step_size=0.4, num_steps=4)
+    chain = MCMC(kernel, num_samples=250, warmup_steps=50, disable_progbar=True)
     chain.run(x, y)
-    exact, prediction = conjugate(model, x, y), predict(model, chain, [(x, y)], num_samples=400)
+    exact, prediction = conjugate(model, x, y), predict(model, chain, [(x, y)], num_samples=250)
     assert_close(prediction.mean, exact.mean, atol=0.1, rtol=0)
     assert_close(prediction.variance, exact.variance + SIGMA**2, atol=0.05, rtol=0.2)
     check = posterior_predictive_check(model, chain, [(x, y)], num_replicates=100)
@@ -28,7 +28,7 @@ def test_chains_are_posteriors(problem, kernel):
 
 def test_stochastic_gradient_langevin_dynamics_samples_the_posterior(problem):
     model, x, y = problem
-    samples = sgld(model, [(x, y)], num_samples=1200, warmup_steps=200, step_size=0.02)
+    samples = sgld(model, [(x, y)], num_samples=600, warmup_steps=100, step_size=0.03)
     exact, prediction = conjugate(model, x, y), predict(model, samples, [(x, y)], num_samples=600)
     assert_close(prediction.mean, exact.mean, atol=0.15, rtol=0)
     assert_close(prediction.variance, exact.variance + SIGMA**2, atol=0.06, rtol=0.3)

@@ -111,7 +111,7 @@ def test_nuts_under_missing_labels_has_the_exact_standard_deviation(problem):
             pyro.sample("y", dist.Normal(regression.mean(x), SIGMA), obs=y)
 
     precision = conjugate(regression, x[present], y[present]).precision
-    chain = MCMC(NUTS(model, max_tree_depth=3), num_samples=200, warmup_steps=60, disable_progbar=True)
+    chain = MCMC(NUTS(model, max_tree_depth=3), num_samples=120, warmup_steps=40, disable_progbar=True)
     chain.run(x, y)
     spread = chain.get_samples()["attention.u"].flatten(1).std(0)
     assert ((spread / torch.linalg.inv(precision).diagonal().sqrt() - 1).abs() < 0.3).all()
@@ -133,7 +133,7 @@ def test_predictive_draws_local_sites_from_their_posteriors(data):
     with at_mean(), poutine.condition(data=guide.median(data[0])):
         expected = poutine.trace(model).get_trace(data[0]).nodes["y"]["fn"].mean.detach()
     assert ((sampled.mean(0) - expected).abs() < 5 * sampled.std(0) / 600**0.5 + 1e-3).all()
-    assert expected.std() > 10 * sampled.std(0).mean() / 600**0.5
+    assert expected.std() > 5 * sampled.std(0).mean() / 600**0.5
 
 
 @pytest.mark.parametrize("make", [classifier, Own])
@@ -241,7 +241,7 @@ def test_a_hyperparameter_may_be_a_scalar_and_shared_by_layers(data):
     model = classifier(KEPSVGPAttention(8, 2, rank=2, prior=Scalar()))
     guide = guides.for_model(model)
     assert guide.sites == ("network.0.prior.factor", "network.0.u")
-    losses = steps(model, guide, *data, number=60)
+    losses = steps(model, guide, *data, number=30)
     assert sum(losses[-10:]) < sum(losses[:10])
     pyro.clear_param_store()
 
@@ -261,7 +261,7 @@ def test_a_hyperparameter_may_be_a_scalar_and_shared_by_layers(data):
     guide = guides.for_model(model)
     assert guide.sites == sites
     kinds = (Trace_ELBO, TraceMeanField_ELBO)
-    elbos.assert_agree(*(elbos.losses(kind, model, guide, *data, number=300) for kind in kinds))
+    elbos.assert_agree(*(elbos.losses(kind, model, guide, *data, number=100) for kind in kinds))
 
 
 def test_two_supervised_models_are_parts_of_one_program(data):
@@ -319,7 +319,7 @@ def test_a_guide_is_fitted_below_bayesian_weights(data, caplog):
     layers = linear, KEPSVGPAttention(8, 2, rank=2), Pool(), nn.Linear(8, 3)
     model = Classifier(PyroModule[nn.Sequential](*layers), num_data=N)
     guide = guides.for_model(model, rest=AutoNormal)
-    refit = refit_guide(model, guide, 20 * [data], epochs=3, num_samples=2)
+    refit = refit_guide(model, guide, 10 * [data], epochs=3, num_samples=2)
     assert refit.elbo_after > refit.elbo_before
 
 
