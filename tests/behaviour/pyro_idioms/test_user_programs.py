@@ -205,7 +205,8 @@ def test_a_random_effect_of_each_example_trains_with_an_autoguide(data):
     y = torch.randn(N)
     losses = steps(model, guide, data[0], y, number=80)
     assert sum(losses[-20:]) < sum(losses[:20])
-    history = fit(model.eval(), guide, [(data[0], y)] * 5, options=TrainOptions(epochs=4, lr=0.02), progress=False)
+    options, fresh = TrainOptions(epochs=4, lr=0.05), guides.for_model(model, rest=AutoNormal)
+    history = fit(model.eval(), fresh, [(data[0], y)] * 10, options=options, progress=False)
     assert history.epochs[-1]["train_loss"] < history.epochs[0]["train_loss"]
 
 
