@@ -41,6 +41,7 @@ ROWS = {
     "CIFAR-10, four layers: KEP-SVGP": ("cifar10", "kep-svgp/cifar10"),
     "CIFAR-10, four layers: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}"),
     "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb"),
+    "IMDB: anchored": ("imdb", "kep-svgp/imdb-softmax anchored (layer.anchors=16)"),
     "CoLA, fine-tuned: KEP-SVGP": ("finetune-cola", "finetune/cola"),
     "CoLA, fine-tuned: softmax plus GP": ("finetune-cola", f"finetune/cola {GP}"),
     "CoLA, fine-tuned: sparse CGP": ("finetune-cola", "finetune/cola-sparse"),

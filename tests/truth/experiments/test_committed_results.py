@@ -34,7 +34,12 @@ TABLES = {
         "imdb",
         "temperature",
         "kep-svgp/imdb{}",
-        {"softmax": "-softmax", "KEP-SVGP": "", "authors' form of KEP-SVGP": "-paper"},
+        {
+            "softmax": "-softmax",
+            "KEP-SVGP": "",
+            "anchored, 16 anchors": "-softmax anchored (layer.anchors=16)",
+            "authors' form of KEP-SVGP": "-paper",
+        },
     ),
     ("evidence", "Long documents"): (
         "long-documents",
