@@ -37,6 +37,7 @@ TABLES = {
         {
             "softmax": "-softmax",
             "KEP-SVGP": "",
+            "KEP-SVGP, trained again, five samples": " (trained again, train.num_samples=5)",
             "anchored, 16 anchors": "-softmax anchored (layer.anchors=16)",
             "authors' form of KEP-SVGP": "-paper",
         },
