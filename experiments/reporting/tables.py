@@ -62,10 +62,11 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
             rows.append([name, *(mark(_value(*cell)) for mark, cell in zip(marks, cells, strict=True))])
             if name in comparison.baselines:
                 rows.append([f"minus {comparison.baselines[name]}", *(_difference(*cell) for cell in cells)])
-    counts = [cell.n for cells in comparison.cells.values() for cell in cells.values() if cell.n]
+    shown = [cell for cells in comparison.cells.values() for cell in cells.values()]
+    counts = [cell.n for cell in shown if cell.n]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     note = "One seed." if seeds == "1" else f"Mean ± standard deviation over {seeds} seeds."
-    if comparison.baselines:
+    if any(cell.low is not None for cell in shown):
         note += f" In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, * where it excludes 0."
     if any(best.values()):
         note += " The best of each group is bold." if len(comparison.groups) > 1 else " The best is bold."
