@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from probattn.functional import errors, padding
 from probattn.guides import latent_sites
 from probattn.local_sites import local_sites
-from probattn.messages import infer_dict
 from probattn.models import likelihoods
 from probattn.models.label_distributions import Masked
 from probattn.param_store import StoredModule
+from probattn.site_info import site_info
 from probattn.sites import join, name_layers
 
 
@@ -69,7 +69,7 @@ class Supervised(StoredModule):
             likelihood = self.likelihood_of(x, mask)
             if y is not None:
                 _check_labels(likelihood, y, x.shape[:1] + likelihood.event_shape)
-            return pyro.sample(self.label_site, likelihood, obs=y, infer=infer_dict(local=True, label=True))
+            return pyro.sample(self.label_site, likelihood, obs=y, infer=site_info(local=True, label=True))
 
     def likelihood_of(self, x: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; arguments as for :meth:`forward`.

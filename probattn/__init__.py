@@ -15,6 +15,7 @@ from probattn.draws import draws
 from probattn.functional.errors import NumericalError
 from probattn.functional.jitter import JitterWarning
 from probattn.local_sites import local_posteriors, local_sites
+from probattn.site_info import local_site
 from probattn.sites import name_layers
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "draws",
     "guides",
     "local_posteriors",
+    "local_site",
     "local_sites",
     "name_layers",
     "priors",

@@ -1,6 +1,6 @@
 """Number of posterior draws, and the dimension that holds them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, Self
@@ -15,12 +15,12 @@ from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
-from probattn.messages import batch_size, infer_of, is_latent, is_local, law_of, unwrapped
+from probattn.messages import batch_size, info_of, is_latent, is_local, law_of, unwrapped
 from probattn.pyro_internals import HANDLERS
 
 _SAMPLES: ContextVar[int | None] = ContextVar("samples", default=None)
 _FOLDED: ContextVar[int | None] = ContextVar("folded", default=None)
-_INPUT: ContextVar["stochastic_input | None"] = ContextVar("stochastic_input", default=None)
+_FIRST: ContextVar[int | None] = ContextVar("first", default=None)
 
 
 class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -97,27 +97,10 @@ class at_mean(Messenger):  # noqa: N801
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg) and msg["value"] is None:
-            infer, prior = infer_of(msg), law_of(msg)
-            if "posterior" in infer or not is_local(msg):
-                msg["value"], msg["done"] = mean_of(infer.get("posterior", prior), prior.batch_shape), True
-
-
-class stochastic_input:  # noqa: N801
-    """Mark the input itself as stochastic (MC dropout), so converted networks fold samples into the batch at the input.
-
-    Attributes:
-        drawn: True once the samples have a dimension, which a site or :func:`draws_in_batch` added.
-    """
-
-    def __init__(self) -> None:
-        self.drawn = False
-
-    def __enter__(self) -> Self:
-        self._token = _INPUT.set(self)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        _INPUT.reset(self._token)
+            prior, posterior = law_of(msg), info_of(msg).posterior
+            if posterior is not None or not is_local(msg):
+                msg["value"] = mean_of(prior if posterior is None else posterior, prior.batch_shape)
+                msg["done"] = True
 
 
 @contextmanager
@@ -132,13 +115,6 @@ def draws_in_batch(number: int) -> Iterator[None]:
         yield
     finally:
         _FOLDED.reset(token)
-        mark_drawn()
-
-
-def mark_drawn() -> None:
-    """Record that samples have a dimension now, for :class:`stochastic_input`."""
-    if (stochastic := _INPUT.get()) and num_samples() is not None:
-        stochastic.drawn = True
 
 
 def num_folded() -> int | None:
@@ -146,9 +122,19 @@ def num_folded() -> int | None:
     return _FOLDED.get()
 
 
-def has_stochastic_input() -> bool:
-    """Return True inside :class:`stochastic_input`."""
-    return _INPUT.get() is not None
+@contextmanager
+def numbered_draw(first: int) -> Iterator[None]:
+    """Declare the number of the first draw inside, counted from 0, for guides whose draws take turns."""
+    token = _FIRST.set(first)
+    try:
+        yield
+    finally:
+        _FIRST.reset(token)
+
+
+def first_draw() -> int | None:
+    """Return the number of the first draw of :func:`numbered_draw`, None outside."""
+    return _FIRST.get()
 
 
 @contextmanager
@@ -194,11 +180,45 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
     if len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape:
         return fn
     inner = unwrapped(fn)
+    if isinstance(inner, PointsInTurn):
+        return fn.expand(batch_shape)
     transforms = getattr(inner, "transforms", ())
     inner = unwrapped(inner.base_dist) if transforms else inner
     cached = transforms and [t for t in transforms if isinstance(t, TransformModule) or "Conditioned" in repr(type(t))]
     # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
     return fn.expand(batch_shape) if cached or "Mixture" in type(inner).__name__ else Drawn(fn, batch_shape)
+
+
+class PointsInTurn(dist.Delta):
+    """Point masses that take turns: entry i of a batch is at point (first + i) mod K.
+
+    Args:
+        points: K points ``(K, *batch, *event)``.
+        event_dim: number of event dimensions.
+        first: number of the first entry's point.
+        batch_shape: the batch shape, whose last dimensions are those of the points; theirs by default.
+    """
+
+    def __init__(
+        self,
+        points: Tensor,
+        event_dim: int,
+        *,
+        first: int = 0,
+        batch_shape: torch.Size | None = None,
+    ) -> None:
+        self.points, self.first = points, first
+        own = points.shape[1 : points.dim() - event_dim]
+        batch_shape = own if batch_shape is None else batch_shape
+        turns = batch_shape[: len(batch_shape) - len(own)]
+        index = first + torch.arange(turns.numel(), device=points.device)
+        values = points[index % len(points)]  # (turns, *own batch, *event)
+        event = points.shape[points.dim() - event_dim :]
+        super().__init__(values.reshape(*turns, *own, *event).expand(batch_shape + event), event_dim=event_dim)
+
+    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "PointsInTurn":
+        """Return the distribution with a larger batch shape, whose entries take turns."""
+        return PointsInTurn(self.points, self.event_dim, first=self.first, batch_shape=torch.Size(batch_shape))
 
 
 class Drawn(ExpandedDistribution):

@@ -1,20 +1,24 @@
 """Guides (variational distributions) of the global latent sites of a model's layers, built without data."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import Any
-from unittest import mock
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
 from pyro.nn import PyroModule, pyro_method
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+from probattn.examples import examples
 from probattn.families import Family, on_support, resolve
-from probattn.messages import infer_of, is_latent, law_of, value_of
+from probattn.local_sites import LocalPosteriors
+from probattn.messages import info_of, is_latent, law_of, value_of
 from probattn.param_store import StoredModule
+from probattn.pyro_internals import handlers_around
 from probattn.sites import SiteModule
 
 Program = Callable[..., Any]
@@ -27,6 +31,10 @@ class Guide(StoredModule):
     Built by :func:`for_model`. It samples the priors' program with q in place of each prior, so q follows the prior's
     present scale, and hyperparameters are drawn from q before what depends on them. It holds the model without
     registering it.
+
+    Local sites have the posterior that their layer computes. Where the model has such sites, the guide runs the model
+    once to draw them, so every tool of Pyro takes model and guide as they are. A guide of ``local_posteriors(model)``
+    leaves them to the model's own pass.
 
     Attributes:
         sites: names of the sites that have a module here.
@@ -45,16 +53,56 @@ class Guide(StoredModule):
         self.rest = None if rest is None else rest(poutine.block(model, hide_fn=self._covers))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Sample every site; the arguments are the model's, which ``rest`` may depend on."""
+        """Sample every site; the arguments are the model's, which local sites and ``rest`` may depend on."""
+        if not self.draws_local_sites():
+            return self.sample_global(*args, **kwargs)
+        with poutine.trace() as run:
+            self._sample_rest(*args, **kwargs)
+        given = run.trace.nodes
+        with poutine.trace() as run, poutine.block(hide_fn=lambda msg: not self._draws(msg, given)):
+            with _FromGuide(self, given, hides=False):
+                self._run_model(*args, **kwargs)
+        drawn = {name: value_of(node) for name, node in run.trace.nodes.items() if is_latent(node)}
+        return drawn | {name: value_of(node) for name, node in given.items() if is_latent(node)}
+
+    @pyro_method
+    def sample_global(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Sample the global sites alone, without a run of the model; arguments as for :meth:`forward`."""
         if self.rest is not None and self._rest_first is None:
             with poutine.block():  # an AutoGuide runs the model once, which shows the order of its sites
                 self.rest(*args, **kwargs)
             self._rest_first = self._rest_first is not False
         before = self._sample_rest(*args, **kwargs) if self._rest_first else {}  # priors may depend on these sites
-        with _FromGuide(self, before):
+        with _FromGuide(self, {name: {"value": value} for name, value in before.items()}, hides=True):
             values = sample_priors(module_of(self._model[0]))
         values = {site: values[site] for site in self.sites} | before
         return values if self._rest_first else values | self._sample_rest(*args, **kwargs)
+
+    def draws_local_sites(self) -> bool:
+        """Return True if the model has local sites whose posterior its layers compute, and leaves them to the guide."""
+        handlers, module = handlers_around(self._model[0])
+        if any(isinstance(handler, LocalPosteriors) for handler in handlers):
+            return False
+        return any(isinstance(layer, SiteModule) and layer.has_local_sites() for layer in module.modules())
+
+    def _run_model(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            self._model[0](*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            error.add_note(
+                "The guide ran its model to draw local sites. A guide of layers in a function cannot: build it by "
+                "guides.for_model(local_posteriors(layers)), and wrap the function, local_posteriors(function)"
+            )
+            raise
+
+    def _draws(self, msg: Message, given: Mapping[str, Any]) -> bool:
+        """Return True for the sites of a run of the model that belong to the guide: latent ones, and rows of plates."""
+        name = str(msg["name"])
+        if msg["type"] != "sample" or name in given:
+            return False
+        if site_is_subsample(msg):
+            return True
+        return is_latent(msg) and (name in self.sites or info_of(msg).posterior is not None)
 
     def _sample_rest(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         return {} if self.rest is None else self.rest(*args, **kwargs) or {}
@@ -74,7 +122,7 @@ class Guide(StoredModule):
         parent.add_module(name, posterior)
 
     def _covers(self, msg: Message) -> bool:
-        is_covered = msg["name"] in self.sites or "posterior" in infer_of(msg)
+        is_covered = msg["name"] in self.sites or info_of(msg).posterior is not None
         if self._rest_first is None and is_latent(msg):
             self._rest_first = not is_covered
         return is_covered
@@ -131,13 +179,12 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
         ValueError: a prior with a batch shape; two layers of one name.
         TypeError: a function, whose layers cannot be found.
     """
+    handlers, _ = handlers_around(model)
     module = module_of(model)
-    with poutine.block(), poutine.trace() as run:
-        if model is module:
-            sample_priors(module)
-        else:  # the handlers around the module see the priors' program in its place
-            with mock.patch.object(module, "forward", lambda *_, **__: sample_priors(module)):  # noqa: PT008
-                model()
+    with poutine.block(), poutine.trace() as run, ExitStack() as stack:
+        for handler in handlers:  # they see the priors' program as they see the module's
+            stack.enter_context(handler)
+        sample_priors(module)
     for name, node in run.trace.nodes.items():
         if is_latent(node):
             prior = law_of(node)
@@ -163,17 +210,9 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
                 for name, prior in layer.sites().items():
                     layer.sample(name, prior)
 
-    with poutine.trace() as run:  # PyroModules name their samples inside a call alone
+    with poutine.trace() as run, examples((0,)):  # PyroModules name their samples inside a call alone
         (pyro_method(sample) if isinstance(module, PyroModule) else sample)(module)
     return {name: value_of(node) for name, node in run.trace.nodes.items() if node["type"] == "sample"}
-
-
-def unwrapped(program: Program) -> Program:
-    """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ...)."""
-    program = poutine.unwrap(program)
-    while not isinstance(program, nn.Module) and callable(inner := getattr(program, "fn", None)):
-        program = poutine.unwrap(inner)
-    return program
 
 
 def module_of(model: Program) -> nn.Module:
@@ -182,7 +221,7 @@ def module_of(model: Program) -> nn.Module:
     Raises:
         TypeError: a function, whose layers cannot be found.
     """
-    module = unwrapped(model)
+    _, module = handlers_around(model)
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: give its layers, "
@@ -192,23 +231,39 @@ def module_of(model: Program) -> nn.Module:
 
 
 class _FromGuide(Messenger):
-    """Handler that puts q in the place of the prior at each site of a guide, and hides all other sites.
+    """Handler that puts q in the place of the prior at each site of a guide.
 
     Args:
         guide: the guide.
-        values: of other sites, by name.
+        given: messages of other sites with their values, by name.
+        hides: hide all sites that are not the guide's; else put local sites at the posterior that they carry.
     """
 
-    def __init__(self, guide: Guide, values: Mapping[str, Tensor]) -> None:
+    def __init__(self, guide: Guide, given: Mapping[str, Any], *, hides: bool) -> None:
         super().__init__()
-        self.guide, self.values = guide, values
+        self.guide, self.given, self.hides = guide, given, hides
 
     def _pyro_sample(self, msg: Message) -> None:
         name = str(msg["name"])
+        posterior = info_of(msg).posterior
         if name in self.guide.sites:
             msg["fn"] = self.guide.get_submodule(name)(msg["fn"])
-        else:
-            msg["value"], msg["stop"] = self.values.get(name), True
+        elif self.hides:
+            msg["value"], msg["stop"] = self.given.get(name, {}).get("value"), True
+        elif name in self.given:
+            msg["value"], msg["done"] = self.given[name]["value"], True
+        elif posterior is not None and msg["value"] is None:
+            msg["fn"] = in_batch_of(posterior, law_of(msg))
+
+
+def in_batch_of(posterior: dist.TorchDistribution, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    """Return a posterior in the batch shape of its prior."""
+    return posterior if posterior.batch_shape == prior.batch_shape else posterior.expand(prior.batch_shape)
+
+
+def global_sites(guide: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the program of a guide's global sites, for what draws local sites in the model's own pass."""
+    return guide.sample_global if isinstance(guide, Guide) else guide
 
 
 class _AtMedian(Messenger):

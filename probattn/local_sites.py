@@ -1,6 +1,6 @@
 """Local sites: their plate and scale in a mini-batch, and their draw from the posterior that they carry."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, cast
 
 import pyro
@@ -9,17 +9,19 @@ import pyro.poutine as poutine
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.poutine.indep_messenger import CondIndepStackFrame, IndepMessenger
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.reparam_messenger import ReparamMessenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn.draws import Drawn, draw, expanded, num_samples
-from probattn.messages import infer_dict, infer_of
+from probattn.messages import info_of, is_set_around, mark
 from probattn.pyro_internals import HANDLERS
+from probattn.site_info import SiteInfo, site_info
 
 
 class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
-    """Treat sites with ``infer={"local": True}`` as one per example of a minibatch of the data set.
+    """Treat sites with ``infer=local_site()`` as one per example of a minibatch of the data set.
 
     They get the plate of the examples (dimension −1) and the scale ``num_data / batch``; global sites are unchanged.
 
@@ -39,53 +41,71 @@ class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers 
         self.factor = num_data / batch
 
     def _pyro_sample(self, msg: Message) -> None:
-        if infer_of(msg).get("local"):
+        if "local" in (msg["infer"] or ()):
+            raise ValueError(f"site {msg['name']}: mark local sites by infer=probattn.local_site(posterior=...)")
+        if info_of(msg).local:
             msg["cond_indep_stack"] = (self.frame, *msg["cond_indep_stack"])
             msg["scale"] = msg["scale"] * self.factor
 
 
-def local_posteriors(model: Callable | None = None, *, guided: Collection[str] = ()) -> Any:
+def local_posteriors(model: Callable | None = None) -> Any:
     """Draw local sites that carry their posterior from it, in the model's own pass.
 
     Each then counts by a factor ``SITE_kl``, −KL(posterior ‖ prior), in closed form where there is one. So every ELBO,
-    AutoGuide and ``Predictive`` of Pyro takes ``local_posteriors(model)`` as it takes a model without local sites.
-    Sites that a handler around the model sets (``condition``, ``do``) keep their value and their density. It is
-    ``poutine.reparam`` with one strategy; without a model it is a context manager.
+    AutoGuide and ``Predictive`` of Pyro takes ``local_posteriors(model)`` as it takes a model without local sites, and
+    needs one pass through the network. ``guides.for_model(local_posteriors(model))`` draws no local sites.
+
+    A site that something else gives a value keeps that value and its density: ``condition`` and ``do``, inside or
+    around, and a guide that draws the site itself. It is ``poutine.reparam`` with one strategy; without a model it is a
+    context manager.
 
     >>> model = local_posteriors(model)  # doctest: +SKIP
     >>> svi = SVI(model, guides.for_model(model), Adam({"lr": 1e-3}), TraceMeanField_ELBO())  # doctest: +SKIP
 
     Args:
         model: a program.
-        guided: local sites that the guide draws itself.
     """
+    return LocalPosteriors() if model is None else LocalPosteriors()(model)
 
-    def strategy(msg: Message) -> Reparam | None:
-        is_set = msg["is_observed"] or msg["value"] is not None or msg["name"] in guided
-        return _FromPosterior(infer_of(msg)) if "posterior" in infer_of(msg) and not is_set else None
 
-    return poutine.reparam(config=strategy) if model is None else poutine.reparam(model, config=strategy)
+class LocalPosteriors(ReparamMessenger):
+    """Handler of :func:`local_posteriors`."""
+
+    def __init__(self) -> None:
+        super().__init__(self._strategy)
+
+    def _strategy(self, msg: Message) -> Reparam | None:
+        info = info_of(msg)
+        if info.posterior is None or msg["is_observed"] or msg["value"] is not None:
+            return None
+        if is_set_around(msg, inside=self):
+            return None
+        mark(msg, drawn=True)
+        return _FromPosterior(info)
 
 
 class _FromPosterior(Reparam):
-    """Strategy of :func:`local_posteriors` for one site."""
+    """Strategy of :func:`local_posteriors` for one site.
 
-    def __init__(self, infer: dict[str, Any]) -> None:
-        self.infer = infer
+    Args:
+        info: the record of the site.
+    """
+
+    def __init__(self, info: SiteInfo) -> None:
+        self.info = info
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         name, prior, value = msg["name"], cast(dist.TorchDistribution, msg["fn"]), msg["value"]
-        posterior, self.infer["drawn"] = self.infer["posterior"], True
+        posterior = cast(dist.TorchDistribution, self.info.posterior)
         if value is None:
             prior = _in_plates(prior)
             value = draw(posterior, prior.batch_shape)
             # is_prior: the posterior is the prior by design (CGP's output), so that neither density is computed.
-            if not self.infer.get("is_prior") and poutine.get_mask() is not False:
+            if not self.info.is_prior and poutine.get_mask() is not False:
                 unit = dist.Unit(-_kl(posterior, prior, value))
                 # Handlers that scale the site, by a weight or num_data / batch, scale its factor as well.
-                infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}
-                infer |= {"is_auxiliary": True, "kl_of": name}
-                pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer_dict(**infer))
+                infer = site_info(local=self.info.local, regulariser=self.info.regulariser, kl_of=name)
+                pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True})
         # else it is an initial value, of the run in which an AutoGuide lists the sites of the model
         return {"fn": dist.Delta(value, event_dim=prior.event_dim).mask(False), "value": value, "is_observed": True}
 
@@ -95,7 +115,7 @@ def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:
     if (number := num_samples()) is not None:
         prior = expanded(prior, -2, number)
     for plate in HANDLERS:
-        if isinstance(plate, IndepMessenger) and plate.dim is not None and plate.dim < -1:
+        if isinstance(plate, IndepMessenger) and plate.dim is not None:
             prior = expanded(prior, plate.dim, getattr(plate, "subsample_size", plate.size))
     return prior
 

@@ -1,18 +1,42 @@
-"""Messages of sample sites: their distribution and options, latent or observed, global or local."""
+"""Messages of sample sites: their distribution, latent or observed, global or local, and the handlers that see them."""
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pyro.distributions as dist
 from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.poutine.block_messenger import BlockMessenger
+from pyro.poutine.condition_messenger import ConditionMessenger
+from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import InferDict, Message
+from pyro.poutine.replay_messenger import ReplayMessenger
+from pyro.poutine.runtime import Message
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 from torch.distributions import Independent
 
-from probattn.pyro_internals import HANDLERS
+from probattn.pyro_internals import HANDLERS, PLATES_OF_SAMPLES
+from probattn.site_info import info_of, mark
+
+
+__all__ = [
+    "batch_size",
+    "info_of",
+    "is_auxiliary",
+    "is_global_latent",
+    "is_latent",
+    "is_local",
+    "is_of_draws",
+    "is_set_around",
+    "law_of",
+    "mark",
+    "seen_by",
+    "unwrapped",
+    "value_of",
+    "values_of",
+]
 
 
 def law_of(msg: Message) -> dist.TorchDistribution:
@@ -25,28 +49,20 @@ def value_of(msg: Message) -> Tensor:
     return cast(Tensor, msg["value"])
 
 
-def infer_of(msg: Message) -> dict[str, Any]:
-    """Return the options of a site (see :func:`infer_dict`)."""
-    return cast(dict[str, Any], msg["infer"])
-
-
-def infer_dict(**options: Any) -> InferDict:
-    """Return options of a site as the type that Pyro's statements take, which lists Pyro's own alone."""
-    return cast(InferDict, options)
+def is_auxiliary(msg: Message) -> bool:
+    """Return True for factors and for helper variables of guides, which Pyro marks."""
+    return bool(cast(dict[str, Any], msg["infer"]).get("is_auxiliary"))
 
 
 def is_latent(msg: Message) -> bool:
     """Return True for messages and trace nodes of latent sample sites, other than labels to be predicted."""
-    return (
-        msg["type"] == "sample"
-        and not msg["is_observed"]
-        and not infer_of(msg).get("label")
-        and isinstance(msg["fn"], TorchDistributionMixin)
-    )
+    if msg["type"] != "sample" or msg["is_observed"]:
+        return False
+    return not info_of(msg).label and isinstance(msg["fn"], TorchDistributionMixin)
 
 
 def is_local(msg: Message, trace: Trace | None = None) -> bool:
-    """Return True for local sites: marked ``infer={"local": True}``, or inside the plate of the examples.
+    """Return True for local sites: those whose record says so, and those inside the plate of the examples.
 
     That is a plate at dimension −1 with the size of the batch, if a trace has recorded that.
 
@@ -54,11 +70,12 @@ def is_local(msg: Message, trace: Trace | None = None) -> bool:
         msg: a message, or a node of a finished trace.
         trace: that trace.
     """
-    if infer_of(msg).get("local"):
+    if info_of(msg).local:
         return True
     for frame in msg["cond_indep_stack"]:
         if frame.dim == -1 and not is_of_draws(frame):
-            return (batch_size() if trace is None else _batch_of(trace)) in (None, frame.size)
+            batch = batch_size() if trace is None else _batch_of(trace)
+            return batch in (None, frame.size)
     return False
 
 
@@ -67,14 +84,45 @@ def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:
     return is_latent(msg) and not is_local(msg, trace)
 
 
-def is_amortised(msg: Message) -> bool:
-    """Return True for local sites that :func:`~probattn.local_posteriors` has drawn from the posterior they carry."""
-    return msg["type"] == "sample" and bool(infer_of(msg).get("drawn"))
-
-
 def is_of_draws(frame: CondIndepStackFrame) -> bool:
-    """Return True for plate frames that :class:`~probattn.draws` adds."""
-    return frame.name in ("draws_-1", "draws_-2")
+    """Return True for plate frames of samples: those of :class:`~probattn.draws`, and Pyro's own."""
+    return frame.name in ("draws_-1", "draws_-2", *PLATES_OF_SAMPLES)
+
+
+def seen_by(msg: Message, *, inside: Messenger) -> Iterator[Messenger]:
+    """Yield the handlers around one of them that see a message, from the inside out: a block ends that.
+
+    Args:
+        msg: the message.
+        inside: a handler on Pyro's stack.
+    """
+    for handler in reversed(HANDLERS[: HANDLERS.index(inside)]):
+        if isinstance(handler, BlockMessenger) and handler.hide_fn(msg):
+            return
+        yield handler
+
+
+def is_set_around(msg: Message, *, inside: Messenger) -> bool:
+    """Return True if a handler around another gives the site a value: a replay or ``condition``.
+
+    ``do`` is none of them: it gives a value to what follows, and the site itself stays a latent one.
+
+    Args:
+        msg, inside: as for :func:`seen_by`.
+    """
+    for handler in seen_by(msg, inside=inside):
+        if not isinstance(handler, DoMessenger) and str(msg["name"]) in values_of(handler):
+            return True
+    return False
+
+
+def values_of(handler: Messenger) -> Any:
+    """Return the collection of the sites that a handler gives a value: a mapping or a trace, empty for other kinds."""
+    if isinstance(handler, ReplayMessenger):
+        return handler.trace or ()
+    if isinstance(handler, ConditionMessenger | DoMessenger):
+        return handler.data
+    return ()
 
 
 def batch_size(*, inside: Messenger | None = None) -> int | None:

@@ -34,6 +34,29 @@ def register_parameters(module: nn.Module, name: str) -> None:
     _OWNED.update((parameter, True) for parameter in trained)
 
 
+def follow_store(module: nn.Module, name: str) -> None:
+    """Take the parameters that the store has under a plain module's names after ``load()``; outside SVI.
+
+    So a loss or a prediction before the first step uses what was loaded, as with Pyro's AutoGuides.
+    """
+    store = pyro.get_param_store()
+    if len(store) == 0 or isinstance(module, PyroModule):
+        return
+    prefix = name or type(module).__name__
+    for key, parameter in module.named_parameters():
+        full = param_with_module_name(prefix, key)
+        if parameter.requires_grad and full in store and store[full] not in _OWNED:
+            _register(prefix, module)
+            return
+
+
+def follow(module: nn.Module) -> None:
+    """Take what the store has for a model or a guide of this library after ``load()`` (see :func:`follow_store`)."""
+    if isinstance(module, StoredModule) and len(pyro.get_param_store()):
+        for name, child in module.named_children():
+            follow_store(child, f"{module.path}.{name}".removeprefix("."))
+
+
 @contextmanager
 def without_store_warnings() -> Iterator[None]:
     """Silence Pyro's warning about each frozen parameter of a plain module in a user's PyroModule."""
@@ -51,7 +74,10 @@ class StoredModule(PathModule):
             for name, child in self.named_children():
                 if not isinstance(child, PyroModule):
                     _register(f"{self.path}.{name}".removeprefix("."), child)
+        else:
+            follow(self)
         return super().__call__(*args, **kwargs)
+
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -62,6 +62,10 @@ class Hierarchical(SiteModule):
 
     _name = "prior"  # of a layer without a name, whose attribute it is
 
+    def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
+        """Sample a hyperparameter; its batch shape is right-aligned with plates, as the prior of the layer is."""
+        return self.sample_in_plates(name, prior)
+
     def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
         """Return the prior given hyperparameters sampled here.
 

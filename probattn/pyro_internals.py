@@ -3,6 +3,7 @@
 Methods of handlers (``_pyro_sample``, ``_pyro_post_sample``) are Pyro's protocol and may be defined anywhere.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,10 @@ HANDLERS: Sequence[Messenger] = _PYRO_STACK
 """Active handlers, the outermost first. A global site must see which plates are active; Pyro has no public list."""
 
 
+PLATES_OF_SAMPLES = ("num_particles_vectorized", "_num_predictive_samples")
+"""Names of the plates of Pyro's ELBOs and of ``Predictive``: their rows are samples, and never examples."""
+
+
 backward_task = torch._C._current_graph_task_id
 """Return −1, or the number of the backward pass that is running, which tells recomputation from a forward pass."""
 
@@ -31,6 +36,36 @@ def without_handlers(hidden: Sequence[Messenger]) -> Iterator[None]:
         yield
     finally:
         _PYRO_STACK[:] = active
+
+
+def handlers_around(program: Any) -> tuple[list[Messenger], Any]:
+    """Return the handlers around a program, the outermost first, and the module or function inside them.
+
+    Pyro has ``poutine.unwrap`` for the latter alone.
+    """
+    handlers = []
+    while not isinstance(program, nn.Module):
+        if isinstance(program, functools.partial) and len(program.args) >= 2:
+            handler, program = program.args[:2]
+            handlers.append(handler)
+        elif isinstance(getattr(program, "msngr", None), Messenger):
+            handlers.append(program.msngr)
+            program = program.fn
+        elif callable(inner := getattr(program, "func", None)):
+            program = inner
+        else:
+            break
+    return handlers, program
+
+
+def enumerated_dims() -> set[int]:
+    """Return the dimensions of the discrete sites so far that Pyro enumerates; it has no public list."""
+    dims = set()
+    for handler in _PYRO_STACK:
+        if isinstance(handler, TraceMessenger):
+            nodes = handler.trace.nodes.values()
+            dims |= {node["infer"]["_enumerate_dim"] for node in nodes if "_enumerate_dim" in (node.get("infer") or ())}
+    return dims
 
 
 def is_svi() -> bool:

@@ -1,6 +1,6 @@
 """Modules with named sample sites: names, plates, and local sites that carry their posterior."""
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyro
@@ -8,18 +8,17 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.poutine.indep_messenger import IndepMessenger
-from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import Message, am_i_wrapped
-from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
-from probattn.draws import mark_drawn, num_samples
-from probattn.local_sites import local_sites
-from probattn.messages import infer_dict, infer_of
-from probattn.param_store import register_parameters
+from probattn.examples import examples, handlers_of_examples, is_shifted, layout, weight_of
+from probattn.joint_examples import JointExamples, total
+from probattn.messages import info_of, mark, seen_by, values_of
+from probattn.param_store import follow_store, register_parameters
 from probattn.pyro_internals import HANDLERS, backward_task, is_svi, without_handlers
+from probattn.site_info import site_info
 
 
 class SiteModule(nn.Module):
@@ -27,11 +26,16 @@ class SiteModule(nn.Module):
 
     ``Supervised`` names the modules of its network by their paths, :func:`name_layers` those of any module; a single
     one is named by ``layer.name = "first"``. The module may run inside or outside a plate of the examples (dimension
-    −1): local sites use that plate or open their own, and global sites are outside it: their density counts once.
+    −1, as many rows as the batch). Global sites are outside it: their density counts once. Local sites are in it, and
+    where there is none, all examples belong to one event.
+
+    Attributes:
+        example_dim: dimension of the examples in the first argument of a call; None for modules without a batch.
     """
 
     _name = ""
     registers = True  # in the parameter store under SVI, unless the model around it does that
+    example_dim: int | None = None
 
     @property
     def name(self) -> str:
@@ -53,14 +57,27 @@ class SiteModule(nn.Module):
         """
         return {}
 
+    def has_local_sites(self) -> bool:
+        """Return True if a call samples local sites, whose posterior the module computes."""
+        return False
+
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
         """Sample a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
-        mark_drawn()
+        return left_of_examples(self.sample_in_plates(name, prior), prior.event_dim)
+
+    def sample_in_plates(self, name: str, prior: dist.TorchDistribution) -> Tensor:
+        """Sample a global latent site; its batch shape is right-aligned with plates, as other priors need it."""
         with outside_examples():
-            return left_of_examples(_sample(self.site(name), prior), prior.event_dim)
+            return aligned_with_plates(_sample(self, name, prior), prior.event_dim)
 
     def sample_local(
-        self, name: str, prior: dist.TorchDistribution, posterior: dist.TorchDistribution, **infer: Any
+        self,
+        name: str,
+        prior: dist.TorchDistribution,
+        posterior: dist.TorchDistribution,
+        *,
+        weight: float | Tensor = 1.0,
+        regulariser: bool = False,
     ) -> Tensor:
         """Sample a local latent site, whose posterior is amortised: it depends on the module's own input.
 
@@ -68,31 +85,87 @@ class SiteModule(nn.Module):
 
         Args:
             prior, posterior: distributions with batch shape ``(..., batch)``; one object where they are the same.
-            infer: further entries of the site's ``infer``.
+            weight: factor on the log density, a number or one for each example; 0 leaves the density out.
+            regulariser: the site belongs to the regulariser of correlated GPs.
 
         Raises:
             ValueError: replayed against a guide that does not cover this site.
         """
-        mark_drawn()
-        site, law = self.site(name), prior
+        law, own = prior, posterior
         if len(prior.batch_shape) < len(posterior.batch_shape):
             law = prior.expand(torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape))
         # Where the posterior is the prior by design, neither density is computed.
-        carried = {"posterior": posterior, "is_prior": posterior is prior}
-        with example_plates(site, law.batch_shape), _CheckedReplay(infer.get("weight", 1)):
-            return _sample(site, law, infer={"local": True, **carried, **infer})
+        infer = site_info(
+            local=True,
+            posterior=posterior,
+            is_prior=posterior is prior,
+            weight=weight,
+            regulariser=regulariser,
+        )
+        place = layout(law.batch_shape)
+        if not am_i_wrapped() or not place.joint:
+            with scored(weight), _CheckedReplay(weight):
+                return _sample(self, name, law, infer=infer)
+        each, hidden = weight_of_examples(weight)
+        law = JointExamples(law, place, weight=each)
+        own = law if posterior is prior else JointExamples(posterior.expand(law.base_dist.batch_shape), place)
+        infer = site_info(
+            local=True,
+            posterior=own,
+            is_prior=posterior is prior,
+            weight=weight,
+            regulariser=regulariser,
+        )
+        with without_handlers(hidden), scored(1.0 if isinstance(weight, Tensor) else weight), _CheckedReplay(weight):
+            return law.separated(_sample(self, name, law, infer=infer))
 
-    def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
-        """Add the log density of each example's value to the log joint, as an observed local site."""
-        if self.is_scored():
-            site = self.site(name)
-            with example_plates(site, distribution.batch_shape):
-                _sample(site, distribution, obs=value, infer={"is_auxiliary": True, "local": True, **infer})
+    def observe(
+        self,
+        name: str,
+        distribution: dist.TorchDistribution,
+        value: Tensor,
+        *,
+        weight: float | Tensor = 1.0,
+        regulariser: bool = False,
+    ) -> None:
+        """Add the log density of each example's value to the log joint, as an observed local site.
 
-    def factor(self, name: str, log_factor: Tensor, **infer: Any) -> None:
-        """Add a factor of each example ``(..., batch)`` to the log joint."""
+        Args:
+            distribution: of batch shape ``(..., batch)``.
+            value: of shape ``(..., batch, *event)``.
+            weight, regulariser: as for :meth:`sample_local`.
+        """
+        if not self.is_scored():
+            return
+        infer = site_info(local=True, regulariser=regulariser) | {"is_auxiliary": True}
+        place = layout(distribution.batch_shape)
+        if not place.joint:
+            with scored(weight):
+                _sample(self, name, distribution, obs=value, infer=infer)
+            return
+        each, hidden = weight_of_examples(weight)
+        joint = JointExamples(distribution, place, weight=each)
+        with without_handlers(hidden), scored(1.0 if isinstance(weight, Tensor) else weight):
+            _sample(self, name, joint, obs=joint.joined(value), infer=infer)
+
+    def factor(self, name: str, log_factor: Tensor, *, regulariser: bool = False) -> None:
+        """Add a factor of each example ``(..., batch)`` to the log joint.
+
+        Args:
+            log_factor: of each example.
+            regulariser: it belongs to the regulariser of correlated GPs.
+        """
+        if not self.is_scored():
+            return
+        place = layout(log_factor.shape)
+        hidden: list[Messenger] = []
+        if place.joint:
+            each, hidden = weight_of_examples(1.0)
+            log_factor = total(log_factor, place, each)
         unit = dist.Unit(log_factor)
-        self.observe(name, unit, unit.sample(), **infer)
+        infer = site_info(local=True, regulariser=regulariser) | {"is_auxiliary": True}
+        with without_handlers(hidden):
+            _sample(self, name, unit, obs=unit.sample(), infer=infer)
 
     def is_scored(self) -> bool:
         """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
@@ -100,9 +173,17 @@ class SiteModule(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module; under :class:`pyro.infer.SVI` its parameters are in Pyro's parameter store."""
+        if torch.compiler.is_compiling():
+            return super().__call__(*args, **kwargs)
         if self.registers and is_svi():
             register_parameters(self, self._name)
-        return super().__call__(*args, **kwargs)
+        elif self.registers:
+            follow_store(self, self._name)
+        batch = args[0] if args else kwargs.get("x")
+        if self.example_dim is None or not isinstance(batch, Tensor) or batch.dim() < -self.example_dim:
+            return super().__call__(*args, **kwargs)
+        with examples(batch.shape[: batch.dim() + self.example_dim + 1]):
+            return super().__call__(*args, **kwargs)
 
 
 def join(*names: str) -> str:
@@ -127,24 +208,26 @@ def name_layers(module: nn.Module, prefix: str = "", *, registers: bool = True) 
 
 
 def outside_examples() -> AbstractContextManager[None]:
-    """Hide plates of examples, and masks and scales of single examples, from the sites inside.
+    """Hide the plate of the examples, and masks and scales of single examples, from the sites inside.
 
-    A global site has one value for all examples, and its density counts once.
+    A global site has one value for all examples, and its density counts once. Other plates stay, such as Pyro's
+    particles: the site has a value for each of their rows.
     """
-    in_plate = False
-    hidden: list[Messenger] = []
-    for handler in HANDLERS:
-        if isinstance(handler, IndepMessenger) and handler.dim == -1:
-            in_plate = True
-            hidden.append(handler)
-        elif isinstance(handler, MaskMessenger | ScaleMessenger):
-            weight = handler.mask if isinstance(handler, MaskMessenger) else handler.scale
-            if isinstance(weight, Tensor) and weight.dim() and (in_plate or weight.shape[-1] > 1):
-                hidden.append(handler)
+    hidden = handlers_of_examples()
     return without_handlers(hidden) if hidden else nullcontext()
 
 
 def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
+    """Return a value ``(*plates, *event)`` with its batch shape right-aligned with batches of examples.
+
+    Where samples have dimension −1 of the plates, their dimension moves to the left of the examples: ``(S, 1, *event)``.
+    """
+    if value.dim() > event_dim and is_shifted():
+        return value.unsqueeze(-1 - event_dim)
+    return value
+
+
+def aligned_with_plates(value: Tensor, event_dim: int) -> Tensor:
     """Return draws ``(S, *event)`` of ``Predictive(parallel=True)`` as ``(S, 1, *event)``.
 
     ``Predictive`` omits the dimension of the examples at sites with an event, so that draws would be taken for
@@ -158,28 +241,39 @@ def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
     return value
 
 
-def example_plates(site: str, batch_shape: torch.Size) -> AbstractContextManager:
-    """Open a plate for each dimension of a batch that has none: examples, groups of them, but not draws."""
-    if not am_i_wrapped():
+def scored(weight: float | Tensor) -> AbstractContextManager:
+    """Return a context that scales the densities of sites inside; a weight of 0 leaves them out."""
+    if not am_i_wrapped() or (isinstance(weight, float | int) and weight == 1):
         return nullcontext()
-    taken: set[int | None] = {-2} if num_samples() is not None else set()
-    for handler in HANDLERS:
-        if isinstance(handler, IndepMessenger | local_sites):
-            taken.add(handler.frame.dim if isinstance(handler, local_sites) else handler.dim)
-    plates = ExitStack()
-    for dim in range(-len(batch_shape), 0):
-        if dim not in taken and (dim == -1 or batch_shape[dim] > 1):
-            name = "examples" if dim == -1 else f"examples_{-dim}"
-            plates.enter_context(IndepMessenger(f"{site}_{name}", batch_shape[dim], dim=dim))
-    return plates
+    if isinstance(weight, float | int) and weight == 0:
+        return poutine.mask(mask=False)
+    return poutine.scale(scale=weight)
 
 
-def _sample(site: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:
+def weight_of_examples(weight: float | Tensor) -> tuple[Tensor | None, list[Messenger]]:
+    """Return the product of a weight and of the active masks and scales of single examples, and their handlers.
+
+    Args:
+        weight: of each example ``(batch,)``, or a number, which is left to :func:`scored`.
+    """
+    hidden = handlers_of_examples()
+    product = weight if isinstance(weight, Tensor) and weight.dim() > 0 else None
+    for handler in hidden:
+        factor = weight_of(handler)
+        if isinstance(factor, Tensor):
+            product = factor * 1.0 if product is None else product * factor
+    return product, hidden
+
+
+def _sample(module: SiteModule, name: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:
+    site = module.site(name)
     if backward_task() != -1:  # only gradient checkpointing runs a layer then
         raise RuntimeError(
             f"gradient checkpointing would sample site {site!r} again in the backward pass, with another value: "
             "leave the blocks with stochastic layers out of it"
         )
+    if site == name:
+        _check_is_meant(name)
     try:
         return pyro.sample(site, distribution, **options)
     except RuntimeError as error:
@@ -188,6 +282,22 @@ def _sample(site: str, distribution: dist.TorchDistribution, **options: Any) -> 
         raise ValueError(
             f"two layers have a site {site!r}: give them names, layer.name = ..., or call name_layers(model) once"
         ) from error
+
+
+def _check_is_meant(site: str) -> None:
+    """Check that no handler gives a value to the site of a layer without a name by the path that it would have.
+
+    Raises:
+        ValueError: such a value, which would have no effect.
+    """
+    for handler in HANDLERS:
+        given = values_of(handler)
+        others = [name for name in given if name.endswith(f".{site}")] if site not in given else ()
+        if others:
+            raise ValueError(
+                f"{others[0]} is given a value, but the layer has no name, and its site is called {site}: call "
+                "name_layers(model) once, which names layers by their paths"
+            )
 
 
 class _CheckedReplay(Messenger):
@@ -207,14 +317,16 @@ class _CheckedReplay(Messenger):
 
     def _pyro_post_sample(self, msg: Message) -> None:
         name = str(msg["name"])
-        replays = [handler.trace for handler in HANDLERS if isinstance(handler, ReplayMessenger)]
-        if not replays or msg["is_observed"] or msg["stop"] or infer_of(msg).get("from_prior"):
+        if msg["is_observed"] or info_of(msg).from_prior:
             return
-        nodes = [trace.nodes[name] for trace in replays if trace is not None and name in trace]
+        around = [handler for handler in seen_by(msg, inside=self) if isinstance(handler, ReplayMessenger)]
+        if not around:
+            return
+        nodes = [handler.trace.nodes[name] for handler in around if handler.trace is not None and name in handler.trace]
         if not nodes:
             raise ValueError(
                 f"the guide draws no site {name}, and its prior is not its posterior, which the layer has: "
-                "wrap the model, local_posteriors(model)"
+                "wrap the model, local_posteriors(model), or use guides.for_model(model)"
             )
         is_one = isinstance(self.weight, int | float) and self.weight == 1
         for node in () if is_one else nodes:
@@ -223,6 +335,6 @@ class _CheckedReplay(Messenger):
                     f"the density of {name} has a weight in its layer, which an AutoGuide cannot follow: build "
                     "it on local_posteriors(model)"
                 )
-            if "weight" not in infer_of(node):
+            if info_of(node).weight is None:  # else the layer itself drew it in the guide, with its weight
                 node["scale"] = node["scale"] * self.weight
-                node["infer"] = infer_dict(**infer_of(node), weight=self.weight)
+                mark(node, weight=self.weight)

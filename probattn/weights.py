@@ -3,7 +3,7 @@
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 
-from probattn.messages import infer_of, is_global_latent, is_latent
+from probattn.messages import info_of, is_global_latent, is_latent
 
 
 class kl_weight(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -21,7 +21,10 @@ class kl_weight(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
     def _pyro_sample(self, msg: Message) -> None:
         if is_global_latent(msg):
             msg["scale"] = msg["scale"] * self.weight
-        elif (is_latent(msg) or "kl_of" in infer_of(msg)) and not infer_of(msg).get("regulariser"):
+            return
+        info = info_of(msg)
+        is_kl_of_local = is_latent(msg) or info.kl_of is not None
+        if is_kl_of_local and not info.regulariser:
             msg["scale"] = msg["scale"] * self.local
 
 
@@ -37,5 +40,5 @@ class alpha(Messenger):  # noqa: N801
         self.weight = weight
 
     def _pyro_sample(self, msg: Message) -> None:
-        if infer_of(msg).get("regulariser"):
+        if info_of(msg).regulariser:
             msg["scale"] = msg["scale"] * self.weight

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
-from probattn.messages import infer_of, is_global_latent, is_of_draws, value_of
+from probattn.messages import info_of, is_auxiliary, is_global_latent, is_of_draws, value_of
 
 
 class record(Messenger):  # noqa: N801 - lower case like other handlers
@@ -37,12 +37,12 @@ class record(Messenger):  # noqa: N801 - lower case like other handlers
         self.latents: dict[str, Tensor] = {}
 
     def _pyro_post_sample(self, msg: Message) -> None:
-        if msg["name"] == "y":  # the end of a run of the model
+        if info_of(msg).label:  # the end of a run of the model
             for name, values in self.run.items():
                 rows = torch.cat([self.latents.get(name, values[:0]), values])
                 self.latents[name] = rows[-self.num_samples :]
             self.run = {}
-        elif is_global_latent(msg) and not infer_of(msg).get("is_auxiliary"):
+        elif is_global_latent(msg) and not is_auxiliary(msg):
             is_joint = any(map(is_of_draws, msg["cond_indep_stack"]))
             self.run[str(msg["name"])] = value_of(msg).squeeze(1) if is_joint else value_of(msg).unsqueeze(0)
 

@@ -14,7 +14,8 @@ from probattn.inference.batches import unpack_batch
 from probattn.inference.imports import extra
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepared
-from probattn.messages import infer_of
+from probattn.guides import global_sites
+from probattn.messages import info_of, mark
 
 KHAT_THRESHOLD = 0.7
 """Below it, importance sampling can correct the guide; above, the guide is too far away (Yao et al., 2018)."""
@@ -78,7 +79,7 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
 
 def _log_weight(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     with _LocalPosteriors() as local:
-        guided = poutine.trace(guide).get_trace(*batch)
+        guided = poutine.trace(global_sites(guide)).get_trace(*batch)
         joint = poutine.trace(poutine.replay(guided_by(guided)(model), trace=guided)).get_trace(*batch)
     for name, law in local.laws.items():
         guided.add_node(name, **joint.nodes[name] | {"fn": law})
@@ -94,8 +95,9 @@ class _LocalPosteriors(Messenger):
         self.laws: dict[str, Distribution] = {}
 
     def _pyro_sample(self, msg: Message) -> None:
-        infer = infer_of(msg)
-        if "posterior" in infer and not msg["is_observed"] and msg["value"] is None:
-            law = infer["posterior"]
-            self.laws[str(msg["name"])] = law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
-            msg["value"], msg["done"], infer["from_prior"] = law.rsample(), True, True  # the replay has no value
+        law = info_of(msg).posterior
+        if law is not None and not msg["is_observed"] and msg["value"] is None:
+            law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
+            self.laws[str(msg["name"])] = law
+            msg["value"], msg["done"] = law.rsample(), True
+            mark(msg, from_prior=True)  # the replay has no value

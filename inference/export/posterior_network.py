@@ -18,7 +18,7 @@ from probattn.inference.prediction.predict import chunks, predict_batches
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
-from probattn.messages import infer_of, value_of
+from probattn.messages import is_auxiliary, value_of
 
 
 class PosteriorNetwork(SampledPredictor):
@@ -44,7 +44,7 @@ class PosteriorNetwork(SampledPredictor):
             guide_checks.check(model, guide)
         with torch.no_grad(), at_mean() if num_samples is None else draws(num_samples):
             sites = global_part(run_guide(model, guide, inputs)).nodes
-        values = {name: value_of(site) for name, site in sites.items() if not infer_of(site).get("is_auxiliary")}
+        values = {name: value_of(site) for name, site in sites.items() if not is_auxiliary(site)}
         self.model = copy.deepcopy(model)
         store(self.model, values, num_samples)
         self.eval().requires_grad_(False)

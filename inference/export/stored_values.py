@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from probattn.draws import expanded, mark_drawn, mean_of
+from probattn.draws import expanded, mean_of
 from probattn.pyro_internals import sampled_attributes
 from probattn.sites import SiteModule
 
@@ -40,7 +40,6 @@ def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Ten
     Raises:
         AttributeError: the guide has drawn none, or one for each example.
     """
-    mark_drawn()
     return getattr(module, f"value_{name}")
 
 
@@ -49,10 +48,9 @@ def _draw(
     name: str,
     prior: dist.TorchDistribution,
     posterior: dist.TorchDistribution,
-    **infer: Any,
+    **options: Any,
 ) -> Tensor:
     """Return S draws of a local site from its posterior, or its mean."""
-    mark_drawn()
     if num_samples is None:
         return mean_of(posterior, torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape))
     if posterior.batch_shape != prior.batch_shape:

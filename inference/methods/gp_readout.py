@@ -42,6 +42,8 @@ class FeatureGP(SiteModule):
         anchors: M.
     """
 
+    example_dim = -2
+
     def __init__(self, dim: int, outputs: int, *, anchors: int) -> None:
         super().__init__()
         self.outputs = outputs
@@ -85,6 +87,10 @@ class FeatureGP(SiteModule):
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``u``."""
         return {"u": dist.Normal(0.0, self.anchors.new_ones(self.outputs, len(self.anchors))).to_event(2)}
+
+    def has_local_sites(self) -> bool:
+        """Return True, for the residual."""
+        return True
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return draws ``(*draws, batch, outputs)`` at features ``(*draws, batch, D)``."""

@@ -6,20 +6,27 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from probattn.messages import infer_of, is_latent, is_of_draws, law_of
+from probattn.messages import info_of, is_auxiliary, is_latent, is_of_draws, law_of, mark
 
 
 class CoverageError(ValueError):
     """A guide that does not cover the latent sites of its model; the message names the sites."""
 
 
-def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True) -> None:
+def check_coverage(
+    model_trace: Trace,
+    guide_trace: Trace,
+    *,
+    scale: bool = True,
+    enumerates: bool = False,
+) -> None:
     """Check what would be silently wrong: a site that the guide misses, or that counts another number of times.
 
     Args:
         model_trace: of the model, replayed against the guide.
         guide_trace: of the guide.
         scale: compare what makes the loss wrong but not a prediction: sites that the model observes, and scales.
+        enumerates: the loss sums discrete sites of the model out.
 
     Raises:
         CoverageError: naming the sites.
@@ -28,12 +35,15 @@ def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True
     known = latent if scale else model_trace.nodes
     problems = []
     for name, layout in latent.items():
-        if name not in guided and "enumerate" not in infer_of(model_trace.nodes[name]):
+        is_enumerated = "enumerate" in model_trace.nodes[name]["infer"]
+        if name not in guided and is_enumerated and scale and not enumerates:
+            problems.append(f"site {name} is enumerated, which TraceEnum_ELBO alone does")
+        elif name not in guided and not is_enumerated:
             problems.append(f"the guide draws no site {name} of the model (see guides.for_model and its rest=)")
         elif guided.get(name, layout) != layout:
             problems.append(f"site {name} has {layout} in the model and {guided[name]} in the guide")
     for name in guided:
-        if name not in known and not infer_of(guide_trace.nodes[name]).get("is_auxiliary"):
+        if name not in known and not is_auxiliary(guide_trace.nodes[name]):
             problems.append(f"the guide draws {name}, which is no latent site of the model")
     if problems:
         raise CoverageError("; ".join(problems))
@@ -58,8 +68,10 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
         if node is None or msg["is_observed"]:
             return
         if is_latent(msg):
-            of_model = {key: entry for key, entry in infer_of(msg).items() if key not in ("posterior", "weight")}
-            infer_of(node).update(of_model | infer_of(node))
+            of_guide, of_model = info_of(node), info_of(msg)
+            node["infer"] = (msg["infer"] or {}) | (node["infer"] or {})
+            mark(node, local=of_model.local, regulariser=of_model.regulariser)
+            mark(node, posterior=of_guide.posterior, weight=of_guide.weight)
         elif isinstance(value, Tensor) and not torch.equal(value, torch.as_tensor(node["value"])):
             raise CoverageError(f"plate {msg['name']} has other rows in the guide: see create_plates of AutoGuides")
 

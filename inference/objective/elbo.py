@@ -19,10 +19,12 @@ from torch.distributions import kl_divergence
 
 from probattn.families import PointMass
 from probattn.functional import dtypes
+from probattn.guides import global_sites
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.objective.guide_checks import check_local
 from probattn.local_sites import local_posteriors
-from probattn.messages import infer_of, is_amortised, law_of
+from probattn.messages import info_of, is_auxiliary, law_of
+from probattn.param_store import follow
 
 ELBOS: dict[str, Callable[..., ELBO]] = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
 
@@ -63,21 +65,23 @@ class ELBOLoss(nn.Module):
         dtype, is_autocast = torch.get_autocast_dtype(device_type), torch.is_autocast_enabled(device_type)
         precision, guided = dtypes.matmul_precision(), Trace()
         self.pairs = []
+        for module in (self.model, self.guide):
+            follow(module)
 
         def guide(*args: Any, **kwargs: Any) -> Any:
             nonlocal guided
             with poutine.trace() as run, _WithDensity():
-                result = self.guide(*args, **kwargs)
+                result = global_sites(self.guide)(*args, **kwargs)
             guided = run.trace
             check_local(self.guide)
             return result
 
         def model(*args: Any, **kwargs: Any) -> Any:
             usual = torch.autocast(device_type, dtype=dtype, enabled=is_autocast), dtypes.float32_products(precision)
-            with usual[0], usual[1], poutine.trace() as run, guided_by(guided), local_posteriors(guided=guided.nodes):
+            with usual[0], usual[1], poutine.trace() as run, guided_by(guided), local_posteriors():
                 result = self.model(*args, **kwargs)
             self.pairs.append((run.trace, guided))
-            check_coverage(run.trace, guided)
+            check_coverage(run.trace, guided, enumerates=isinstance(self.elbo, TraceEnum_ELBO))
             return result
 
         with dtypes.exact(device_type), pyro.get_param_store().scope():
@@ -96,7 +100,7 @@ class ELBOLoss(nn.Module):
             model_sites, guide_sites = map(_scored_sites, pair)
             for name, site in model_sites.items():
                 if site["is_observed"]:
-                    is_factor, of = infer_of(site).get("is_auxiliary"), infer_of(site).get("kl_of")
+                    is_factor, of = is_auxiliary(site), info_of(site).kl_of
                     key = f"kl/{of}" if of else f"penalty/{name}" if is_factor else "nll"
                     terms[key] -= site["log_prob_sum"] / len(self.pairs)
             for name, site in guide_sites.items():
@@ -133,5 +137,9 @@ class _WithDensity(Messenger):
 def _scored_sites(trace: Trace) -> dict[str, Message]:
     """Return the sites of a trace with their log densities, but those that their posterior's KL stands for."""
     trace.compute_log_prob()
-    sites = {name: site for name, site in trace.nodes.items() if "log_prob_sum" in site and not is_amortised(site)}
-    return {name: site for name, site in sites.items() if isinstance(site["fn"], TorchDistributionMixin)}
+    scored = {}
+    for name, site in trace.nodes.items():
+        is_site = "log_prob_sum" in site and isinstance(site["fn"], TorchDistributionMixin)
+        if is_site and not info_of(site).drawn:
+            scored[name] = site
+    return scored

@@ -9,6 +9,7 @@ from torch import nn
 
 from probattn.families import stddev_of
 from probattn.guides import Guide, Program, latent_sites, module_of
+from probattn.messages import info_of
 
 
 def is_lazy(guide: nn.Module) -> bool:
@@ -62,7 +63,7 @@ def check_local(guide: nn.Module) -> None:
     for module in guide.modules():
         trace = getattr(module, "prototype_trace", None) if isinstance(module, AutoGuide) else None
         for name, node in trace.nodes.items() if trace else ():
-            if "posterior" in node.get("infer", {}) and not node["is_observed"]:
+            if node.get("type") == "sample" and info_of(node).posterior is not None and not node["is_observed"]:
                 raise ValueError(
                     f"this AutoGuide also guides {name}, whose posterior its layer has: build it on the rest, "
                     f"{type(module).__name__}(local_posteriors(model)), or use guides.for_model(model, rest=...)"

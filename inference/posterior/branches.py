@@ -4,20 +4,26 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pyro.poutine as poutine
+import torch
 from pyro.infer.autoguide import AutoDelta
 from pyro.infer.autoguide.initialization import init_to_sample
-from pyro.nn import PyroModule
+from pyro.nn import PyroModule, pyro_method
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.attention.options import check_positive
+from probattn.draws import PointsInTurn, first_draw
+from probattn.messages import is_latent, law_of
 
 
 class Branches(PyroModule):
     """Guide of K point masses of equal weight, which start at draws from the priors.
 
-    The weights of a network's last block with priors make it branch K times. Each call takes the next point, so that S
-    samples hold each point equally often if K divides S, and a training step moves one of them. Up to the constant
-    log K the objective is the mean of those of K :class:`pyro.infer.autoguide.AutoDelta`.
+    The weights of a network's last block with priors make it branch K times. Draws take the points in turn, whether
+    they are calls or entries of a batch (``draws(S)``, ``draws("example")``, Pyro's plates of samples): S draws hold
+    each point equally often if K divides S. Up to the constant log K the objective is the mean of those of K
+    :class:`pyro.infer.autoguide.AutoDelta`. A prediction begins with the first point.
 
     >>> guide = guides.for_model(model, rest=Branches)  # doctest: +SKIP
 
@@ -35,11 +41,59 @@ class Branches(PyroModule):
         self._turn = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Sample all sites at the next point."""
-        if self.points[-1].prototype_trace is None:  # all have their parameters after the first call
-            with poutine.block():
-                for point in self.points:
+        """Sample all sites, each draw at the next point."""
+        values = self.values(*args, **kwargs)
+        first = first_draw()
+        turns = _Turns(values, self._turn if first is None else first)
+        with turns:
+            result = self.points[0](*args, **kwargs)
+        if first is None:
+            self._turn = (self._turn + turns.number) % len(self.points)
+        return result
+
+    @pyro_method
+    def values(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return the points of each site ``(K, ...)``."""
+        points = []
+        with poutine.block():
+            for point in self.points:
+                with poutine.trace() as run:
                     point(*args, **kwargs)
-        point = self.points[self._turn]
-        self._turn = (self._turn + 1) % len(self.points)
-        return point(*args, **kwargs)
+                points.append(run.trace)
+        sites = [name for name, node in points[0].nodes.items() if is_latent(node)]
+        return {name: torch.stack([trace.nodes[name]["fn"].v for trace in points]) for name in sites}
+
+    def get_extra_state(self) -> Tensor:
+        """Return the turn, so that a resumed training goes on with the same point."""
+        return torch.tensor(self._turn)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Set the turn."""
+        self._turn = int(state)
+
+
+class _Turns(Messenger):
+    """Handler that puts the points in turn at each site.
+
+    Args:
+        values: points of each site ``(K, ...)``.
+        first: number of the first point.
+
+    Attributes:
+        number: number of draws of a site.
+    """
+
+    def __init__(self, values: dict[str, Tensor], first: int) -> None:
+        super().__init__()
+        self.values, self.first, self.number = values, first, 1
+
+    def _pyro_sample(self, msg: Message) -> None:
+        name = str(msg["name"])
+        if name in self.values:
+            msg["fn"] = PointsInTurn(self.values[name], law_of(msg).event_dim, first=self.first)
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        name = str(msg["name"])
+        if name in self.values:
+            own = self.values[name][0].numel()
+            self.number = max(self.number, law_of(msg).batch_shape.numel() * law_of(msg).event_shape.numel() // own)

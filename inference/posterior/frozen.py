@@ -12,7 +12,7 @@ from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, module_of
 from probattn.inference.batches import unpack_batch
 from probattn.inference.objective import guide_checks
-from probattn.messages import infer_of
+from probattn.messages import is_auxiliary
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:
     with frozen(model), torch.no_grad():
         trace = poutine.trace(model).get_trace(*batch)
     for name, site in trace.nodes.items():
-        if site["type"] == "sample" and not infer_of(site).get("is_auxiliary"):
+        if site["type"] == "sample" and not is_auxiliary(site):
             scale = torch.as_tensor(site["scale"], dtype=torch.float64)
             if (scale - 1).abs().max() > 1e-6:
                 raise ValueError(f"site {name} has scale {scale.max().item():.3g}, not 1: pass the whole data set")

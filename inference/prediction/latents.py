@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,11 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import draws
-from probattn.guides import Guide, Program, latent_sites, module_of, sample_priors
+from probattn.draws import draws, numbered_draw
+from probattn.guides import Guide, Program, global_sites, latent_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.programs import device
-from probattn.messages import infer_dict, infer_of, is_global_latent, is_latent, is_local, value_of
+from probattn.messages import info_of, is_auxiliary, is_global_latent, is_latent, is_local, mark, value_of
 from probattn.pyro_internals import sampled_attributes
 
 _LOGGER = logging.getLogger("probattn")
@@ -36,10 +36,28 @@ class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own hand
         self.from_prior = from_prior
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["name"] == "y":
-            msg["infer"] = infer_dict(**infer_of(msg) | {"label": True})
-        elif self.from_prior and "posterior" in infer_of(msg):
-            infer_of(msg)["from_prior"] = True
+        if is_label(msg):
+            mark(msg, label=True)
+        elif self.from_prior and info_of(msg).posterior is not None:
+            mark(msg, from_prior=True)
+
+
+def is_label(msg: Message) -> bool:
+    """Return True for the site of the labels: that of ``Supervised``, at whatever path, or a user's site ``y``."""
+    return info_of(msg).label or msg["name"] == "y"
+
+
+def label_site(trace: Trace) -> Message:
+    """Return the node of the labels.
+
+    Raises:
+        ValueError: no such site, or several.
+    """
+    nodes = [node for node in trace.nodes.values() if node["type"] == "sample" and is_label(node)]
+    if len(nodes) != 1:
+        names = ", ".join(str(node["name"]) for node in nodes) or "none"
+        raise ValueError(f"a model to predict has one site of labels, y or that of Supervised; this one has {names}")
+    return nodes[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +75,17 @@ class Latents:
     has_local_sites: bool = False
 
 
+def is_program(source: Any) -> bool:
+    """Return True for a guide, a module or function, as opposed to posterior samples."""
+    return callable(source) and not hasattr(source, "get_samples") and not isinstance(source, Mapping)
+
+
+def parameters_of(source: Any) -> AbstractContextManager[Any]:
+    """Return the context of a guide's parameters: Pyro's store for a function, a store of its own for a module."""
+    is_function = is_program(source) and not isinstance(source, nn.Module)
+    return nullcontext() if is_function else pyro.get_param_store().scope()
+
+
 def draw_latents(
     model: Program, source: Any, inputs: tuple, *, num_samples: int, vectorize: bool | None = None
 ) -> Latents:
@@ -70,13 +99,13 @@ def draw_latents(
         KeyError: posterior samples without a global site of the model.
         ValueError: posterior samples of another shape than the site's; an AutoGuide without parameters.
     """
-    if source is not None and not isinstance(source, nn.Module):
+    if source is not None and not is_program(source):
         return _stored(model, source, inputs, num_samples=num_samples, vectorize=vectorize)
     if vectorize is None:
         vectorize = broadcasts(model, source, lambda: inputs)
     traces = []
-    for _ in range(1 if vectorize else num_samples):
-        with draws(num_samples) if vectorize else nullcontext():
+    for row in range(1 if vectorize else num_samples):
+        with draws(num_samples) if vectorize else nullcontext(), numbered_draw(row):
             traces.append(run_guide(model, source, inputs))
     has_local_sites = any(is_latent(site) and is_local(site, traces[0]) for site in traces[0].nodes.values())
     return Latents([global_part(trace) for trace in traces], vectorize, has_local_sites)
@@ -101,7 +130,7 @@ def _stored(model: Program, source: Any, inputs: tuple, *, num_samples: int, vec
     return Latents(traces, vectorize)
 
 
-def broadcasts(model: Program, guide: nn.Module | None, batch: Callable[[], tuple]) -> bool:
+def broadcasts(model: Program, guide: Callable[..., Any] | None, batch: Callable[[], tuple]) -> bool:
     """Return True if all global latent sites belong to attention layers, whose shapes broadcast over samples.
 
     Without a guide these are known of layers and ``PyroSample`` attributes alone. Samples of other models run one after
@@ -117,7 +146,7 @@ def broadcasts(model: Program, guide: nn.Module | None, batch: Callable[[], tupl
         return True  # it samples no sites but those of layers
     with torch.no_grad(), torch.random.fork_rng():
         sites = global_part(run_guide(model, guide, batch())).nodes
-    return _are_of_layers(model, [name for name, site in sites.items() if not infer_of(site).get("is_auxiliary")])
+    return _are_of_layers(model, [name for name, site in sites.items() if not is_auxiliary(site)])
 
 
 def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
@@ -129,27 +158,28 @@ def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
     return not others
 
 
-def run_guide(model: Program, guide: nn.Module | None, inputs: tuple) -> Trace:
+def run_guide(model: Program, guide: Callable[..., Any] | None, inputs: tuple) -> Trace:
     """Trace the guide, or for None the priors of the model's layers, outside autocast.
 
     Raises:
         ValueError: an AutoGuide without parameters, which would take the labels for a latent site.
     """
-    if guide is not None and is_lazy(guide):
+    if isinstance(guide, nn.Module) and is_lazy(guide):
         raise ValueError("this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first")
 
     def priors(*inputs: Any) -> dict[str, Tensor]:
         return sample_priors(module_of(model))
 
     target = device(model) or torch.device("cpu")
-    with pyro.get_param_store().scope(), torch.autocast(target.type, enabled=False):
-        return poutine.trace(guide or priors).get_trace(*inputs)
+    program = priors if guide is None else global_sites(guide)
+    with parameters_of(guide), torch.autocast(target.type, enabled=False):
+        return poutine.trace(program).get_trace(*inputs)
 
 
 def global_part(trace: Trace) -> Trace:
     """Return a trace of the global latent sites alone; the inputs would keep the first batch in memory."""
-    global_sites = Trace()
+    part = Trace()
     for name, site in trace.nodes.items():
         if is_global_latent(site, trace):
-            global_sites.add_node(name, **site)
-    return global_sites
+            part.add_node(name, **site)
+    return part

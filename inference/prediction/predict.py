@@ -8,24 +8,34 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.evaluation_mode import evaluation_mode
 from probattn.functional import padding
 from probattn.functional.errors import NumericalError
-from probattn.guides import Program, module_of
+from probattn.guides import Program, global_sites, module_of
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.non_finite import find_non_finite
 from probattn.inference.objective import guide_checks
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.prediction.aggregate import join, summarise
-from probattn.inference.prediction.latents import Latents, draw_latents, global_part, predictive_sites
+from probattn.inference.prediction.latents import (
+    Latents,
+    draw_latents,
+    global_part,
+    is_program,
+    label_site,
+    parameters_of,
+    predictive_sites,
+)
 from probattn.inference.prediction.mixture import Stacked
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
 from probattn.local_sites import local_posteriors
-from probattn.messages import law_of
+from probattn.messages import is_of_draws, law_of
+from probattn.param_store import follow
 
 CPU_CHUNK_SIZE = 256
 """Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as long again."""
@@ -35,7 +45,7 @@ GPU_CHUNK_SIZE = 16_384
 
 def predict(
     model: Program,
-    guide: nn.Module | Mapping[str, Tensor] | Any | None,
+    guide: Callable[..., Any] | Mapping[str, Tensor] | Any | None,
     data: Tensor | Iterable,
     *,
     num_samples: int = 10,
@@ -54,7 +64,7 @@ def predict(
     Args:
         model: a module with its labels at the site ``y``, or one under handlers such as
             ``pyro.condition(model, data=...)``, which runs each batch as a whole.
-        guide: its guide, a module; or posterior samples of the global sites, such as those of
+        guide: its guide, a module, or a function with its parameters in Pyro's store; or posterior samples of the global sites, such as those of
             :func:`~probattn.inference.sgld` or of Pyro's ``MCMC``; None samples from the prior. With posterior samples,
             local sites come from the posterior that their layer defines, or else from their prior.
         data: inputs ``(n, ...)`` or another batch, with labels or without (see
@@ -80,8 +90,10 @@ def predict(
     if isinstance(guide, nn.Module):
         guide_checks.check(model, guide)
         modules["guide"] = guide
+    for module in modules.values():
+        follow(module)
     replays = _Replays(model, guide, latents, num_samples=num_samples, vectorize=vectorize)
-    own_store, own_seed = pyro.get_param_store().scope(), torch.random.fork_rng(enabled=seed is not None)
+    own_store, own_seed = parameters_of(guide), torch.random.fork_rng(enabled=seed is not None)
     with own_store, own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
@@ -168,15 +180,31 @@ class _Replays:
         guided, from_prior = latents.traces[row], self.source is None
         if latents.has_local_sites:
             with torch.autocast(chunk[0].device.type, enabled=False):
-                guided = poutine.trace(poutine.replay(self.source, trace=guided)).get_trace(*chunk)
+                guided = poutine.trace(poutine.replay(global_sites(self.source), trace=guided)).get_trace(*chunk)
         local_sites = nullcontext() if from_prior else local_posteriors()
         with local_sites, poutine.mask(mask=False), predictive_sites(from_prior=from_prior):
             trace = poutine.trace(poutine.replay(guided_by(guided)(self.model), trace=guided)).get_trace(*chunk)
-        if self.is_first_chunk and isinstance(self.source, nn.Module):
+        if self.is_first_chunk and is_program(self.source):
             check_coverage(trace, guided, scale=False)
         elif self.is_first_chunk:  # other chunks get the same values of a user's own sites
             latents.traces[row] = global_part(trace)
             others = [name for name in latents.traces[row].nodes if name not in guided]
             if others and latents.vectorize and self.options["vectorize"] is None:
                 raise ValueError(f"site {others[0]} belongs to no attention layer: pass vectorize=False")
-        return law_of(trace.nodes["y"])
+        label = label_site(trace)
+        _check_plated(label, len(chunk[0]))
+        return law_of(label)
+
+
+def _check_plated(label: Message, number: int) -> None:
+    """Check that the labels are in a plate of the examples, without which they are one event.
+
+    Raises:
+        ValueError: they are not.
+    """
+    sizes = [frame.size for frame in label["cond_indep_stack"] if frame.dim == -1 and not is_of_draws(frame)]
+    if number not in sizes:
+        raise ValueError(
+            f"the labels {label['name']} are in no plate of the {number} examples at dimension −1, so they are one "
+            "event: sample them inside pyro.plate, or use Supervised"
+        )

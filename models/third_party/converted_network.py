@@ -12,7 +12,7 @@ from lightning_utilities import apply_to_collection
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.draws import at_mean, draws_in_batch, has_stochastic_input, num_folded, num_samples
+from probattn.draws import at_mean, draws_in_batch, num_folded, num_samples
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.third_party.adapters import Adapter
 from probattn.sites import name_layers
@@ -53,12 +53,12 @@ class ConvertedNetwork(nn.Module):
         """
         adapters = (module for module in self.wrapped.modules() if isinstance(module, Adapter))
         stochastic: set[nn.Module] = {adapter for adapter in adapters if adapter.layer.is_stochastic()}
-        number, at_input = num_samples(), has_stochastic_input()
+        number = num_samples()
         with _no_mixing_of_draws(self.wrapped, stochastic):
-            if number is None or num_folded() is not None or not (stochastic or at_input):
+            if number is None or num_folded() is not None or not stochastic:
                 return call_network(self.wrapped, x, mask)
             # torch.export cannot trace the stop at the first stochastic layer, so it folds at the input, too.
-            if at_input or self.training or torch.compiler.is_exporting():
+            if self.training or torch.compiler.is_exporting():
                 stochastic = set()
             return _run_with_draws(self.wrapped, x, mask, number, stochastic)
 

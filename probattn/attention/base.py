@@ -32,6 +32,7 @@ class ProbabilisticAttention(SiteModule):
         heads: number of heads; must divide ``dim``.
     """
 
+    example_dim = -3
     gain = 1.0  # factor on the initial weights of queries and keys, set by kernels
     _path: tuple[Callable[[Tensor], Tensor], ...] = ()
 
@@ -100,6 +101,12 @@ class ProbabilisticAttention(SiteModule):
     def is_stochastic(self) -> bool:
         """Return True if the output depends on latent sites; override it where ``forward`` samples itself."""
         return bool(self.sites()) or type(self).local_sites is not ProbabilisticAttention.local_sites
+
+    def has_local_sites(self) -> bool:
+        """Return True if a call samples local sites; override it where ``forward`` samples itself but not those."""
+        kind = type(self)
+        is_own = kind.forward is not ProbabilisticAttention.forward and self.is_stochastic()
+        return is_own or kind.local_sites is not ProbabilisticAttention.local_sites
 
     @contextmanager
     def precise(self) -> Iterator[None]:

@@ -2,10 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, cast
 
-import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
@@ -116,7 +114,7 @@ class CorrelatedAttention(ProbabilisticAttention):
 
     def weight(self, law: Correlated) -> float | Tensor:
         """Return α divided by the norm of R: 1, the columns of all heads, or these times each example's real tokens."""
-        if self.regulariser_norm == "example":
+        if self.regulariser_norm == "example" or self.alpha == 0:
             return self.alpha
         tokens = law.count if self.regulariser_norm == "scalar" else 1
         return self.alpha / (self.dim * (tokens.squeeze(-1) if isinstance(tokens, Tensor) else tokens))
@@ -124,17 +122,16 @@ class CorrelatedAttention(ProbabilisticAttention):
     def _through_z_o(self, law: Correlated, x: Tensor) -> Tensor:
         """Sample z_o, observe z_k and z_q = ν given it (CGP paper, eqs. 28 and 42), and sample the output given it."""
         prior, weight = ColumnNormal(torch.zeros_like(law.value), law.prior), self.weight(law)
-        with self._weighted(weight):
-            canonical = self.canonical(law, x)
-            if isinstance(canonical, Canonical):  # the prior object itself where that is the guide: no density counts
-                canonical = prior if canonical.loc is None else ColumnNormal(canonical.loc, canonical.covariance)
-            z_o = self.sample_local("z_o", prior, canonical, regulariser=True, weight=weight)
+        canonical = self.canonical(law, x)
+        if isinstance(canonical, Canonical):  # the prior object itself where that is the guide: no density counts
+            canonical = prior if canonical.loc is None else ColumnNormal(canonical.loc, canonical.covariance)
+        z_o = self.sample_local("z_o", prior, canonical, regulariser=True, weight=weight)
         query, key = law.means(z_o)
         errors.check_finite(query, "the mean of z_q given z_o")
         if self.alpha > 0 and self.is_scored():
-            with self._weighted(weight):
-                self.observe("z_k", ColumnNormal(key, law.key_covariance), law.observed_key, regulariser=True)
-                self.observe("nu", ColumnNormal(query, law.query_covariance), law.mean, regulariser=True)
+            of_regulariser: dict[str, Any] = {"regulariser": True, "weight": weight}
+            self.observe("z_k", ColumnNormal(key, law.key_covariance), law.observed_key, **of_regulariser)
+            self.observe("nu", ColumnNormal(query, law.query_covariance), law.mean, **of_regulariser)
         return self._output(query, law.query_covariance)
 
     def _collapsed(self, law: Correlated, x: Tensor) -> Tensor:
@@ -151,9 +148,3 @@ class CorrelatedAttention(ProbabilisticAttention):
             return loc
         law = ColumnNormal(loc, covariance)
         return self.sample_local("z_q", law, law)
-
-    def _weighted(self, weight: float | Tensor) -> AbstractContextManager:
-        """Return a context that scales the densities of sites inside; α = 0 leaves them out."""
-        if not self.is_scored():
-            return nullcontext()
-        return poutine.mask(mask=False) if self.alpha == 0 else poutine.scale(scale=weight)

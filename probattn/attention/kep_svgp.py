@@ -14,7 +14,7 @@ from probattn.attention.ksvd import KSVDAttention, Scores
 from probattn.attention.mean import SoftmaxMean
 from probattn.attention.options import check_choice, check_positive, dropout_rate
 from probattn.functional import dtypes, kep_svgp, ksvd, subspace
-from probattn.sites import left_of_examples, outside_examples
+from probattn.sites import aligned_with_plates, left_of_examples, outside_examples
 
 PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
@@ -117,7 +117,7 @@ class KEPSVGPAttention(KSVDAttention):
         if not isinstance(self, PyroModule):
             return self.log_scale.exp()
         with outside_examples():
-            return left_of_examples(self.log_scale, event_dim=2).exp()
+            return aligned_with_plates(self.log_scale, event_dim=2).exp()
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``u`` at the current Λ."""
@@ -131,7 +131,11 @@ class KEPSVGPAttention(KSVDAttention):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Run the program once; arguments, result and errors as in the base class."""
         x, scale = self.checked(x, mask), self.scale  # read once, since it may be a random variable
-        return self.run(x, mask, self.sites_at(scale), scale=scale)
+        return self.run(x, mask, self.sites_at(scale), scale=left_of_examples(scale, event_dim=2))
+
+    def has_local_sites(self) -> bool:
+        """Return True with the noise of ``residual``."""
+        return self.log_residual_amplitude is not None
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""

@@ -165,7 +165,8 @@ def log_density(value, covariance):
 
 def run(layer, x, mask=None):
     """The layer's sites by their own names, with log densities; ``_RETURN`` is its output."""
-    trace = poutine.trace(layer).get_trace(x, mask)
+    with local_sites(batch=len(x), num_data=len(x)):
+        trace = poutine.trace(layer).get_trace(x, mask)
     trace.compute_log_prob()
     return {name.rpartition(".")[2]: node for name, node in trace.nodes.items()}
 

@@ -23,7 +23,7 @@ class Regression(PyroModule):
 
     def __init__(self, **options):
         super().__init__()
-        self.attention = KEPSVGPAttention(4, 1, rank=2, eta=0.0, scale=1.5, **options)
+        self.attention = KEPSVGPAttention(4, 1, **{"rank": 2, "eta": 0.0, "scale": 1.5} | options)
         name_layers(self)
         self.requires_grad_(False).eval()
 

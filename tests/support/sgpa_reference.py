@@ -5,6 +5,7 @@ from sampling import randn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from probattn import SGPAttention
+from probattn.site_info import info_of
 
 F64 = torch.float64
 MASK = torch.tensor([[True] * 5, [True, False, True, True, False]])
@@ -68,4 +69,4 @@ def examples_of(layer, x, mask=None):
 
 def law(trace):
     """Prior and posterior of g."""
-    return trace.nodes["g"]["fn"], trace.nodes["g"]["infer"]["posterior"]
+    return trace.nodes["g"]["fn"], info_of(trace.nodes["g"]).posterior

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import torch
 from torch import nn
 
-from probattn import KEPSVGPAttention, local_sites, name_layers
+from probattn import KEPSVGPAttention, local_site, local_sites, name_layers
 
 
 class Regression(nn.Module):
@@ -22,7 +22,7 @@ class Regression(nn.Module):
     def forward(self, x, y=None):
         with local_sites(batch=len(x), num_data=self.num_data):
             mean = self.layers(x).mean((-2, -1))
-            return pyro.sample("y", dist.Normal(mean, 0.5), obs=y, infer={"local": True})
+            return pyro.sample("y", dist.Normal(mean, 0.5), obs=y, infer=local_site())
 
 
 def examples():

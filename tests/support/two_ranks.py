@@ -21,6 +21,7 @@ from probattn.inference.prediction.sharded import predict_sharded
 from probattn.messages import is_amortised, is_global_latent
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
+from probattn.site_info import info_of
 
 SIZE, BATCH = 21, 5  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
 
@@ -63,7 +64,7 @@ class fixed(Messenger):  # noqa: N801
         fn = msg["fn"]
         if is_amortised(msg):
             noise = self.each(msg, lambda: torch.randn(fn.event_shape, dtype=torch.float64), dim=0)
-            msg["value"] = (msg["infer"]["posterior"].mean + 0.1 * noise).expand(msg["value"].shape)
+            msg["value"] = (info_of(msg).posterior.mean + 0.1 * noise).expand(msg["value"].shape)
             return
         if msg["done"] or msg["value"] is not None:
             return

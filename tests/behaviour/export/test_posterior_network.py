@@ -14,7 +14,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
-from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_posteriors, priors
+from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_posteriors, local_site, priors
 from probattn.inference import mean_network, predictor_network
 from probattn.inference.objective import guide_checks
 from probattn.models import Supervised, TextTagger
@@ -82,7 +82,7 @@ class Own(nn.Module):
         self.site, self.prior, self.local = site, prior, local
 
     def forward(self, x, y=None, mask=None):
-        pyro.sample(self.site, self.prior, infer={"local": True} if self.local else {})
+        pyro.sample(self.site, self.prior, infer=local_site() if self.local else {})
 
 
 def test_a_guide_that_asks_for_inputs_gets_them_and_what_a_network_cannot_fix_is_refused():

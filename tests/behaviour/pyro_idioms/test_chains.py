@@ -39,7 +39,8 @@ def test_samples_of_another_shape_or_without_a_global_site_are_refused(problem):
     for samples, error, words in (
         ({"attention.u": torch.randn(2, 50, 1, 2, 2)}, ValueError, r"shape \('R', 1, 2, 2\)"),
         ({"attention.v": torch.randn(50, 1, 2, 2)}, KeyError, r"attention\.u"),
-        (lambda x, y=None: None, AttributeError, "get_samples"),
+        (lambda x, y=None: None, ValueError, "draws no site"),
+        (3, AttributeError, "get_samples"),
     ):
         with pytest.raises(error, match=words):
             predict(model, samples, x)

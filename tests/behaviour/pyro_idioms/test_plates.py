@@ -46,9 +46,9 @@ def test_a_layer_has_one_log_joint_inside_and_outside_a_users_plate(layer):
         with pyro.plate("data", size, subsample=torch.arange(5)):
             pyro.sample("y", dist.Categorical(logits=head(attention(x).mean(-2))), obs=y)
 
-    guide = guides.for_model(attention)
+    guide = guides.for_model(local_posteriors(attention))
     model = Classifier(nn.Sequential(*copy.deepcopy((attention, Pool(), head))), num_data=50)
-    trained = guides.for_model(model)
+    trained = guides.for_model(local_posteriors(model))
     trained.load_state_dict({f"network.0.{name}": value for name, value in guide.state_dict().items()})
     values = []
     for program, its_guide in (
@@ -73,7 +73,7 @@ def test_a_subsampled_plate_gives_model_and_guide_the_same_examples():
         with pyro.plate("data", 20, subsample_size=size) as index:
             pyro.sample("y", dist.Categorical(logits=head(attention(x[index]).mean(-2))), obs=y[index])
 
-    guide, program = guides.for_model(attention), local_posteriors(model)
+    guide, program = guides.for_model(local_posteriors(attention)), local_posteriors(model)
     assert_agree(*(losses(Trace_ELBO, program, guide, x, y, size=size) for size in (5, 20)))
 
 

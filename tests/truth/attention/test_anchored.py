@@ -1,6 +1,7 @@
 """Anchored attention against exact GP regression, GPyTorch's sparse GP, brute force and identities."""
 
 import gpytorch
+import pyro
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -101,7 +102,8 @@ def test_the_program_has_the_exact_posterior_and_its_kl():
     layer = AnchoredAttention(8, 2, anchors=3, output="draw", alpha=0.5).double()
     name_layers(layer, "layer")
     x = torch.randn(2, 6, 8, dtype=torch.float64)
-    trace = poutine.trace(local_posteriors(layer)).get_trace(x)
+    with pyro.plate("examples", len(x)):
+        trace = poutine.trace(local_posteriors(layer)).get_trace(x)
     trace.compute_log_prob()
     law = layer.law(x, None)
     features = law.key_features.movedim(0, -3)

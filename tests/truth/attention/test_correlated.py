@@ -13,6 +13,7 @@ from probattn.draws import at_mean
 from probattn.inference import predict
 from probattn.local_sites import local_posteriors
 from probattn.models import Classifier
+from probattn.site_info import info_of
 
 MASKS = pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
 COLLAPSED = pytest.mark.parametrize("collapsed", [True, False], ids=["collapsed", "through z_o"])
@@ -57,8 +58,8 @@ def test_sites_of_the_program_through_z_o(kind, guide, options, mask):
     layer = kind.make(canonical_guide=guide, collapsed=False, output="draw", alpha=0.7, **options)
     x = randn(3, TOKENS, DIM)
     nodes = run(layer, x, mask)
-    z_o, posterior, z_q = nodes["z_o"]["value"], nodes["z_o"]["infer"]["posterior"], nodes["z_q"]
-    assert z_q["infer"]["posterior"] is z_q["fn"]  # so that neither density is computed
+    z_o, posterior, z_q = nodes["z_o"]["value"], info_of(nodes["z_o"]).posterior, nodes["z_q"]
+    assert info_of(z_q).posterior is z_q["fn"]  # so that neither density is computed
     for b, rows, heads in kind.loops(layer, x, mask):
         drawn, scale, (mean, spread) = z_o[b][:, rows], 0.7 / (DIM * len(rows)), heads.drawn(guide)
         assert_close(posterior.mean[b][:, rows], mean)
@@ -66,7 +67,7 @@ def test_sites_of_the_program_through_z_o(kind, guide, options, mask):
         log_q = scale * posterior.log_prob(z_o)[b]  # padding, drawn as plain noise, counts alike in both
         expected = log_density(drawn, heads.prior[1]) - log_density(drawn - mean, spread)
         assert_close(nodes["z_o"]["log_prob"][b] - log_q, scale * expected)
-        assert torch.as_tensor(nodes["z_o"]["infer"]["weight"]).expand(3)[b].item() == pytest.approx(scale)
+        assert torch.as_tensor(info_of(nodes["z_o"]).weight).expand(3)[b].item() == pytest.approx(scale)
         for name, part, seen in (("nu", heads.q, heads.nu), ("z_k", heads.k, heads.z_k)):
             mean, spread = heads.given([part], [heads.o], drawn)
             assert_close(nodes[name]["value"][b][:, rows], seen)
@@ -83,8 +84,8 @@ def test_learned_guide_starts_at_the_prior(kind):
     assert_close(layer.log_noise.exp(), torch.full((HEADS,), 0.3).double())
     assert not layer.log_noise.requires_grad
     site = run(layer, randn(3, TOKENS, DIM), MASK)["z_o"]
-    assert (site["infer"]["posterior"].mean == 0).all()
-    drawn, prior = (kind.covariance(law.covariance) for law in (site["infer"]["posterior"], site["fn"]))
+    assert (info_of(site).posterior.mean == 0).all()
+    drawn, prior = (kind.covariance(law.covariance) for law in (info_of(site).posterior, site["fn"]))
     assert_close(drawn, prior, rtol=1e-4, atol=1e-4)
 
 

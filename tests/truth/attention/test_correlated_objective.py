@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from probattn.functional.correlated import Canonical
 from probattn.local_sites import local_posteriors
 from probattn.weights import alpha
+from probattn.site_info import info_of
 
 NORMS = dict(zip(GUIDES, ("scalar", "column", "example"), strict=True))
 REGULARISERS = [(kind, guide, {}) for kind in (Dense(), Sparse()) for guide in GUIDES]
@@ -87,7 +88,7 @@ def test_a_guide_of_ones_own_has_its_bound_in_expectation(kind, plain, elbo):
     layer = kind.make(collapsed=False, canonical_guide=guide, output="draw", regulariser_norm="example", moved=0.1)
     x = randn(1, TOKENS, DIM)
     loc = layer.canonical.linear(x).detach().unflatten(-1, (HEADS, -1)).transpose(-3, -2)
-    assert_close(run_layer(layer, x)["z_o"]["infer"]["posterior"].mean, loc)
+    assert_close(info_of(run_layer(layer, x)["z_o"]).posterior.mean, loc)
     ((_, _, heads),) = kind.loops(layer, x)
     heads.shifted = loc[0], 0.25 * identity(TOKENS) if plain else heads.prior[1]
     assert_bound_in_expectation(layer, elbo, heads.bound("shifted"), x)
@@ -103,7 +104,8 @@ def test_every_draw_from_the_posterior_gives_the_weighted_evidence_of_the_keys(k
         drawn = run_layer(layer, x, MASK)["z_o"]["value"]
     nodes = run_layer(poutine.condition(layer, data={"z_o": drawn}), x, MASK)
     terms = nodes["z_k"]["log_prob"] + nodes["z_o"]["log_prob"]
-    terms = terms - nodes["z_o"]["infer"]["weight"] * nodes["z_o"]["infer"]["posterior"].log_prob(drawn)
+    z_o = info_of(nodes["z_o"])
+    terms = terms - z_o.weight * z_o.posterior.log_prob(drawn)
     for b, rows, heads in kind.loops(layer, x, MASK):
         assert_close(terms[b], 0.7 / (DIM * len(rows)) * heads.evidence())
 

@@ -1,10 +1,11 @@
 """Identities of every form of every layer: examples on their own, padding, permutations, draws, memory layout."""
 
+import pyro
 import pyro.poutine as poutine
 import pytest
 import torch
 from attention_layers import ANY_LENGTH, FOUR_TOKENS, LAYERS
-from sampling import randn
+from sampling import randn, under
 from torch.testing import assert_close
 
 from probattn import draws, local_posteriors
@@ -29,7 +30,8 @@ def make(name):
 def run(layer, x, mask=None, u=None):
     """Output and log density of what each example draws, at a value of u, with local sites at their posterior means."""
     values = {name: randn(*prior.event_shape, seed=9) if u is None else u for name, prior in layer.sites().items()}
-    with at_mean(), local_posteriors(), poutine.condition(data=values):
+    plates = [pyro.plate(f"plate {-dim}", x.shape[dim - 2], dim=dim) for dim in range(2 - x.dim(), 0)]
+    with under(at_mean(), local_posteriors(), poutine.condition(data=values), *plates):
         trace = poutine.trace(layer).get_trace(x, mask)
     trace.compute_log_prob()
     sites = [node for name, node in trace.nodes.items() if node["type"] == "sample" and name not in values]

@@ -12,6 +12,7 @@ from probattn import draws, guides, local_posteriors
 from probattn.draws import at_mean
 from probattn.functional import subspace
 from probattn.models import Classifier
+from probattn.site_info import info_of
 
 PROJECTIONS = ["data", "plain", "svd"]
 MASK = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False, True, False, False, False, False]])
@@ -145,5 +146,5 @@ def test_the_site_is_local_needs_no_guide_and_has_no_kl(elbo, options):
     assert layer.log_residual_amplitude.grad.abs().min() > 0
     with local_posteriors():
         node = poutine.trace(model).get_trace(x, y).nodes["network.0.residual"]
-    assert node["infer"]["local"]
+    assert info_of(node).local
     assert node["fn"].batch_shape == (5,)

@@ -13,7 +13,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
 from torch.distributions import transform_to
 
-from probattn import SGPAttention, guides, local_sites
+from probattn import SGPAttention, guides, local_site, local_sites
 from probattn.inference.diagnostics.psis import psis_khat
 
 
@@ -77,9 +77,9 @@ class Amortised(nn.Module):
     def forward(self, x, y=None):
         u = pyro.sample("u", dist.Normal(x.new_zeros(()), 1.0))
         with local_sites(batch=len(x), num_data=len(x)):
-            infer = {"local": True, "posterior": dist.Normal(x, 0.5)}
+            infer = local_site(dist.Normal(x, 0.5))
             z = pyro.sample("z", dist.Normal(u.expand(len(x)), 1.0), infer=infer)
-            return pyro.sample("y", dist.Normal(z, 0.7), obs=y, infer={"local": True})
+            return pyro.sample("y", dist.Normal(z, 0.7), obs=y, infer=local_site())
 
 
 class OfU(nn.Module):

@@ -12,6 +12,7 @@ from probattn import CGPAttention, KernelAttention, SGPAttention, SoftmaxAttenti
 from probattn.inference import ELBOLoss
 from probattn.inference.prediction.latents import global_part, run_guide
 from probattn.models import Classifier, replace_attention
+from probattn.site_info import info_of
 
 EVERY = pytest.mark.parametrize("name", NAMES)
 
@@ -28,7 +29,7 @@ def run(model, number, x, mask):
 def values_of(trace):
     """Values of the latent sites by name."""
     sites = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and name != "y"}
-    drawn = {name: node for name, node in sites.items() if not node["is_observed"] or node["infer"].get("drawn")}
+    drawn = {name: node for name, node in sites.items() if not node["is_observed"] or info_of(node).drawn}
     return {name: node["value"] for name, node in drawn.items()}
 
 

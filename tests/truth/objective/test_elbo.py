@@ -12,11 +12,12 @@ from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoM
 from torch import nn
 from torch.distributions import kl_divergence
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_site, local_sites
 from probattn.draws import at_mean
 from probattn.inference.objective import guide_checks
 from probattn.models import Classifier
 from probattn.weights import kl_weight
+from probattn.site_info import info_of
 
 N, BATCH = 12, 4
 SITES = ("network.0.u", "network.1.u")
@@ -152,18 +153,19 @@ class TwoPass(nn.Module):
 
     def forward(self, x, y=None):
         model = self.held[0]
-        values = self.guide(x, y)
+        values = self.guide.sample_global(x, y)
         for i, layer in enumerate(model.network.layers):
             name = f"network.layers.{i}.g"
-            with poutine.block(), torch.random.fork_rng(devices=[]):
+            plate = local_sites(batch=len(y), num_data=model.num_data)
+            with poutine.block(), torch.random.fork_rng(devices=[]), plate:
                 given = poutine.condition(layer, data=values)
                 nodes = poutine.trace(given).get_trace(x).nodes
             if name in nodes:
                 with local_sites(batch=len(y), num_data=model.num_data):
-                    posterior = nodes[name]["infer"]["posterior"]
-                    infer = {"local": True, "posterior": posterior}  # as draws(number) knows a site of one example
+                    posterior = info_of(nodes[name]).posterior
+                    infer = local_site(posterior)  # as draws(number) knows a site of one example
                     values[name] = pyro.sample(name, posterior, infer=infer)
-            with poutine.block():
+            with poutine.block(), local_sites(batch=len(y), num_data=model.num_data):
                 x = x + poutine.condition(layer, data=values)(x)
 
 

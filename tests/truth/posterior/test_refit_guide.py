@@ -12,7 +12,7 @@ from pyro.nn import PyroModule, PyroParam
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from probattn import CGPAttention, guides
+from probattn import CGPAttention, guides, local_site
 from probattn.inference import NonFiniteError, posterior_summary, refit_guide
 from probattn.models import Classifier
 from tests.support.correlated_blocks import CorrelatedBlocks
@@ -91,7 +91,7 @@ class LocalAndGlobal(nn.Module):
     def forward(self, x, y=None):
         u = pyro.sample("u", dist.Normal(torch.zeros((), dtype=F64), 1.0))
         with pyro.plate("data", len(x), dim=-1):
-            pyro.sample("z", dist.Normal(u, 1.0), infer={"local": True})
+            pyro.sample("z", dist.Normal(u, 1.0), infer=local_site())
             pyro.sample("y", dist.Normal(u, 1.0), obs=y)
 
 
@@ -104,7 +104,7 @@ class NormalGuide(PyroModule):
     def forward(self, x, y=None):
         pyro.sample("u", dist.Normal(self.loc, self.sd))
         with pyro.plate("data", len(x), dim=-1):
-            pyro.sample("z", dist.Normal(torch.zeros(len(x), dtype=F64), 1.0), infer={"local": True})
+            pyro.sample("z", dist.Normal(torch.zeros(len(x), dtype=F64), 1.0), infer=local_site())
 
 
 def test_kls_of_local_sites_have_a_weight_of_their_own():

@@ -8,9 +8,10 @@ import torch
 from known_predictives import F64, build, predicted_and_outputs
 from torch import nn
 
-from probattn import SGPAttention, local_sites
+from probattn import SGPAttention, local_site, local_sites
 from probattn.draws import at_mean
 from probattn.inference import predict
+from probattn.site_info import info_of
 
 
 class Amortised(nn.Module):
@@ -23,9 +24,9 @@ class Amortised(nn.Module):
     def forward(self, x, y=None, mask=None):
         shared = pyro.sample("shared", dist.Normal(0.0, 1.0))
         with local_sites(batch=len(x), num_data=8):
-            infer = {"local": True, "posterior": dist.Normal(x, 0.1)}
+            infer = local_site(dist.Normal(x, 0.1))
             z = pyro.sample("z", dist.Normal(torch.full((len(x),), -3.0), 0.5), infer=infer)
-            return pyro.sample("y", dist.Normal(z + 100 * shared, 0.2), obs=y, infer={"local": True})
+            return pyro.sample("y", dist.Normal(z + 100 * shared, 0.2), obs=y, infer=local_site())
 
 
 class Shared(nn.Module):
@@ -68,7 +69,7 @@ def test_a_guides_own_local_draw_wins():
         def forward(self, x, y=None, mask=None):
             super().forward(x)
             with local_sites(batch=len(x), num_data=8):
-                pyro.sample("z", dist.Normal(x + 50, 1e-4), infer={"local": True})
+                pyro.sample("z", dist.Normal(x + 50, 1e-4), infer=local_site())
 
     x = torch.arange(6.0)
     result = predict(Amortised(), WithLocal(), x.split(4), num_samples=1)
@@ -91,7 +92,7 @@ def test_a_prediction_at_the_mean_is_the_network_at_the_means_of_its_sites(induc
             data[f"network.layers.{i}.u"] = guide.get_submodule(f"network.layers.{i}.u").loc
         name = f"network.layers.{i}.g"
         node = poutine.trace(poutine.condition(layer, data=data)).get_trace(h, mask).nodes[name]
-        data[name] = node["infer"]["posterior"].mean
+        data[name] = info_of(node).posterior.mean
         h = h + poutine.condition(layer, data=data)(h, mask)
     expected = model.network.head(h.mean(-2)).softmax(-1)
     torch.testing.assert_close(result.draws, expected.expand(2, 3, 3))

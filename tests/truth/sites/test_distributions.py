@@ -10,7 +10,7 @@ from sampling import randn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides
+from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides, local_site
 from probattn.distributions import ColumnNormal, DiagonalNormal, MarginalsOfJoint
 from probattn.functional.gaussian import Dense
 from probattn.models import Classifier
@@ -81,7 +81,7 @@ def test_the_joint_kl_is_exact_under_both_elbos(elbo, number):
 
     def run(x):
         with pyro.plate("draws", number or 1, dim=-2), pyro.plate("data", 2, dim=-1), poutine.scale(scale=1.5):
-            pyro.sample("g", prior, infer={"local": True, "posterior": posterior})
+            pyro.sample("g", prior, infer=local_site(posterior))
 
     model, guide = (torch.nn.Identity() for _ in range(2))
     model.forward, guide.forward = run, lambda x: None

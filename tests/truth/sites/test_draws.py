@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn import draws, local_sites
+from probattn import draws, local_site, local_sites
 from probattn.draws import at_mean
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
@@ -19,8 +19,8 @@ def model(x, y=None):
     slope = pyro.sample("slope", dist.MultivariateNormal(torch.zeros(2), scale_tril=torch.eye(2)))
     with local_sites(batch=len(x), num_data=N):
         unit = dist.Unit(-x.square())
-        pyro.sample("factor", unit, obs=unit.sample(), infer={"is_auxiliary": True, "local": True})
-        return pyro.sample("y", dist.Normal(slope.sum(-1) * x, 1.0), obs=y, infer={"local": True})
+        pyro.sample("factor", unit, obs=unit.sample(), infer=local_site() | {"is_auxiliary": True})
+        return pyro.sample("y", dist.Normal(slope.sum(-1) * x, 1.0), obs=y, infer=local_site())
 
 
 MEAN = torch.tensor([0.3, -0.2])

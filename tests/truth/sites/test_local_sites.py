@@ -15,7 +15,8 @@ from sampling import under
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import SGPAttention, draws, guides, local_posteriors, local_sites
+from probattn import SGPAttention, draws, guides, local_posteriors, local_site, local_sites
+from probattn.site_info import info_of, site_info
 from probattn.draws import at_mean
 from probattn.models import Classifier
 from probattn.weights import alpha, kl_weight
@@ -40,15 +41,15 @@ class Chain(nn.Module):
         w = pyro.sample("w", dist.Normal(0.0, 1.0))
         with local_sites(batch=len(x), num_data=N):
             zero = torch.zeros(torch.broadcast_shapes(w.shape, x.shape))
-            first = {"local": True, "posterior": dist.Normal(A * x + w, 0.5)}
+            first = local_site(dist.Normal(A * x + w, 0.5))
             z1 = pyro.sample("z1", dist.Normal(zero, 1.0), infer=first)
-            second = {"local": True, "posterior": dist.Normal(C * z1 + x, 0.3)}
+            second = local_site(dist.Normal(C * z1 + x, 0.3))
             z2 = pyro.sample("z2", dist.Normal(z1, 1.0), infer=second)
             if self.factor:
                 for name, extra in (("r", {"regulariser": True}), ("penalty", {})):
                     unit = dist.Unit(-x.square().expand(zero.shape))
-                    pyro.sample(name, unit, obs=unit.sample(), infer={"is_auxiliary": True, "local": True, **extra})
-            return pyro.sample("y", dist.Normal(z2, 1.0), obs=y, infer={"local": True})
+                    pyro.sample(name, unit, obs=unit.sample(), infer=site_info(local=True, **extra) | {"is_auxiliary": True})
+            return pyro.sample("y", dist.Normal(z2, 1.0), obs=y, infer=local_site())
 
 
 class Global(nn.Module):
@@ -69,8 +70,8 @@ class Alone(nn.Module):
         with local_sites(batch=len(x), num_data=N):
             posterior = dist.Normal(self.slope * x.unsqueeze(-1).expand(-1, 2), 0.5).to_event(1)
             prior = dist.Normal(torch.zeros(len(x), 2), 1.0).to_event(1)
-            z = pyro.sample("z", prior, infer={"local": True, "posterior": posterior})
-            return pyro.sample("y", dist.Normal(z.sum(-1), 1.0), obs=y, infer={"local": True})
+            z = pyro.sample("z", prior, infer=local_site(posterior))
+            return pyro.sample("y", dist.Normal(z.sum(-1), 1.0), obs=y, infer=local_site())
 
 
 class Nothing(nn.Module):
@@ -86,8 +87,8 @@ class TwoPass(nn.Module):
     def forward(self, x, y=None):
         w = pyro.sample("w", dist.Normal(LOC, SCALE))
         with local_sites(batch=len(x), num_data=N):
-            z1 = pyro.sample("z1", dist.Normal(A * x + w, 0.5), infer={"local": True})
-            pyro.sample("z2", dist.Normal(C * z1 + x, 0.3), infer={"local": True})
+            z1 = pyro.sample("z1", dist.Normal(A * x + w, 0.5), infer=local_site())
+            pyro.sample("z2", dist.Normal(C * z1 + x, 0.3), infer=local_site())
 
 
 def chain_loss(weight=1.0):
@@ -138,9 +139,9 @@ def test_local_sites_count_by_their_kl_with_the_scale_of_the_data_set(numbers):
     }
     for name, (posterior, prior) in laws.items():
         drawn, factor = model_trace.nodes[name], model_trace.nodes[f"{name}_kl"]
-        assert (drawn["is_observed"], drawn["infer"]["drawn"]) == (True, True)
+        assert (drawn["is_observed"], info_of(drawn).drawn) == (True, True)
         assert_close(drawn["fn"].log_prob(drawn["value"]), torch.zeros(shape))
-        assert (factor["is_observed"], factor["infer"]["kl_of"]) == (True, name)
+        assert (factor["is_observed"], info_of(factor).kl_of) == (True, name)
         assert factor["scale"] == pytest.approx(N / 3 / number)
         kl = torch.distributions.kl_divergence(posterior, prior).expand(shape)
         assert_close(factor["log_prob_sum"], -N / 3 / number * kl.sum())
@@ -155,7 +156,7 @@ def test_the_guides_own_draw_wins(elbo):
         def forward(self, x, y=None):
             super().forward(x, y)
             with local_sites(batch=len(x), num_data=N):
-                pyro.sample("z1", dist.Normal(50.0 * torch.ones(len(x)), 1e-3), infer={"local": True})
+                pyro.sample("z1", dist.Normal(50.0 * torch.ones(len(x)), 1e-3), infer=local_site())
 
     objective = LIBRARY[elbo]()
     loss = objective.differentiable_loss(Chain(), Own(), X, Y)
