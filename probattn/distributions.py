@@ -79,12 +79,30 @@ def _kl_marginals_of_joint(q: MarginalsOfJoint, p: dist.Distribution) -> Tensor:
 
 
 class DiagonalNormal(dist.MultivariateNormal):
-    """Multivariate normal distribution whose ``scale_tril`` is diagonal, for a KL without triangular solves."""
+    """Multivariate normal distribution with a diagonal covariance, for a KL without triangular solves.
+
+    Its parameters are location and scale, as reparametrisations of a location-scale family expect.
+
+    Args:
+        loc: mean ``(..., n)``.
+        scale: standard deviations ``(..., n)``, positive.
+    """
+
+    arg_constraints = {"loc": constraints.real_vector, "scale": constraints.independent(constraints.positive, 1)}
+
+    def __init__(self, loc: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
+        loc, self.scale = torch.broadcast_tensors(loc, scale)
+        super().__init__(loc, scale_tril=torch.diag_embed(self.scale), validate_args=validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "DiagonalNormal":
+        """Return the same distribution with a larger batch shape."""
+        shape = torch.Size(batch_shape) + self.event_shape
+        return DiagonalNormal(self.loc.expand(shape), self.scale.expand(shape), validate_args=False)
 
     @property
     def stddev(self) -> Tensor:
-        """Standard deviations, the diagonal of ``scale_tril``."""
-        return self.scale_tril.diagonal(dim1=-2, dim2=-1)
+        """Standard deviations, the scale."""
+        return self.scale
 
 
 @register_kl(torch.distributions.MultivariateNormal, DiagonalNormal)

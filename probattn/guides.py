@@ -8,6 +8,7 @@ from typing import Any
 import pyro.distributions as dist
 import pyro.poutine as poutine
 from pyro.nn import PyroModule, pyro_method
+from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.util import site_is_subsample
@@ -262,8 +263,19 @@ def in_batch_of(posterior: dist.TorchDistribution, prior: dist.TorchDistribution
 
 
 def global_sites(guide: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the program of a guide's global sites, for what draws local sites in the model's own pass."""
-    return guide.sample_global if isinstance(guide, Guide) else guide
+    """Return the program of a guide's global sites, for what draws local sites in the model's own pass.
+
+    A guide messenger of Pyro runs the model inside; what the model observes, and its labels, are left out.
+    """
+    if isinstance(guide, Guide):
+        return guide.sample_global
+    if isinstance(guide, GuideMessenger):
+        return poutine.block(guide, hide_fn=_is_of_model)
+    return guide
+
+
+def _is_of_model(msg: Message) -> bool:
+    return msg["type"] == "sample" and (msg["is_observed"] or info_of(msg).label or msg["name"] == "y")
 
 
 class _AtMedian(Messenger):

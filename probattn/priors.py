@@ -26,7 +26,7 @@ def normal(scale: Tensor) -> dist.TorchDistribution:
     It is a multivariate normal, not ``Normal.to_event``, so that its KL with every Gaussian guide is analytic
     under ``TraceMeanField_ELBO``.
     """
-    prior = DiagonalNormal(torch.zeros_like(scale), scale_tril=torch.diag_embed(scale))
+    prior = DiagonalNormal(torch.zeros_like(scale), scale)
     return prior.to_event(scale.dim() - 1)
 
 

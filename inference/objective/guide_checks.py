@@ -33,6 +33,20 @@ def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
         check_local(guide)
 
 
+def check_modules(model: Program, guide: Program) -> None:
+    """Check that model and guide are modules, whose parameters an optimiser of PyTorch finds.
+
+    Raises:
+        TypeError: a function, or a module under handlers.
+    """
+    for role, program in (("model", model), ("guide", guide)):
+        if not isinstance(program, nn.Module):
+            raise TypeError(
+                f"the {role} is no module, so its parameters are in Pyro's store: train it by "
+                "pyro.infer.SVI(model, guide, optim, loss).step(x, y), or make it a PyroModule"
+            )
+
+
 def check(model: Program, guide: nn.Module) -> None:
     """Check that a guide was built for this model, that AutoGuides leave out local sites, and point masses on u.
 

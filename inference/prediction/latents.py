@@ -15,11 +15,12 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.draws import draws, numbered_draw
-from probattn.guides import Guide, Program, global_sites, latent_sites, module_of, sample_priors
+from probattn.guides import Guide, Program, global_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.programs import device
 from probattn.messages import info_of, is_auxiliary, is_global_latent, is_latent, is_local, mark, value_of
 from probattn.pyro_internals import sampled_attributes
+from probattn.sites import SiteModule
 
 _LOGGER = logging.getLogger("probattn")
 
@@ -143,15 +144,15 @@ def broadcasts(model: Program, guide: Callable[..., Any] | None, batch: Callable
     if guide is None:
         return _are_of_layers(model, sampled_attributes(module_of(model)))
     if isinstance(guide, Guide) and guide.rest is None:
-        return True  # it samples no sites but those of layers
+        return _are_of_layers(model, guide.sites)
     with torch.no_grad(), torch.random.fork_rng():
         sites = global_part(run_guide(model, guide, batch())).nodes
     return _are_of_layers(model, [name for name, site in sites.items() if not is_auxiliary(site)])
 
 
 def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
-    with torch.random.fork_rng():
-        others = set(sites).difference(name for name, _ in latent_sites(model))
+    layers = {module.name for module in module_of(model).modules() if isinstance(module, SiteModule)}
+    others = {site for site in sites if site.rpartition(".")[0] not in layers}
     if others:
         message = "samples run one after another (vectorize=False): %s belongs to no attention layer"
         _LOGGER.warning(message, ", ".join(sorted(others)))

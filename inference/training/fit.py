@@ -102,7 +102,8 @@ def fit(
         OSError: ``out`` cannot be written, or another process works in it (``filelock.Timeout``).
         CheckpointError: a damaged checkpoint; one of another architecture, other options or optimisers.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader.
+        TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader; a function in place of the
+            model or the guide.
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
@@ -111,6 +112,7 @@ def fit(
     check_loader(train, "train")
     if valid is not None:
         check_loader(valid, "valid")
+    guide_checks.check_modules(model, guide)
     check_num_data(model, train)
     guide_checks.check(model, guide)
     steps = options.steps_per_epoch(len(train))

@@ -121,7 +121,7 @@ def test_kl_to_a_diagonal_normal_is_that_of_multivariate_normals(lead):
     tril = randn(*lead, 2, 3, 3).tril(-1) + randn(2, 3, seed=1).exp().diag_embed()
     (loc, mean), scale = randn(2, *lead, 2, 3, seed=2), randn(2, 3, seed=3).exp()
     q = dist.MultivariateNormal(loc, scale_tril=tril)
-    p = DiagonalNormal(mean, scale_tril=scale.diag_embed())
+    p = DiagonalNormal(mean, scale)
     whole = dist.MultivariateNormal(mean, scale_tril=scale.diag_embed())
     assert_close(kl_divergence(q, p), kl_divergence(q, whole), rtol=1e-12, atol=1e-12)
     assert_close(p.stddev, whole.stddev, rtol=1e-12, atol=0)
