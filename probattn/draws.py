@@ -15,8 +15,9 @@ from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
-from probattn.messages import batch_size, info_of, is_latent, is_local, law_of, unwrapped
+from probattn.messages import batch_size, is_latent, is_local, law_of, unwrapped
 from probattn.pyro_internals import HANDLERS
+from probattn.site_info import info_of
 
 _SAMPLES: ContextVar[int | None] = ContextVar("samples", default=None)
 _FOLDED: ContextVar[int | None] = ContextVar("folded", default=None)

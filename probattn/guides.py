@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from probattn.examples import examples
 from probattn.families import Family, on_support, resolve
 from probattn.local_sites import LocalPosteriors
-from probattn.messages import info_of, is_latent, law_of, value_of
+from probattn.messages import is_latent, law_of, value_of
 from probattn.param_store import StoredModule
 from probattn.pyro_internals import handlers_around
-from probattn.sites import SiteModule
+from probattn.site_info import info_of
+from probattn.sites import SiteModule, in_batch_shape
 
 Program = Callable[..., Any]
 """A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
@@ -60,9 +61,9 @@ class Guide(StoredModule):
         with poutine.trace() as run:
             self._sample_rest(*args, **kwargs)
         given = run.trace.nodes
-        with poutine.trace() as run, poutine.block(hide_fn=lambda msg: not self._draws(msg, given)):
-            with _FromGuide(self, given, hides=False):
-                self._run_model(*args, **kwargs)
+        exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
+        with poutine.trace() as run, exposed, _FromGuide(self, given, hides=False):
+            self._run_model(*args, **kwargs)
         drawn = {name: value_of(node) for name, node in run.trace.nodes.items() if is_latent(node)}
         return drawn | {name: value_of(node) for name, node in given.items() if is_latent(node)}
 
@@ -254,12 +255,7 @@ class _FromGuide(Messenger):
         elif name in self.given:
             msg["value"], msg["done"] = self.given[name]["value"], True
         elif posterior is not None and msg["value"] is None:
-            msg["fn"] = in_batch_of(posterior, law_of(msg))
-
-
-def in_batch_of(posterior: dist.TorchDistribution, prior: dist.TorchDistribution) -> dist.TorchDistribution:
-    """Return a posterior in the batch shape of its prior."""
-    return posterior if posterior.batch_shape == prior.batch_shape else posterior.expand(prior.batch_shape)
+            msg["fn"] = in_batch_shape(posterior, law_of(msg).batch_shape)
 
 
 def global_sites(guide: Callable[..., Any]) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ class JointExamples(dist.TorchDistribution):
         """Return the log density in nats, summed over the examples, ``(*batch,)``."""
         return total(self.base_dist.log_prob(self.separated(value)), self.layout, self.weight)
 
-    def joined(self, values: Tensor, sample_shape: torch.Size = torch.Size()) -> Tensor:
+    def joined(self, values: Tensor, sample_shape: torch.Size | tuple = ()) -> Tensor:
         """Return values of the base distribution ``(..., examples, *base event)`` as ``(*batch, *event)``.
 
         Args:
@@ -78,6 +78,7 @@ class JointExamples(dist.TorchDistribution):
         event_dim = self.base_dist.event_dim
         dims = [dim - event_dim for dim in self.layout.joint]
         ends = list(range(-len(dims) - event_dim, -event_dim))
+        sample_shape = torch.Size(sample_shape)
         values = values.expand(sample_shape + self.base_dist.batch_shape + self.base_dist.event_shape)
         return values.movedim(dims, ends).reshape(sample_shape + self.batch_shape + self.event_shape)
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn.draws import Drawn, draw, expanded, num_samples
-from probattn.messages import info_of, is_set_around, mark
+from probattn.messages import is_set_around
 from probattn.pyro_internals import HANDLERS
-from probattn.site_info import SiteInfo, site_info
+from probattn.site_info import SiteInfo, info_of, mark, site_info
 
 
 class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are

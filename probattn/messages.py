@@ -18,25 +18,7 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from probattn.pyro_internals import HANDLERS, PLATES_OF_SAMPLES
-from probattn.site_info import info_of, mark
-
-
-__all__ = [
-    "batch_size",
-    "info_of",
-    "is_auxiliary",
-    "is_global_latent",
-    "is_latent",
-    "is_local",
-    "is_of_draws",
-    "is_set_around",
-    "law_of",
-    "mark",
-    "seen_by",
-    "unwrapped",
-    "value_of",
-    "values_of",
-]
+from probattn.site_info import info_of
 
 
 def law_of(msg: Message) -> dist.TorchDistribution:

@@ -78,7 +78,6 @@ class StoredModule(PathModule):
             follow(self)
         return super().__call__(*args, **kwargs)
 
-
     def __getattr__(self, name: str) -> Any:
         try:
             value = nn.Module.__getattr__(self, name)

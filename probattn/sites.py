@@ -13,12 +13,12 @@ from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import Message, am_i_wrapped
 from torch import Tensor, nn
 
-from probattn.examples import examples, handlers_of_examples, is_shifted, layout, weight_of
-from probattn.joint_examples import JointExamples, total
-from probattn.messages import info_of, mark, seen_by, values_of
+from probattn.examples import examples, handlers_of_examples, is_shifted
+from probattn.messages import seen_by, values_of
 from probattn.param_store import follow_store, register_parameters
+from probattn.placement import placement
 from probattn.pyro_internals import HANDLERS, backward_task, is_svi, without_handlers
-from probattn.site_info import site_info
+from probattn.site_info import info_of, mark, site_info
 
 
 class SiteModule(nn.Module):
@@ -91,24 +91,13 @@ class SiteModule(nn.Module):
         Raises:
             ValueError: replayed against a guide that does not cover this site.
         """
-        law, own = prior, posterior
-        if len(prior.batch_shape) < len(posterior.batch_shape):
-            law = prior.expand(torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape))
-        # Where the posterior is the prior by design, neither density is computed.
-        infer = site_info(
-            local=True,
-            posterior=posterior,
-            is_prior=posterior is prior,
-            weight=weight,
-            regulariser=regulariser,
-        )
-        place = layout(law.batch_shape)
-        if not am_i_wrapped() or not place.joint:
-            with scored(weight), _CheckedReplay(weight):
-                return _sample(self, name, law, infer=infer)
-        each, hidden = weight_of_examples(weight)
-        law = JointExamples(law, place, weight=each)
-        own = law if posterior is prior else JointExamples(posterior.expand(law.base_dist.batch_shape), place)
+        batch_shape = prior.batch_shape
+        if len(batch_shape) < len(posterior.batch_shape):
+            batch_shape = torch.broadcast_shapes(batch_shape, posterior.batch_shape)
+        place = placement(batch_shape, weight)
+        law = place.joint(in_batch_shape(prior, batch_shape))
+        # Where the posterior is the prior by design, one object tells so, and neither density is computed.
+        own = law if posterior is prior else place.joint(in_batch_shape(posterior, batch_shape))
         infer = site_info(
             local=True,
             posterior=own,
@@ -116,8 +105,8 @@ class SiteModule(nn.Module):
             weight=weight,
             regulariser=regulariser,
         )
-        with without_handlers(hidden), scored(1.0 if isinstance(weight, Tensor) else weight), _CheckedReplay(weight):
-            return law.separated(_sample(self, name, law, infer=infer))
+        with place.scored(), _CheckedReplay(weight):
+            return place.separated(law, _sample(self, name, law, infer=infer))
 
     def observe(
         self,
@@ -137,16 +126,11 @@ class SiteModule(nn.Module):
         """
         if not self.is_scored():
             return
+        place = placement(distribution.batch_shape, weight)
+        law = place.joint(distribution)
         infer = site_info(local=True, regulariser=regulariser) | {"is_auxiliary": True}
-        place = layout(distribution.batch_shape)
-        if not place.joint:
-            with scored(weight):
-                _sample(self, name, distribution, obs=value, infer=infer)
-            return
-        each, hidden = weight_of_examples(weight)
-        joint = JointExamples(distribution, place, weight=each)
-        with without_handlers(hidden), scored(1.0 if isinstance(weight, Tensor) else weight):
-            _sample(self, name, joint, obs=joint.joined(value), infer=infer)
+        with place.scored():
+            _sample(self, name, law, obs=place.joined(law, value), infer=infer)
 
     def factor(self, name: str, log_factor: Tensor, *, regulariser: bool = False) -> None:
         """Add a factor of each example ``(..., batch)`` to the log joint.
@@ -157,14 +141,10 @@ class SiteModule(nn.Module):
         """
         if not self.is_scored():
             return
-        place = layout(log_factor.shape)
-        hidden: list[Messenger] = []
-        if place.joint:
-            each, hidden = weight_of_examples(1.0)
-            log_factor = total(log_factor, place, each)
-        unit = dist.Unit(log_factor)
+        place = placement(log_factor.shape)
+        unit = dist.Unit(place.total(log_factor))
         infer = site_info(local=True, regulariser=regulariser) | {"is_auxiliary": True}
-        with without_handlers(hidden):
+        with place.scored():
             _sample(self, name, unit, obs=unit.sample(), infer=infer)
 
     def is_scored(self) -> bool:
@@ -220,7 +200,8 @@ def outside_examples() -> AbstractContextManager[None]:
 def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
     """Return a value ``(*plates, *event)`` with its batch shape right-aligned with batches of examples.
 
-    Where samples have dimension −1 of the plates, their dimension moves to the left of the examples: ``(S, 1, *event)``.
+    Where samples have dimension −1 of the plates, their dimension moves to the left of the examples,
+    ``(S, 1, *event)``.
     """
     if value.dim() > event_dim and is_shifted():
         return value.unsqueeze(-1 - event_dim)
@@ -241,28 +222,9 @@ def aligned_with_plates(value: Tensor, event_dim: int) -> Tensor:
     return value
 
 
-def scored(weight: float | Tensor) -> AbstractContextManager:
-    """Return a context that scales the densities of sites inside; a weight of 0 leaves them out."""
-    if not am_i_wrapped() or (isinstance(weight, float | int) and weight == 1):
-        return nullcontext()
-    if isinstance(weight, float | int) and weight == 0:
-        return poutine.mask(mask=False)
-    return poutine.scale(scale=weight)
-
-
-def weight_of_examples(weight: float | Tensor) -> tuple[Tensor | None, list[Messenger]]:
-    """Return the product of a weight and of the active masks and scales of single examples, and their handlers.
-
-    Args:
-        weight: of each example ``(batch,)``, or a number, which is left to :func:`scored`.
-    """
-    hidden = handlers_of_examples()
-    product = weight if isinstance(weight, Tensor) and weight.dim() > 0 else None
-    for handler in hidden:
-        factor = weight_of(handler)
-        if isinstance(factor, Tensor):
-            product = factor * 1.0 if product is None else product * factor
-    return product, hidden
+def in_batch_shape(law: dist.TorchDistribution, batch_shape: torch.Size) -> dist.TorchDistribution:
+    """Return a distribution in a batch shape."""
+    return law if law.batch_shape == batch_shape else law.expand(batch_shape)
 
 
 def _sample(module: SiteModule, name: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:

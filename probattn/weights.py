@@ -3,7 +3,8 @@
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 
-from probattn.messages import info_of, is_global_latent, is_latent
+from probattn.messages import is_global_latent, is_latent
+from probattn.site_info import info_of
 
 
 class kl_weight(Messenger):  # noqa: N801 - lower case as pyro's own handlers are

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
-from probattn.messages import info_of, is_auxiliary, is_global_latent, is_of_draws, value_of
+from probattn.messages import is_auxiliary, is_global_latent, is_of_draws, value_of
+from probattn.site_info import info_of
 
 
 class record(Messenger):  # noqa: N801 - lower case like other handlers

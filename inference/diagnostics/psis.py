@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from probattn.distributions import MarginalsOfJoint
+from probattn.guides import global_sites
 from probattn.inference.batches import unpack_batch
 from probattn.inference.imports import extra
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepared
-from probattn.guides import global_sites
-from probattn.messages import info_of, mark
+from probattn.site_info import info_of, mark
 
 KHAT_THRESHOLD = 0.7
 """Below it, importance sampling can correct the guide; above, the guide is too far away (Yao et al., 2018)."""

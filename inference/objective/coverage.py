@@ -6,7 +6,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from probattn.messages import info_of, is_auxiliary, is_latent, is_of_draws, law_of, mark
+from probattn.messages import is_auxiliary, is_latent, is_of_draws, law_of
+from probattn.site_info import info_of, mark
 
 
 class CoverageError(ValueError):

@@ -23,8 +23,9 @@ from probattn.guides import global_sites
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.objective.guide_checks import check_local
 from probattn.local_sites import local_posteriors
-from probattn.messages import info_of, is_auxiliary, law_of
+from probattn.messages import is_auxiliary, law_of
 from probattn.param_store import follow
+from probattn.site_info import info_of
 
 ELBOS: dict[str, Callable[..., ELBO]] = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from probattn.families import stddev_of
 from probattn.guides import Guide, Program, latent_sites, module_of
-from probattn.messages import info_of
+from probattn.site_info import info_of
 
 
 def is_lazy(guide: nn.Module) -> bool:

@@ -18,8 +18,9 @@ from probattn.draws import draws, numbered_draw
 from probattn.guides import Guide, Program, global_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.programs import device
-from probattn.messages import info_of, is_auxiliary, is_global_latent, is_latent, is_local, mark, value_of
+from probattn.messages import is_auxiliary, is_global_latent, is_latent, is_local, value_of
 from probattn.pyro_internals import sampled_attributes
+from probattn.site_info import info_of, mark
 from probattn.sites import SiteModule
 
 _LOGGER = logging.getLogger("probattn")

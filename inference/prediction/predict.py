@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
@@ -64,7 +63,8 @@ def predict(
     Args:
         model: a module with its labels at the site ``y``, or one under handlers such as
             ``pyro.condition(model, data=...)``, which runs each batch as a whole.
-        guide: its guide, a module, or a function with its parameters in Pyro's store; or posterior samples of the global sites, such as those of
+        guide: its guide, a module, or a function with its parameters in Pyro's store; or posterior samples of the
+            global sites, such as those of
             :func:`~probattn.inference.sgld` or of Pyro's ``MCMC``; None samples from the prior. With posterior samples,
             local sites come from the posterior that their layer defines, or else from their prior.
         data: inputs ``(n, ...)`` or another batch, with labels or without (see

@@ -137,7 +137,11 @@ def test_branches_give_each_point_equally_often_in_every_way_to_draw(problem):
     with pyro.plate("k", 8, dim=-2):
         check(guide(x)["attention.u"])
     for parallel in (False, True):
-        check(Predictive(model, guide=guide, num_samples=8, parallel=parallel, return_sites=["attention.u"])(x)["attention.u"])
+        check(
+            Predictive(model, guide=guide, num_samples=8, parallel=parallel, return_sites=["attention.u"])(x)[
+                "attention.u"
+            ]
+        )
 
 
 @pytest.mark.parametrize("vectorize", [False, True])

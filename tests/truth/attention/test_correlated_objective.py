@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 from probattn.functional.correlated import Canonical
 from probattn.local_sites import local_posteriors
-from probattn.weights import alpha
 from probattn.site_info import info_of
+from probattn.weights import alpha
 
 NORMS = dict(zip(GUIDES, ("scalar", "column", "example"), strict=True))
 REGULARISERS = [(kind, guide, {}) for kind in (Dense(), Sparse()) for guide in GUIDES]

@@ -16,8 +16,8 @@ from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides
 from probattn.draws import at_mean
 from probattn.inference.objective import guide_checks
 from probattn.models import Classifier
-from probattn.weights import kl_weight
 from probattn.site_info import info_of
+from probattn.weights import kl_weight
 
 N, BATCH = 12, 4
 SITES = ("network.0.u", "network.1.u")

@@ -16,9 +16,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import SGPAttention, draws, guides, local_posteriors, local_site, local_sites
-from probattn.site_info import info_of, site_info
 from probattn.draws import at_mean
 from probattn.models import Classifier
+from probattn.site_info import info_of, site_info
 from probattn.weights import alpha, kl_weight
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
@@ -48,7 +48,9 @@ class Chain(nn.Module):
             if self.factor:
                 for name, extra in (("r", {"regulariser": True}), ("penalty", {})):
                     unit = dist.Unit(-x.square().expand(zero.shape))
-                    pyro.sample(name, unit, obs=unit.sample(), infer=site_info(local=True, **extra) | {"is_auxiliary": True})
+                    pyro.sample(
+                        name, unit, obs=unit.sample(), infer=site_info(local=True, **extra) | {"is_auxiliary": True}
+                    )
             return pyro.sample("y", dist.Normal(z2, 1.0), obs=y, infer=local_site())
 
 
