@@ -215,7 +215,7 @@ class PointsInTurn(dist.Delta):
         index = first + torch.arange(turns.numel(), device=points.device)
         values = points[index % len(points)]  # (turns, *own batch, *event)
         event = points.shape[points.dim() - event_dim :]
-        super().__init__(values.reshape(*turns, *own, *event).expand(batch_shape + event), event_dim=event_dim)
+        super().__init__(values.reshape(turns + own + event).expand(batch_shape + event), event_dim=event_dim)
 
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "PointsInTurn":
         """Return the distribution with a larger batch shape, whose entries take turns."""

@@ -263,7 +263,7 @@ def global_sites(guide: Callable[..., Any]) -> Callable[..., Any]:
 
     A guide messenger of Pyro runs the model inside; what the model observes, and its labels, are left out.
     """
-    if isinstance(guide, Guide):
+    if isinstance(guide, Guide) and guide.draws_local_sites():
         return guide.sample_global
     if isinstance(guide, GuideMessenger):
         return poutine.block(guide, hide_fn=_is_of_model)

@@ -18,7 +18,7 @@ from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttent
 from probattn.inference import TrainOptions, distributed, fit
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
-from probattn.messages import is_amortised, is_global_latent
+from probattn.messages import is_global_latent
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
 from probattn.site_info import info_of
@@ -62,7 +62,7 @@ class fixed(Messenger):  # noqa: N801
 
     def _pyro_sample(self, msg):
         fn = msg["fn"]
-        if is_amortised(msg):
+        if info_of(msg).drawn:
             noise = self.each(msg, lambda: torch.randn(fn.event_shape, dtype=torch.float64), dim=0)
             msg["value"] = (info_of(msg).posterior.mean + 0.1 * noise).expand(msg["value"].shape)
             return

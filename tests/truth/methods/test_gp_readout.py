@@ -42,7 +42,7 @@ def posterior_variance(result, features):
 
 def sampled_logits(result, hidden, x):
     with torch.no_grad(), draws(10_000):
-        u = poutine.trace(result.guide).get_trace(x)
+        u = poutine.trace(result.guide.sample_global).get_trace(x)
         return poutine.replay(local_posteriors(result.model.network.head), u)(hidden)
 
 
