@@ -54,10 +54,14 @@ def size_of(plate: IndepMessenger) -> int:
 
 def handlers_of_examples() -> list[Messenger]:
     """Return the active plates of the examples, and masks and scales with an entry for each example."""
-    plates = [handler for handler in HANDLERS if is_plate_of_examples(handler)]
+    kinds = IndepMessenger | MaskMessenger | ScaleMessenger
+    candidates = [handler for handler in HANDLERS if isinstance(handler, kinds)]
+    if not candidates:
+        return candidates
+    plates = [handler for handler in candidates if is_plate_of_examples(handler)]
     number = num_examples()
     hidden: list[Messenger] = []
-    for handler in HANDLERS:
+    for handler in candidates:
         weight = weight_of(handler)
         is_each = isinstance(weight, Tensor) and weight.dim() > 0
         if handler in plates or (is_each and (plates or weight.shape[-1] == number)):
@@ -91,12 +95,15 @@ class Layout(NamedTuple):
 
 def layout(batch_shape: Sequence[int]) -> Layout:
     """Return which dimensions of a batch ``(..., examples)`` have no plate, under the active handlers."""
-    is_plated = any(isinstance(handler, local_sites) or is_plate_of_examples(handler) for handler in HANDLERS)
+    dims = [dim for dim in range(-len(batch_shape), -1) if batch_shape[dim] > 1]
+    is_plated = local_sites in map(type, HANDLERS)
+    if is_plated and not dims:
+        return Layout((), is_shifted=False)
+    is_plated = is_plated or any(map(is_plate_of_examples, HANDLERS))
     taken = {handler.dim for handler in HANDLERS if isinstance(handler, IndepMessenger)}
     taken |= enumerated_dims()
     if num_samples() is not None:
         taken.add(-2)
-    dims = [dim for dim in range(-len(batch_shape), -1) if batch_shape[dim] > 1]
     unknown = [dim for dim in dims if dim not in taken]
     is_shifted = not is_plated and (-1 in taken or (unknown != [] and all(dim + 1 in taken for dim in dims)))
     joint = [dim for dim in dims if dim + is_shifted not in taken]

@@ -40,6 +40,7 @@ class Guide(StoredModule):
 
     Attributes:
         sites: names of the sites that have a module here.
+        draws_local_sites: True if the model has local sites and leaves them to its guide.
         rest: the guide of all other global sites, or None.
     """
 
@@ -52,11 +53,12 @@ class Guide(StoredModule):
             priors = dict(latent_sites(model))
         for site, family in families.items():
             self._add(site, on_support(family, priors[site]))
+        self.draws_local_sites = leaves_local_sites(model)
         self.rest = None if rest is None else rest(poutine.block(model, hide_fn=self._covers))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site; the arguments are the model's, which local sites and ``rest`` may depend on."""
-        if not self.draws_local_sites():
+        if not self.draws_local_sites:
             return self.sample_global(*args, **kwargs)
         with poutine.trace() as run:
             self._sample_rest(*args, **kwargs)
@@ -79,13 +81,6 @@ class Guide(StoredModule):
             values = sample_priors(module_of(self._model[0]))
         values = {site: values[site] for site in self.sites} | before
         return values if self._rest_first else values | self._sample_rest(*args, **kwargs)
-
-    def draws_local_sites(self) -> bool:
-        """Return True if the model has local sites whose posterior its layers compute, and leaves them to the guide."""
-        handlers, module = handlers_around(self._model[0])
-        if any(isinstance(handler, LocalPosteriors) for handler in handlers):
-            return False
-        return any(isinstance(layer, SiteModule) and layer.has_local_sites() for layer in module.modules())
 
     def _run_model(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -128,6 +123,14 @@ class Guide(StoredModule):
         if self._rest_first is None and is_latent(msg):
             self._rest_first = not is_covered
         return is_covered
+
+
+def leaves_local_sites(model: Program) -> bool:
+    """Return True if a model has local sites whose posterior its layers compute, and does not draw them itself."""
+    handlers, module = handlers_around(model)
+    if any(isinstance(handler, LocalPosteriors) for handler in handlers):
+        return False
+    return any(isinstance(layer, SiteModule) and layer.has_local_sites() for layer in module.modules())
 
 
 def for_model(
@@ -263,7 +266,7 @@ def global_sites(guide: Callable[..., Any]) -> Callable[..., Any]:
 
     A guide messenger of Pyro runs the model inside; what the model observes, and its labels, are left out.
     """
-    if isinstance(guide, Guide) and guide.draws_local_sites():
+    if isinstance(guide, Guide) and guide.draws_local_sites:
         return guide.sample_global
     if isinstance(guide, GuideMessenger):
         return poutine.block(guide, hide_fn=_is_of_model)

@@ -33,7 +33,8 @@ def value_of(msg: Message) -> Tensor:
 
 def is_auxiliary(msg: Message) -> bool:
     """Return True for factors and for helper variables of guides, which Pyro marks."""
-    return bool(cast(dict[str, Any], msg["infer"]).get("is_auxiliary"))
+    infer: Any = msg["infer"]
+    return bool(infer.get("is_auxiliary"))
 
 
 def is_latent(msg: Message) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from pyro.nn import PyroModule
+from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
@@ -60,7 +61,9 @@ def handlers_around(program: Any) -> tuple[list[Messenger], Any]:
 
 def enumerated_dims() -> set[int]:
     """Return the dimensions of the discrete sites so far that Pyro enumerates; it has no public list."""
-    dims = set()
+    dims: set[int] = set()
+    if not any(isinstance(handler, EnumMessenger) for handler in _PYRO_STACK):
+        return dims
     for handler in _PYRO_STACK:
         if isinstance(handler, TraceMessenger):
             nodes = handler.trace.nodes.values()

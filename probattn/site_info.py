@@ -79,10 +79,11 @@ def local_site(posterior: dist.TorchDistribution | None = None) -> InferDict:
 
 def info_of(msg: Message) -> SiteInfo:
     """Return the record of a message or of a node of a trace, the empty one for sites without it."""
-    return cast(dict[str, Any], msg["infer"] or {}).get(KEY, _NOTHING)
+    infer: Any = msg["infer"]
+    return infer.get(KEY, _NOTHING) if infer else _NOTHING
 
 
 def mark(msg: Message, **fields: Any) -> None:
     """Change fields of the record of a message or node."""
-    infer = cast(dict[str, Any], msg["infer"] or {})
-    msg["infer"] = cast(InferDict, infer | {KEY: replace(info_of(msg), **fields)})
+    infer: Any = msg["infer"] or {}
+    msg["infer"] = infer | {KEY: replace(info_of(msg), **fields)}
