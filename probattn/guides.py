@@ -16,6 +16,7 @@ from probattn.families import Family, on_support, resolve
 from probattn.messages import infer_of, is_latent, law_of, value_of
 from probattn.param_store import StoredModule
 from probattn.sites import SiteModule
+from probattn.threads import one_thread_at_a_time
 
 Program = Callable[..., Any]
 """A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
@@ -80,6 +81,7 @@ class Guide(StoredModule):
         return is_covered
 
 
+@one_thread_at_a_time
 def for_model(
     model: Program,
     family: str | Family = "full",
@@ -132,7 +134,7 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
         TypeError: a function, whose layers cannot be found.
     """
     module = module_of(model)
-    with poutine.block(), poutine.trace() as run:
+    with one_thread_at_a_time, poutine.block(), poutine.trace() as run:
         if model is module:
             sample_priors(module)
         else:  # the handlers around the module see the priors' program in its place
@@ -150,6 +152,7 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
             yield name, prior
 
 
+@one_thread_at_a_time
 def sample_priors(module: nn.Module) -> dict[str, Tensor]:
     """Sample the global latent sites of a module's layers from their priors, and return their values by name.
 

@@ -19,6 +19,7 @@ from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
 from probattn.messages import infer_of, value_of
+from probattn.threads import one_thread_at_a_time
 
 
 class PosteriorNetwork(SampledPredictor):
@@ -37,6 +38,7 @@ class PosteriorNetwork(SampledPredictor):
         ValueError: a latent site outside the layers.
     """
 
+    @one_thread_at_a_time
     def __init__(self, model: nn.Module, guide: nn.Module | None, *inputs: Tensor, num_samples: int | None) -> None:
         super().__init__()
         self.num_samples = num_samples

@@ -10,6 +10,7 @@ from torch.export import Dim, ExportedProgram
 
 from probattn.inference.export.branch_free import branch_free
 from probattn.inference.io.files import write_bytes
+from probattn.threads import one_thread_at_a_time
 
 
 def export(
@@ -38,6 +39,7 @@ def export(
     return program
 
 
+@one_thread_at_a_time
 def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
     """Return a network as a program of any batch size, and of any length of texts; arguments are those of ``export``.
 

@@ -23,6 +23,7 @@ from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.objective.guide_checks import check_local
 from probattn.local_sites import local_posteriors
 from probattn.messages import infer_of, is_amortised, law_of
+from probattn.threads import one_thread_at_a_time
 
 ELBOS: dict[str, Callable[..., ELBO]] = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
 
@@ -52,6 +53,7 @@ class ELBOLoss(nn.Module):
         self.add_module("model", model)  # an error for functions
         self.add_module("guide", guide)
 
+    @one_thread_at_a_time
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return −ELBO.
 

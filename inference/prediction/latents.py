@@ -20,6 +20,7 @@ from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.programs import device
 from probattn.messages import infer_dict, infer_of, is_global_latent, is_latent, is_local, value_of
 from probattn.pyro_internals import sampled_attributes
+from probattn.threads import one_thread_at_a_time
 
 _LOGGER = logging.getLogger("probattn")
 
@@ -57,6 +58,7 @@ class Latents:
     has_local_sites: bool = False
 
 
+@one_thread_at_a_time
 def draw_latents(
     model: Program, source: Any, inputs: tuple, *, num_samples: int, vectorize: bool | None = None
 ) -> Latents:
@@ -101,6 +103,7 @@ def _stored(model: Program, source: Any, inputs: tuple, *, num_samples: int, vec
     return Latents(traces, vectorize)
 
 
+@one_thread_at_a_time
 def broadcasts(model: Program, guide: nn.Module | None, batch: Callable[[], tuple]) -> bool:
     """Return True if all global latent sites belong to attention layers, whose shapes broadcast over samples.
 
@@ -129,6 +132,7 @@ def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
     return not others
 
 
+@one_thread_at_a_time
 def run_guide(model: Program, guide: nn.Module | None, inputs: tuple) -> Trace:
     """Trace the guide, or for None the priors of the model's layers, outside autocast.
 

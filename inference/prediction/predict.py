@@ -26,6 +26,7 @@ from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
 from probattn.local_sites import local_posteriors
 from probattn.messages import law_of
+from probattn.threads import one_thread_at_a_time
 
 CPU_CHUNK_SIZE = 256
 """Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as long again."""
@@ -33,6 +34,7 @@ GPU_CHUNK_SIZE = 16_384
 """Examples times samples per forward pass on a GPU."""
 
 
+@one_thread_at_a_time
 def predict(
     model: Program,
     guide: nn.Module | Mapping[str, Tensor] | Any | None,
