@@ -4,11 +4,12 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyro
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from probattn.inference.export.branch_free import branch_free
+from probattn.functional import errors
 from probattn.inference.io.files import write_bytes
 from probattn.threads import one_thread_at_a_time
 
@@ -46,7 +47,7 @@ def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
     It contains no values of the example and no paths of this machine.
     """
     dynamic = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
-    with branch_free():
+    with errors.branch_free(), pyro.validation_enabled(False):
         program = torch.export.export(network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()

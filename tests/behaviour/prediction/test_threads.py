@@ -11,6 +11,7 @@ from in_threads import BUSY, THREADS, in_threads, most_at_once
 from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from small_fit import assert_same, build, data, short, untimed, weights
+from third_party_networks import modelled, third_party
 
 from probattn import draws, guides
 from probattn.draws import at_mean
@@ -228,6 +229,16 @@ def test_networks_with_stored_samples_do_not_wait():
     with another_predicts():
         results = in_threads([partial(network.predict, BATCHES) for network in networks * 4])
     for prediction, probs in zip(results, expected * 4, strict=True):
+        assert torch.equal(prediction.probs, probs)
+
+
+def test_threads_share_a_converted_network():
+    given = third_party("torchvision")
+    model = modelled(given)
+    network = predictor_network(model, guides.for_model(model), num_samples=3)
+    calls = [partial(network.predict, given.x * scale) for scale in torch.linspace(0.5, 2, 32)]
+    expected = [call().probs for call in calls]
+    for prediction, probs in zip(in_threads(calls), expected, strict=True):
         assert torch.equal(prediction.probs, probs)
 
 
