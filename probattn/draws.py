@@ -10,7 +10,6 @@ import torch
 from pyro.distributions.torch_distribution import ExpandedDistribution, TorchDistributionMixin
 from pyro.distributions.torch_transform import TransformModule
 from pyro.poutine.indep_messenger import CondIndepStackFrame
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
@@ -18,13 +17,14 @@ from torch.distributions import kl_divergence, register_kl
 from probattn.messages import batch_size, is_latent, is_local, law_of, unwrapped
 from probattn.pyro_internals import HANDLERS
 from probattn.site_info import info_of
+from probattn.threads import LockedMessenger
 
 _SAMPLES: ContextVar[int | None] = ContextVar("samples", default=None)
 _FOLDED: ContextVar[int | None] = ContextVar("folded", default=None)
 _FIRST: ContextVar[int | None] = ContextVar("first", default=None)
 
 
-class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
+class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers are
     """Vectorised draws of latent sites, around model *and* guide.
 
     ``draws("example")`` samples each global site once per example: the expected ELBO and gradient are those of one
@@ -52,10 +52,11 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         self._outer: list[int | None] = []
 
     def __enter__(self) -> Self:
+        super().__enter__()  # first, since it waits for other threads
         self._outer.append(_SAMPLES.get())
         if self.number != "example":
             _SAMPLES.set(self.number)
-        return super().__enter__()
+        return self
 
     def __exit__(self, *error: Any) -> None:
         _SAMPLES.set(self._outer.pop())
@@ -89,7 +90,7 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         msg["scale"] = msg["scale"] / size
 
 
-class at_mean(Messenger):  # noqa: N801
+class at_mean(LockedMessenger):  # noqa: N801
     """Set every latent site to its mean, or that of the posterior that it carries, instead of sampling.
 
     >>> with at_mean():

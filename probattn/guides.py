@@ -22,6 +22,7 @@ from probattn.param_store import StoredModule
 from probattn.pyro_internals import handlers_around
 from probattn.site_info import info_of
 from probattn.sites import SiteModule, in_batch_shape
+from probattn.threads import one_thread_at_a_time
 
 Program = Callable[..., Any]
 """A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
@@ -133,6 +134,7 @@ def leaves_local_sites(model: Program) -> bool:
     return any(isinstance(layer, SiteModule) and layer.has_local_sites() for layer in module.modules())
 
 
+@one_thread_at_a_time
 def for_model(
     model: Program,
     family: str | Family = "full",
@@ -186,7 +188,7 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
     """
     handlers, _ = handlers_around(model)
     module = module_of(model)
-    with poutine.block(), poutine.trace() as run, ExitStack() as stack:
+    with one_thread_at_a_time, poutine.block(), poutine.trace() as run, ExitStack() as stack:
         for handler in handlers:  # they see the priors' program as they see the module's
             stack.enter_context(handler)
         sample_priors(module)
@@ -202,6 +204,7 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
             yield name, prior
 
 
+@one_thread_at_a_time
 def sample_priors(module: nn.Module) -> dict[str, Tensor]:
     """Sample the global latent sites of a module's layers from their priors, and return their values by name.
 

@@ -16,7 +16,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import nn
 
-HANDLERS: Sequence[Messenger] = _PYRO_STACK
+HANDLERS: list[Messenger] = _PYRO_STACK
 """Active handlers, the outermost first. A global site must see which plates are active; Pyro has no public list."""
 
 

@@ -1,13 +1,13 @@
 """Weights of the terms of the ELBO."""
 
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 
 from probattn.messages import is_global_latent, is_latent
 from probattn.site_info import info_of
+from probattn.threads import LockedMessenger
 
 
-class kl_weight(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
+class kl_weight(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers are
     """Scale the log densities of latent sites (KL weight), around model *and* guide: 1 is the ELBO, 0 drops the KL.
 
     Args:
@@ -29,7 +29,7 @@ class kl_weight(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
             msg["scale"] = msg["scale"] * self.local
 
 
-class alpha(Messenger):  # noqa: N801
+class alpha(LockedMessenger):  # noqa: N801
     """Scale the regulariser of correlated GPs (CGP paper, eq. 28).
 
     Args:

@@ -14,6 +14,7 @@ from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record
 from probattn.experiments.runs.sources import blank_dataset, load_data
 from probattn.inference.io import checkpoint
 from probattn.models import Supervised
+from probattn.threads import one_thread_at_a_time
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -65,6 +66,7 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     return _opened(folder, record, dataset)
 
 
+@one_thread_at_a_time
 def open_without_data(folder: Path) -> TrainedRun:
     """Open a run with a :func:`blank_dataset`, and leave PyTorch's random state as it is.
 

@@ -18,6 +18,7 @@ from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
 from probattn.inference.io.pretrained import WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
+from probattn.threads import one_thread_at_a_time
 
 TEMPLATE = "model_card.md.jinja"
 # Files of a run's folder that go with its weights.
@@ -39,6 +40,7 @@ def save_run(run: TrainedRun, save_directory: Path, *, calibration: Calibration 
     save_pretrained(save_directory, run.model, run.guide, config=config, files=content, card=card)
 
 
+@one_thread_at_a_time
 def load_run(folder: Path) -> TrainedRun:
     """Load a shared run, and leave PyTorch's random state as it is.
 

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from probattn.inference.batches import iterate_batches
 from probattn.inference.diagnostics.posterior_draws import replicate
 from probattn.inference.imports import extra
+from probattn.threads import one_thread_at_a_time
 
 
+@one_thread_at_a_time
 def to_datatree(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int = 200) -> Any:
     """Convert a model's draws to ArviZ's ``DataTree``, with one chain; draw r is the same in all posterior groups.
 

@@ -13,6 +13,7 @@ from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.draws import at_mean
 from probattn.functional import ksvd
 from probattn.inference.prediction.predict import predict
+from probattn.threads import one_thread_at_a_time
 
 BUDGET = 2.0**32
 """Bound of Σ N³ over the examples of N tokens of a batch that are decomposed: 256 of 256 tokens, or 32 of 512."""
@@ -144,6 +145,7 @@ def mean_pairwise_cosine(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return torch.where(count > 1, total / (count * (count - 1)), torch.nan)
 
 
+@one_thread_at_a_time
 def _collect(
     model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable, statistic: Callable[..., Any]
 ) -> dict[str, list]:

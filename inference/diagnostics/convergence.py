@@ -17,6 +17,7 @@ from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.posterior.frozen import frozen, prepared
 from probattn.inference.posterior.refit_guide import Objective, refit_guide
 from probattn.inference.programs import attribute, required
+from probattn.threads import one_thread_at_a_time
 
 DRAWS = 1000
 """Draws from which a KL without closed form, and moments of guides other than this library's, are estimated."""
@@ -82,6 +83,7 @@ class SiteConvergence:
         return f"{self.site}: {self.state}, gain of refitting {gain}, {kl}"
 
 
+@one_thread_at_a_time
 def convergence(
     model: nn.Module,
     guide: nn.Module,
@@ -140,6 +142,7 @@ def convergence(
     return sites
 
 
+@one_thread_at_a_time
 @torch.no_grad()
 def posterior_summary(model: nn.Module, guide: nn.Module, x: Tensor | None = None) -> list[SiteConvergence]:
     """Summarise how far q is from the prior, one entry per global latent site, without refitting.

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
@@ -13,9 +12,10 @@ from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 from probattn.messages import is_auxiliary, is_global_latent, is_of_draws, value_of
 from probattn.site_info import info_of
+from probattn.threads import LockedMessenger, one_thread_at_a_time
 
 
-class record(Messenger):  # noqa: N801 - lower case like other handlers
+class record(LockedMessenger):  # noqa: N801 - lower case like other handlers
     """Handler that records the global latent sites that :func:`~probattn.inference.predict` draws in its context.
 
     >>> with record(200) as drawn:
@@ -48,6 +48,7 @@ class record(Messenger):  # noqa: N801 - lower case like other handlers
             self.run[str(msg["name"])] = value_of(msg).squeeze(1) if is_joint else value_of(msg).unsqueeze(0)
 
 
+@one_thread_at_a_time
 def posterior_draws(
     model: nn.Module, guide: nn.Module | None, batch: Tensor | Iterable, *, num_samples: int
 ) -> dict[str, Tensor]:
@@ -87,6 +88,7 @@ class Replicates:
     prediction: Prediction
 
 
+@one_thread_at_a_time
 def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_samples: int) -> Replicates:
     """Sample replicated labels of a data set, with the log likelihood of the observed ones.
 

@@ -16,6 +16,7 @@ from probattn.inference.imports import extra
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepared
 from probattn.site_info import info_of, mark
+from probattn.threads import one_thread_at_a_time
 
 KHAT_THRESHOLD = 0.7
 """Below it, importance sampling can correct the guide; above, the guide is too far away (Yao et al., 2018)."""
@@ -45,6 +46,7 @@ class PSIS:
         return f"k̂ = {self.khat:.2f} (reliable below {KHAT_THRESHOLD}), {size}"
 
 
+@one_thread_at_a_time
 def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, num_samples: int = 1000) -> PSIS:
     """Compute Pareto k̂ of the importance ratios between posterior and guide (Yao et al., 2018, Algorithm 1).
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from probattn.inference.posterior.frozen import check_unit_scales, frozen
 from probattn.messages import value_of
+from probattn.threads import one_thread_at_a_time
 
 Infer = Callable[..., Mapping[str, Tensor]]
 """A callable ``(x, y) -> draws`` or ``(x, y, mask) -> draws``; draws by site, of shape ``(draws, *site)``."""
@@ -59,6 +60,7 @@ class SBC:
         return f"{len(self.ranks)} simulations, {self.num_samples} draws, {len(self.names)} scalars: {p_values}"
 
 
+@one_thread_at_a_time
 def simulation_based_calibration(
     model: nn.Module,
     inputs: Tensor | tuple[Tensor, Tensor],

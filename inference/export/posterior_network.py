@@ -19,6 +19,7 @@ from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
 from probattn.messages import is_auxiliary, value_of
+from probattn.threads import one_thread_at_a_time
 
 
 class PosteriorNetwork(SampledPredictor):
@@ -26,8 +27,8 @@ class PosteriorNetwork(SampledPredictor):
 
     Built by :func:`mean_network` and :func:`predictor_network`. It has no trainable parameters and is independent of
     further training of the model. Errors are those of :func:`~probattn.inference.predict`; exported, it returns NaN
-    instead. Calls do not involve Pyro, so any number of threads may call one network at once; a network converted by
-    :func:`~probattn.models.replace_attention` changes its modules during a call, and takes one thread at a time.
+    instead. Calls do not involve Pyro, so any number of threads may call one network at once; those with samples of a
+    network converted by :func:`~probattn.models.replace_attention` change its modules, and wait for each other.
 
     Args:
         model, guide, inputs: as for :func:`mean_network`.
@@ -37,6 +38,7 @@ class PosteriorNetwork(SampledPredictor):
         ValueError: a latent site outside the layers.
     """
 
+    @one_thread_at_a_time
     def __init__(self, model: nn.Module, guide: nn.Module | None, *inputs: Tensor, num_samples: int | None) -> None:
         super().__init__()
         self.num_samples = num_samples

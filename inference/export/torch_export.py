@@ -4,12 +4,14 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyro
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from probattn.inference.export.branch_free import branch_free
+from probattn.functional import errors
 from probattn.inference.io.files import write_bytes
+from probattn.threads import one_thread_at_a_time
 
 
 def export(
@@ -38,13 +40,14 @@ def export(
     return program
 
 
+@one_thread_at_a_time
 def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
     """Return a network as a program of any batch size, and of any length of texts; arguments are those of ``export``.
 
     It contains no values of the example and no paths of this machine.
     """
     dynamic = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
-    with branch_free():
+    with errors.branch_free(), pyro.validation_enabled(False):
         program = torch.export.export(network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor, class_probs, labelled_classes
 from probattn.inference.prediction.result import Prediction, entropy
+from probattn.threads import one_thread_at_a_time
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,7 @@ class FeaturePredictor(FittedPredictor):
 
     predictor: SampledPredictor
 
+    @one_thread_at_a_time
     def fit(self, data: Iterable) -> Self:
         """Fit the last layer to training data without augmentation, batches ``(x, y)`` or ``(x, y, mask)``.
 
@@ -89,11 +91,13 @@ class FeaturePredictor(FittedPredictor):
         """
         return self.fit_features(features(self.predictor, data))
 
+    @one_thread_at_a_time
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict inputs or batches with the fitted last layer."""
         self.check_fitted()
         return self.predict_features(features(self.predictor, data))
 
+    @one_thread_at_a_time
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch with the fitted last layer."""
         self.check_fitted()

@@ -18,6 +18,7 @@ from probattn.inference.methods.features import Features, features, last_linear,
 from probattn.inference.prediction.predictor import PosteriorPredictive
 from probattn.pyro_internals import PathModule
 from probattn.sites import SiteModule
+from probattn.threads import one_thread_at_a_time
 
 LENGTHSCALE = 0.7
 """Length scale of the kernel, relative to the median distance between training features."""
@@ -182,6 +183,7 @@ class _HeadOfLast(nn.Module):
         return self.head(hidden[..., -self.head.in_features :])
 
 
+@one_thread_at_a_time
 def with_gp_readout(
     predictor: PosteriorPredictive,
     train: Iterable,

@@ -10,6 +10,7 @@ from probattn.evaluation_mode import DROPOUTS
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.predictor import PosteriorPredictive, Predictor
 from probattn.inference.prediction.result import Prediction
+from probattn.threads import one_thread_at_a_time
 
 
 @contextmanager
@@ -57,6 +58,7 @@ class MCDropout(Predictor):
             raise ValueError("MC dropout needs dropout modules; if their rates are 0, pass rate= to MCDropout")
         self.predictor, self.rate = predictor, rate
 
+    @one_thread_at_a_time
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with active dropout."""
         model, guide, number = self.predictor.model, self.predictor.guide, self.predictor.num_samples

@@ -26,6 +26,7 @@ from probattn.local_sites import local_posteriors
 from probattn.messages import is_auxiliary, law_of
 from probattn.param_store import follow
 from probattn.site_info import info_of
+from probattn.threads import one_thread_at_a_time
 
 ELBOS: dict[str, Callable[..., ELBO]] = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
 
@@ -55,6 +56,7 @@ class ELBOLoss(nn.Module):
         self.add_module("model", model)  # an error for functions
         self.add_module("guide", guide)
 
+    @one_thread_at_a_time
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return −ELBO.
 

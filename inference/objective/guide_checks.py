@@ -10,6 +10,7 @@ from torch import nn
 from probattn.families import stddev_of
 from probattn.guides import Guide, Program, latent_sites, module_of
 from probattn.site_info import info_of
+from probattn.threads import one_thread_at_a_time
 
 
 def is_lazy(guide: nn.Module) -> bool:
@@ -18,6 +19,7 @@ def is_lazy(guide: nn.Module) -> bool:
     return any(auto.prototype_trace is None for auto in autos if not isinstance(auto, AutoCallable))
 
 
+@one_thread_at_a_time
 def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
     """Create the parameters of an AutoGuide by one run, before an optimiser or a checkpoint needs them.
 

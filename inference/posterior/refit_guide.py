@@ -19,6 +19,7 @@ from probattn.inference.objective.natural_gradient import NaturalGradientDescent
 from probattn.inference.posterior.frozen import frozen, prepared
 from probattn.inference.prediction.latents import broadcasts
 from probattn.inference.programs import attribute, device
+from probattn.threads import one_thread_at_a_time
 from probattn.weights import kl_weight as weighted_kl
 
 REDUCTIONS = 3
@@ -100,6 +101,7 @@ class GuideRefit:
     converged: bool
 
 
+@one_thread_at_a_time
 def refit_guide(
     model: nn.Module,
     guide: nn.Module,

@@ -13,8 +13,10 @@ from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
 from probattn.messages import is_global_latent, is_latent
+from probattn.threads import one_thread_at_a_time
 
 
+@one_thread_at_a_time
 def sgld(
     model: Program,
     data: Iterable,

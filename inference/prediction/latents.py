@@ -22,6 +22,7 @@ from probattn.messages import is_auxiliary, is_global_latent, is_latent, is_loca
 from probattn.pyro_internals import sampled_attributes
 from probattn.site_info import info_of, mark
 from probattn.sites import SiteModule
+from probattn.threads import one_thread_at_a_time
 
 _LOGGER = logging.getLogger("probattn")
 
@@ -88,6 +89,7 @@ def parameters_of(source: Any) -> AbstractContextManager[Any]:
     return nullcontext() if is_function else pyro.get_param_store().scope()
 
 
+@one_thread_at_a_time
 def draw_latents(
     model: Program, source: Any, inputs: tuple, *, num_samples: int, vectorize: bool | None = None
 ) -> Latents:
@@ -132,6 +134,7 @@ def _stored(model: Program, source: Any, inputs: tuple, *, num_samples: int, vec
     return Latents(traces, vectorize)
 
 
+@one_thread_at_a_time
 def broadcasts(model: Program, guide: Callable[..., Any] | None, batch: Callable[[], tuple]) -> bool:
     """Return True if all global latent sites belong to attention layers, whose shapes broadcast over samples.
 
@@ -160,6 +163,7 @@ def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
     return not others
 
 
+@one_thread_at_a_time
 def run_guide(model: Program, guide: Callable[..., Any] | None, inputs: tuple) -> Trace:
     """Trace the guide, or for None the priors of the model's layers, outside autocast.
 

@@ -35,6 +35,7 @@ from probattn.inference.programs import device
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_of_draws, law_of
 from probattn.param_store import follow
+from probattn.threads import one_thread_at_a_time
 
 CPU_CHUNK_SIZE = 256
 """Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as long again."""
@@ -42,6 +43,7 @@ GPU_CHUNK_SIZE = 16_384
 """Examples times samples per forward pass on a GPU."""
 
 
+@one_thread_at_a_time
 def predict(
     model: Program,
     guide: Callable[..., Any] | Mapping[str, Tensor] | Any | None,

@@ -13,6 +13,7 @@ from torch.distributions import Bernoulli, Normal
 
 from probattn.inference.prediction.class_labels import check_shape, class_labels
 from probattn.inference.prediction.mixture import NUM_SAMPLES, SEED, Selected, device_of, innermost, tokens_of, values
+from probattn.threads import one_thread_at_a_time
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
 """Fields of a prediction whose first dimension is that of the examples."""
@@ -256,6 +257,7 @@ class Prediction:
         """Predictive median of each number ``(n, ...)``, which exists even if the mean does not."""
         return self.quantiles([0.5])[0]
 
+    @one_thread_at_a_time
     def _sample(self) -> Tensor:
         """Draw :data:`NUM_SAMPLES` numbers or more ``(samples, n, ...)``, equally many per posterior sample.
 

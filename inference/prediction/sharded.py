@@ -14,8 +14,10 @@ from probattn.inference.prediction.latents import draw_latents
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
+from probattn.threads import one_thread_at_a_time
 
 
+@one_thread_at_a_time
 def predict_sharded(
     model: nn.Module,
     guide: nn.Module | None,

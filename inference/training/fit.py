@@ -27,6 +27,7 @@ from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Objective
 from probattn.inference.training.trainer import Trainer
 from probattn.param_store import without_store_warnings
+from probattn.threads import one_thread_at_a_time
 
 if TYPE_CHECKING:
     from lightning_fabric.loggers import Logger
@@ -50,6 +51,7 @@ class History:
     best_value: float | None
 
 
+@one_thread_at_a_time
 @without_store_warnings()
 def fit(
     model: nn.Module,

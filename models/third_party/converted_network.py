@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Self
-from unittest import mock
 
 import torch
 from lightning_utilities import apply_to_collection
@@ -16,6 +15,7 @@ from probattn.draws import at_mean, draws_in_batch, num_folded, num_samples
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.third_party.adapters import Adapter
 from probattn.sites import name_layers
+from probattn.threads import one_thread_at_a_time
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -24,8 +24,8 @@ class ConvertedNetwork(nn.Module):
     """Wrapper with which ``Supervised``, ``fit`` and ``predict`` take a converted network.
 
     Under ``draws(S)`` the output is ``(S, batch, ...)``. The network itself has no dimension for draws: they are folded
-    into its batch from the first stochastic layer on, so the modules below run once. In training mode and in Monte
-    Carlo dropout, where dropout draws as well, the whole network runs on the repeated input.
+    into its batch from the first stochastic layer on, so the modules below run once. In training mode, where dropout
+    draws as well, the whole network runs on the repeated input.
 
     It starts in the network's mode, training or evaluation. Built by :func:`replace_attention`.
 
@@ -236,10 +236,17 @@ def _shape(args: tuple, kwargs: dict[str, Any]) -> torch.Size:
 
 @contextmanager
 def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) -> Iterator[None]:
-    """Context manager that replaces the ``forward`` of modules by ``replacement(module, forward, ...)``."""
-    with ExitStack() as stack:
+    """Let modules call ``replacement(module, forward, ...)`` instead of their method ``forward``, for one thread.
+
+    PyTorch's hooks cannot skip a module. An attribute of an instance comes before the method of its class.
+    """
+    with one_thread_at_a_time, ExitStack() as stack:
         for module in modules:
-            stack.enter_context(mock.patch.object(module, "forward", partial(replacement, module, module.forward)))
+            attributes, forward = vars(module), module.forward
+            own = {"forward": attributes.pop("forward")} if "forward" in attributes else {}
+            stack.callback(attributes.update, own)
+            stack.callback(attributes.pop, "forward")
+            attributes["forward"] = partial(replacement, module, forward)
         yield
 
 

@@ -1,4 +1,4 @@
-"""Numerical errors, which name the layer that raises them."""
+"""Numerical errors, which name the layer that raises them, and the policy of branches on values."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from torch import Tensor
 
 _WHERE = ContextVar("where", default="")
+_BRANCHES = ContextVar("branches", default=True)
 
 
 class NumericalError(ArithmeticError):
@@ -23,6 +24,24 @@ def located(where: str) -> Iterator[None]:
         _WHERE.reset(token)
 
 
+@contextmanager
+def branch_free() -> Iterator[None]:
+    """Branch on no value and on no length of a text inside, in this thread alone: what would be an error is NaN.
+
+    So one program holds for all values, as ``torch.export`` needs.
+    """
+    token = _BRANCHES.set(False)
+    try:
+        yield
+    finally:
+        _BRANCHES.reset(token)
+
+
+def may_branch() -> bool:
+    """Return False inside :func:`branch_free`."""
+    return _BRANCHES.get()
+
+
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
     """Raise an error if any entry failed.
 
@@ -35,7 +54,9 @@ def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
 
 
 def is_any(failed: Tensor) -> bool | None:
-    """Return True if any entry is True; None under ``torch.func.vmap``, where there are no values to look at."""
+    """Return True if any entry is True; None in :func:`branch_free` and under ``torch.func.vmap``, without a value."""
+    if not may_branch():
+        return None
     try:
         return bool(failed.any())
     except RuntimeError as error:

@@ -35,11 +35,15 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
         ``(..., n, n)``, lower-triangular.
 
     Raises:
-        NumericalError: NaN or Inf, or not positive definite with the largest jitter.
+        NumericalError: NaN or Inf, or not positive definite with the largest jitter. Where no value may be looked at
+            (see :func:`~probattn.functional.errors.is_any`), a failing matrix gets the middle jitter, or else NaN.
     """
     factor, failed = try_cholesky(matrix)
     has_failed = errors.is_any(failed)
-    if has_failed is None:  # under vmap, which knows no values to choose a jitter by
+    if has_failed is None:
+        shares = JITTERS[matrix.dtype]
+        middle = shares[len(shares) // 2] * positive_scale(matrix, scale) * failed
+        factor, failed = try_cholesky(with_jitter(matrix, middle))
         return factor.masked_fill(failed[..., None, None], torch.nan)
     if not has_failed:
         return factor

@@ -6,7 +6,7 @@ Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads
 import torch
 from torch import Tensor
 
-from probattn.functional import products
+from probattn.functional import errors, products
 
 
 def cosine_features(x: Tensor) -> Tensor:
@@ -33,7 +33,8 @@ def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
         ``(..., B, min(N, count), D)``.
     """
     tokens = x.shape[-2]
-    rows = min(tokens, count) if mask is None else masked_rows(tokens, count)
+    # Further rows of masked sequences are zero, so that one program holds for all lengths.
+    rows = min(tokens, count) if mask is None or errors.may_branch() else count
     step = torch.arange(rows, device=x.device)
     if mask is None:
         return x if rows == tokens else x[..., step * (tokens - 1) // max(rows - 1, 1), :]
@@ -44,11 +45,6 @@ def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
     index = real_first.gather(-1, nth.clamp(max=tokens - 1))
     picked = x.gather(-2, index.unsqueeze(-1).expand(*x.shape[:-2], rows, x.shape[-1]))
     return picked.where((step < used).unsqueeze(-1), 0.0)
-
-
-def masked_rows(tokens: int, count: int) -> int:
-    """Return the number of rows of masked sequences; any from that on is right, since further rows are zero."""
-    return min(tokens, count)
 
 
 def data_dependent_weights(rows: Tensor, weights: Tensor) -> Tensor:

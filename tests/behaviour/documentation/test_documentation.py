@@ -64,6 +64,14 @@ def prediction(names):
     assert [site.state for site in names["sites"]] == ["not converged"]
 
 
+def serving(names):
+    requests = names["requests"]
+    for call in ("answer", "sampled_answer"):
+        for images, probs in zip(requests, names[f"{call}s"], strict=True):
+            assert torch.equal(probs, names[call](images))
+    assert [probs.shape for probs in names["traced_answers"]] == [(4, 10)] * len(requests)
+
+
 def third_party_networks(names):
     assert share_right(names["prediction"]) > 0.6
     trained = {name for name, weight in names["with_block"].named_parameters() if weight.requires_grad}
@@ -103,7 +111,7 @@ def pyro(names):
     assert_close(names["bayesian_prediction"].variance, variance, atol=0, rtol=0.15)
 
 
-PAGES_WITH_CODE = (custom_layers, sharing, layers, prediction, third_party_networks, training, pyro)
+PAGES_WITH_CODE = (custom_layers, sharing, layers, prediction, serving, third_party_networks, training, pyro)
 CHECKS = {f"docs/{check.__name__.replace('_', '-')}.md": check for check in PAGES_WITH_CODE}
 
 

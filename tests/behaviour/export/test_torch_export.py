@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.testing import assert_close
 
 from probattn import CGPAttention, guides
 from probattn.functional import jitter
+from probattn.functional.errors import NumericalError
 from probattn.functional.jitter import JITTERS, JitterWarning
 from probattn.inference import export, mean_network, predictor_network
 from probattn.models import TextTagger
@@ -23,7 +25,7 @@ from probattn.models.embeddings import SpelledEmbedding
 from probattn.models.likelihoods import TokenCategorical
 
 F64 = torch.float64
-RANDOM = ("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
+RANDOM = ("kep-svgp-residual", "sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp", "anchored-draw")
 
 
 def reloaded(path, network, *example):
@@ -99,6 +101,31 @@ def test_what_the_network_would_refuse_is_nan_in_its_row_alone(tmp_path):
     probs = program(x, mask)["probs"]
     assert probs.isnan().all(-1).tolist() == [False, True, True, False]
     assert_close(probs[[0, 3]], expected[[0, 3]], rtol=0, atol=1e-12)
+
+
+def test_networks_of_other_threads_raise_while_one_is_exported(tmp_path):
+    network = mean_network(*text(CGPAttention.partial(noise=0.3), embedding=nn.Linear(2, 8)))
+    x, mask = torch.randn(4, 3, 2, dtype=F64), torch.ones(4, 3, dtype=torch.bool)
+    reached, left = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def forward(self, x, mask):
+            reached.set()
+            assert left.wait(60)
+            return network(x, mask)
+
+    with ThreadPoolExecutor(1) as pool:
+        exported = pool.submit(export, tmp_path / "a.pt2", Slow(), x, mask)
+        assert reached.wait(60)
+        try:
+            with pytest.raises(NumericalError):
+                network(x * torch.nan, mask)
+            with pytest.raises(ValueError, match="without any token"):
+                network(x, mask & False)
+        finally:
+            left.set()
+        exported.result()
+    assert torch.export.load(tmp_path / "a.pt2").module()(x * torch.nan, mask)["probs"].isnan().all()
 
 
 def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):

@@ -1,14 +1,14 @@
 """The loss of every layer on fake CUDA tensors, without a GPU: no tensor is on the wrong device."""
 
-import pyro.infer
+import pyro
 import pytest
 import torch
 from attention_layers import ANY_LENGTH, LAYERS
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from probattn import guides
+from probattn.functional.errors import branch_free
 from probattn.inference import TrainOptions
-from probattn.inference.export.branch_free import branch_free
 from probattn.inference.training.step import Objective, StepCoefficients
 from probattn.models import Classifier, TextTransformer, ViT
 from probattn.models.embeddings import WordEmbedding
@@ -26,7 +26,7 @@ def test_the_loss_of_texts_or_of_images_is_on_the_gpu(layer, monkeypatch):
     for module in (pyro.infer.trace_elbo, pyro.infer.trace_mean_field_elbo):  # fake tensors have no values
         monkeypatch.setattr(module, "torch_item", lambda value: 0.0)
         monkeypatch.setattr(module, "warn_if_nan", lambda *args: None)
-    with FakeTensorMode(), branch_free():
+    with FakeTensorMode(), branch_free(), pyro.validation_enabled(False):
         with torch.device("cuda"):
             if layer in ANY_LENGTH:
                 network = TextTransformer(WordEmbedding(20, 8), max_length=6, attention=LAYERS[layer], **NETWORK)

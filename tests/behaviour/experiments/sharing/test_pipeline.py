@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
+from in_threads import in_threads
 
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.pipeline import Pipeline
@@ -53,3 +55,14 @@ def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path
     assert torch.equal(here.predict(texts).probs, there.predict(texts).probs)
     with pytest.raises(TypeError, match="takes a sequence"):
         there.predict("a text")
+
+
+def test_threads_get_what_one_gets_also_while_others_load_pipelines(digits_run, images, tmp_path):
+    pipeline = Pipeline.from_pretrained(digits_run)
+    pipeline.save_pretrained(tmp_path / "shared")
+    calls = [partial(pipeline.predict, images[row : row + 8]) for row in range(16)]
+    expected = [call().probs for call in calls]
+    loads = [partial(Pipeline.from_pretrained, folder) for folder in (digits_run, tmp_path / "shared") * 8]
+    results = in_threads([call for pair in zip(calls, loads, strict=True) for call in pair])
+    for prediction, probs in zip(results[::2], expected, strict=True):
+        assert torch.equal(prediction.probs, probs)
