@@ -1,11 +1,14 @@
 """Fixtures shared by tests of several rooms."""
 
 import gc
+import os
 import sys
 
 import pyro
 import pytest
 import torch
+
+SEED = int(os.environ.get("PROBATTN_TEST_SEED", "0"))
 
 
 def pytest_collection_finish():
@@ -42,7 +45,10 @@ def threads():
 
 @pytest.fixture(autouse=True)
 def own_state():
-    """Each test starts from the same random state, and has Pyro's global parameter store to itself."""
-    torch.manual_seed(0)
+    """Each test starts from the random state of the run's seed, and has Pyro's global parameter store to itself.
+
+    The seed is the environment variable PROBATTN_TEST_SEED, 0 by default. It is that of PyTorch, NumPy and Python.
+    """
+    pyro.set_rng_seed(SEED)
     with pyro.get_param_store().scope():  # Pyro's own ELBOs share parameters by name
         yield

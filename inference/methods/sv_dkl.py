@@ -31,7 +31,7 @@ class SVDKL(FeaturePredictor):
 
     Attributes:
         scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
-        gps: the GPs.
+        gps: the GPs, in float64.
         mixing: linear mixture of the GPs, whose softmax is the likelihood.
     """
 
@@ -78,7 +78,7 @@ class SVDKL(FeaturePredictor):
         self.scale = ScaleToBounds(*BOUNDS)
         inputs = self.scale(values)
         self.scale.eval()
-        self.gps = FeatureGPs(values.shape[-1]).to(inputs).eval()
+        self.gps = FeatureGPs(values.shape[-1]).to(inputs.device).eval()
         self.mixing = nn.utils.skip_init(nn.Linear, head.in_features, head.out_features).to(inputs)
         ends = torch.stack([self.scale.min_val, self.scale.max_val])
         unit = ends.diff() / self.scale(ends).diff()  # of the grid: a feature is the centre of the ends + unit · z

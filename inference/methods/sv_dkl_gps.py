@@ -16,7 +16,9 @@ BOUNDS = (-1.0, 1.0)
 class FeatureGPs(ApproximateGP):
     """D independent GPs, each a function of one feature, with an RBF kernel of its own.
 
-    They share one grid of inducing points. q(u) is initialised at the identity, f(z) = z, with the prior's covariance.
+    They share one grid of inducing points. q(u) is initialised at the identity, f(z) = z, with the
+    prior's covariance. It is ill-conditioned, since neighbours on the grid are almost equal, so
+    the GPs are in float64, whatever the dtype of the features.
 
     Args:
         num_features: D.
@@ -30,6 +32,7 @@ class FeatureGPs(ApproximateGP):
         super().__init__(strategy)
         self.mean = ZeroMean()
         self.kernel = kernels.ScaleKernel(kernels.RBFKernel(batch_shape=batch), batch_shape=batch)
+        self.double()
         with torch.no_grad():
             posterior.initialize_variational_distribution(strategy.prior_distribution)
             posterior.variational_mean.copy_(strategy.grid.mT.expand(num_features, grid_size))
@@ -40,9 +43,15 @@ class FeatureGPs(ApproximateGP):
         return MultivariateNormal(self.mean(x), self.kernel(x))
 
     def marginals(self, z: Tensor) -> torch.distributions.Normal:
-        """Marginals of q(f), of batch shape ``(n, D)``, at features ``(n, D)`` within :data:`BOUNDS`."""
-        f = self(z.mT.unsqueeze(-1))
-        return torch.distributions.Normal(f.mean.mT, f.stddev.mT)
+        """Marginals of q(f) at features ``(n, D)`` within :data:`BOUNDS`.
+
+        Returns:
+            Batch shape ``(n, D)``, in the features' dtype.
+        """
+        f = self(z.double().mT.unsqueeze(-1))
+        mean = f.mean.mT.to(z)
+        stddev = f.stddev.mT.to(z)
+        return torch.distributions.Normal(mean, stddev)
 
 
 class MarginalGridStrategy(variational.GridInterpolationVariationalStrategy):
