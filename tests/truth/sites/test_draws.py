@@ -88,3 +88,31 @@ def test_a_site_in_a_users_plate_is_one_of_each_example():
             site = poutine.trace(plated(-1)).get_trace(X).nodes["slope"]
         assert (site["fn"].batch_shape, site["scale"]) == (shape, scale)
     assert len(site["value"].unique()) == 12
+
+
+FLOWS = {
+    "planar": lambda: dist.transforms.planar(3),
+    "conditioned planar": lambda: dist.transforms.conditional_planar(3, 2).condition(torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("number", [4, "example"])
+def test_flows_without_an_inverse_have_the_density_of_their_draws(flow, number):
+    """log q(f(z)) = log N(z; 0, 1) − log |det f'(z)|, of draws whose z only the flow's cache knows."""
+    transform = FLOWS[flow]()
+    q = dist.TransformedDistribution(dist.Normal(torch.zeros(3), 1.0).to_event(1), [transform])
+
+    def guide(x):
+        return pyro.sample("u", q)
+
+    with draws(number), torch.no_grad():
+        trace = poutine.trace(guide).get_trace(torch.zeros(5))
+        trace.compute_log_prob()
+        node = trace.nodes["u"]
+        z = transform.inv(node["value"])
+        jacobian = transform.log_abs_det_jacobian(z, node["value"])
+    expected = dist.Normal(0.0, 1.0).log_prob(z).sum(-1) - jacobian
+    size = 5 if number == "example" else number
+    assert len(node["value"].reshape(-1, 3).unique(dim=0)) == size
+    torch.testing.assert_close(node["log_prob"], expected / size)
