@@ -1,6 +1,6 @@
 """Number of posterior draws, and the dimension that holds them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, Self
@@ -21,7 +21,6 @@ from probattn.threads import LockedMessenger
 
 _SAMPLES: ContextVar[int | None] = ContextVar("samples", default=None)
 _FOLDED: ContextVar[int | None] = ContextVar("folded", default=None)
-_FIRST: ContextVar[int | None] = ContextVar("first", default=None)
 
 
 class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -125,21 +124,6 @@ def num_folded() -> int | None:
 
 
 @contextmanager
-def numbered_draw(first: int) -> Iterator[None]:
-    """Declare the number of the first draw inside, counted from 0, for guides whose draws take turns."""
-    token = _FIRST.set(first)
-    try:
-        yield
-    finally:
-        _FIRST.reset(token)
-
-
-def first_draw() -> int | None:
-    """Return the number of the first draw of :func:`numbered_draw`, None outside."""
-    return _FIRST.get()
-
-
-@contextmanager
 def sample_dimension(number: int | None) -> Iterator[None]:
     """Declare S draws in the dimension left of the batch, for networks that run without handlers."""
     token = _SAMPLES.set(number)
@@ -182,45 +166,13 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
     if len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape:
         return fn
     inner = unwrapped(fn)
-    if isinstance(inner, PointsInTurn):
+    if getattr(inner, "takes_turns", False):  # what an entry is depends on the whole batch
         return fn.expand(batch_shape)
     transforms = getattr(inner, "transforms", ())
     inner = unwrapped(inner.base_dist) if transforms else inner
     cached = transforms and [t for t in transforms if isinstance(t, TransformModule) or "Conditioned" in repr(type(t))]
     # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
     return fn.expand(batch_shape) if cached or "Mixture" in type(inner).__name__ else Drawn(fn, batch_shape)
-
-
-class PointsInTurn(dist.Delta):
-    """Point masses that take turns: entry i of a batch is at point (first + i) mod K.
-
-    Args:
-        points: K points ``(K, *batch, *event)``.
-        event_dim: number of event dimensions.
-        first: number of the first entry's point.
-        batch_shape: the batch shape, whose last dimensions are those of the points; theirs by default.
-    """
-
-    def __init__(
-        self,
-        points: Tensor,
-        event_dim: int,
-        *,
-        first: int = 0,
-        batch_shape: torch.Size | None = None,
-    ) -> None:
-        self.points, self.first = points, first
-        own = points.shape[1 : points.dim() - event_dim]
-        batch_shape = own if batch_shape is None else batch_shape
-        turns = batch_shape[: len(batch_shape) - len(own)]
-        index = first + torch.arange(turns.numel(), device=points.device)
-        values = points[index % len(points)]  # (turns, *own batch, *event)
-        event = points.shape[points.dim() - event_dim :]
-        super().__init__(values.reshape(turns + own + event).expand(batch_shape + event), event_dim=event_dim)
-
-    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "PointsInTurn":
-        """Return the distribution with a larger batch shape, whose entries take turns."""
-        return PointsInTurn(self.points, self.event_dim, first=self.first, batch_shape=torch.Size(batch_shape))
 
 
 class Drawn(ExpandedDistribution):

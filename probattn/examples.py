@@ -54,19 +54,16 @@ def size_of(plate: IndepMessenger) -> int:
 
 def handlers_of_examples() -> list[Messenger]:
     """Return the active plates of the examples, and masks and scales with an entry for each example."""
-    kinds = IndepMessenger | MaskMessenger | ScaleMessenger
-    candidates = [handler for handler in HANDLERS if isinstance(handler, kinds)]
-    if not candidates:
-        return candidates
-    plates = [handler for handler in candidates if is_plate_of_examples(handler)]
-    number = num_examples()
-    hidden: list[Messenger] = []
-    for handler in candidates:
+    handlers = [handler for handler in HANDLERS if isinstance(handler, IndepMessenger | MaskMessenger | ScaleMessenger)]
+    plates = [handler for handler in handlers if is_plate_of_examples(handler)]
+    found: list[Messenger] = list(plates)
+    for handler in handlers:
         weight = weight_of(handler)
-        is_each = isinstance(weight, Tensor) and weight.dim() > 0
-        if handler in plates or (is_each and (plates or weight.shape[-1] == number)):
-            hidden.append(handler)
-    return hidden
+        if not isinstance(weight, Tensor) or weight.dim() == 0:
+            continue
+        if plates or weight.shape[-1] == num_examples():
+            found.append(handler)
+    return found
 
 
 def weight_of(handler: Messenger) -> float | Tensor | bool | None:
@@ -79,35 +76,40 @@ def weight_of(handler: Messenger) -> float | Tensor | bool | None:
 
 
 class Layout(NamedTuple):
-    """Dimensions of a batch outside plates.
+    """Place of a batch ``(..., examples)`` in the active plates.
 
     Args:
-        joint: dimensions of the batch, counted from the right, that belong to one event; none where the examples have
-            a plate.
-        is_shifted: dimension d of a batch is dimension d + 1 of the plates, since that on the right of it are the
-            examples alone. So it is where dimension −1 of the plates belongs to something else, such as Pyro's
-            particles, and where the batch itself has its other dimensions there.
+        joint: number of its last dimensions that have no plate, and so belong to one event; 0 in a plate of examples.
+        is_shifted: dimension d of the batch is dimension d + 1 of the plates, since what is right of it are examples
+            alone. So it is where dimension −1 of the plates belongs to something else, such as Pyro's particles, and
+            where the batch itself has its other dimensions there.
     """
 
-    joint: tuple[int, ...]
+    joint: int
     is_shifted: bool
 
 
+PLATED = Layout(0, is_shifted=False)
+
+
 def layout(batch_shape: Sequence[int]) -> Layout:
-    """Return which dimensions of a batch ``(..., examples)`` have no plate, under the active handlers."""
-    dims = [dim for dim in range(-len(batch_shape), -1) if batch_shape[dim] > 1]
-    is_plated = local_sites in map(type, HANDLERS)
-    if is_plated and not dims:
-        return Layout((), is_shifted=False)
-    is_plated = is_plated or any(map(is_plate_of_examples, HANDLERS))
+    """Return the place of a batch ``(..., examples)`` under the active handlers."""
+    if local_sites in map(type, HANDLERS) or any(map(is_plate_of_examples, HANDLERS)):
+        return PLATED
     taken = {handler.dim for handler in HANDLERS if isinstance(handler, IndepMessenger)}
     taken |= enumerated_dims()
     if num_samples() is not None:
         taken.add(-2)
-    unknown = [dim for dim in dims if dim not in taken]
-    is_shifted = not is_plated and (-1 in taken or (unknown != [] and all(dim + 1 in taken for dim in dims)))
-    joint = [dim for dim in dims if dim + is_shifted not in taken]
-    return Layout((*joint,) if is_plated else (*joint, -1), is_shifted)
+    dims = [dim for dim in range(-len(batch_shape), -1) if batch_shape[dim] > 1]
+    fits = all(dim in taken for dim in dims)
+    fits_shifted = all(dim + 1 in taken for dim in dims)
+    is_shifted = -1 in taken or (fits_shifted and not fits)
+    joint = 1
+    for dim in range(-2, -1 - len(batch_shape), -1):  # groups of examples
+        if batch_shape[dim] == 1 or dim + is_shifted in taken:
+            break
+        joint += 1
+    return Layout(joint, is_shifted)
 
 
 def is_shifted() -> bool:

@@ -13,13 +13,13 @@ from probattn.examples import Layout
 
 
 class JointExamples(dist.TorchDistribution):
-    """Distribution whose event holds some batch dimensions of another, those of the examples first of all.
+    """Distribution whose event holds the last batch dimensions of another, those of the examples.
 
-    Its batch shape is that of plates: the dimensions that stay, right-aligned with the plates.
+    Its batch shape is that of plates: the other dimensions, right-aligned with the plates.
 
     Args:
         base_dist: of batch shape ``(..., examples)``.
-        layout: the dimensions that belong to the event.
+        layout: the place of that batch in plates.
         weight: factor on the log density of each example, or None.
     """
 
@@ -34,88 +34,56 @@ class JointExamples(dist.TorchDistribution):
         weight: Tensor | None = None,
     ) -> None:
         self.base_dist, self.layout, self.weight = base_dist, layout, weight
-        sizes = tuple(base_dist.batch_shape[dim] for dim in layout.joint)
-        batch_shape = plate_shape(base_dist.batch_shape, layout)
-        super().__init__(batch_shape, torch.Size(sizes) + base_dist.event_shape, validate_args=False)
+        event_shape = base_dist.batch_shape[-layout.joint :] + base_dist.event_shape
+        super().__init__(plate_shape(base_dist.batch_shape, layout), event_shape, validate_args=False)
 
     @property
     def support(self) -> constraints.Constraint:
         """Support of the base distribution, with the dimensions of the examples as event dimensions."""
-        return constraints.independent(self.base_dist.support, len(self.layout.joint))
+        return constraints.independent(self.base_dist.support, self.layout.joint)
 
     @property
     def mean(self) -> Tensor:
         """Mean ``(*batch, *event)``."""
         return self.joined(self.base_dist.mean)
 
-    @property
-    def variance(self) -> Tensor:
-        """Variance of every scalar."""
-        return self.joined(self.base_dist.variance)
-
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "JointExamples":
         """Return the same distribution with a larger batch shape."""
-        base_shape = examples_shape(batch_shape, self.base_dist.batch_shape, self.layout)
         base_dist = copy.copy(self.base_dist)  # some distributions of Pyro expand in place
-        return JointExamples(base_dist.expand(base_shape), self.layout, weight=self.weight)
+        base_dist = base_dist.expand(self.base_shape(batch_shape))
+        return JointExamples(base_dist, self.layout, weight=self.weight)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Sample ``(*sample_shape, *batch, *event)``."""
-        shape = torch.Size(sample_shape)
-        return self.joined(self.base_dist.rsample(shape), shape)
+        sample_shape = torch.Size(sample_shape)
+        values = self.base_dist.rsample(sample_shape)
+        return values.reshape(sample_shape + self.batch_shape + self.event_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density in nats, summed over the examples, ``(*batch,)``."""
         return total(self.base_dist.log_prob(self.separated(value)), self.layout, self.weight)
 
-    def joined(self, values: Tensor, sample_shape: torch.Size | tuple = ()) -> Tensor:
-        """Return values of the base distribution ``(..., examples, *base event)`` as ``(*batch, *event)``.
-
-        Args:
-            values: with ``sample_shape`` on the left.
-            sample_shape: of the values.
-        """
-        event_dim = self.base_dist.event_dim
-        dims = [dim - event_dim for dim in self.layout.joint]
-        ends = list(range(-len(dims) - event_dim, -event_dim))
-        sample_shape = torch.Size(sample_shape)
-        values = values.expand(sample_shape + self.base_dist.batch_shape + self.base_dist.event_shape)
-        return values.movedim(dims, ends).reshape(sample_shape + self.batch_shape + self.event_shape)
+    def joined(self, values: Tensor) -> Tensor:
+        """Return values of the base distribution ``(..., examples, *base event)`` as ``(*batch, *event)``."""
+        values = values.expand(self.base_dist.batch_shape + self.base_dist.event_shape)
+        return values.reshape(self.batch_shape + self.event_shape)
 
     def separated(self, values: Tensor) -> Tensor:
         """Return values ``(*batch, *event)`` as those of the base distribution, the inverse of :meth:`joined`."""
         batch_shape = values.shape[: values.dim() - self.event_dim]
-        base_shape = examples_shape(batch_shape, self.base_dist.batch_shape, self.layout)
-        event_dim = self.base_dist.event_dim
-        left = [size for dim, size in with_dims(base_shape) if dim not in self.layout.joint]
-        values = values.reshape(*left, *self.event_shape)
-        dims = [dim - event_dim for dim in self.layout.joint]
-        ends = list(range(-len(dims) - event_dim, -event_dim))
-        return values.movedim(ends, dims)
+        return values.reshape(self.base_shape(batch_shape) + self.base_dist.event_shape)
 
-
-def with_dims(shape: Sequence[int]) -> list[tuple[int, int]]:
-    """Return dimensions, counted from the right, with their sizes."""
-    return list(zip(range(-len(shape), 0), shape, strict=True))
+    def base_shape(self, batch_shape: Sequence[int]) -> torch.Size:
+        """Return the batch shape ``(..., examples)`` in a shape of plates, the inverse of :func:`plate_shape`."""
+        joint, is_shifted = self.layout
+        return torch.Size(batch_shape)[: is_shifted - joint or None] + self.base_dist.batch_shape[-joint:]
 
 
 def plate_shape(batch_shape: Sequence[int], layout: Layout) -> torch.Size:
     """Return the shape in plates of a batch ``(..., examples)``, whose joint dimensions have size 1 there."""
-    sizes = [1 if dim in layout.joint else size for dim, size in with_dims(batch_shape)]
-    if layout.is_shifted:
-        sizes = sizes[:-1]
-    while sizes and sizes[0] == 1:
-        sizes = sizes[1:]
-    return torch.Size(sizes)
-
-
-def examples_shape(plates: Sequence[int], batch_shape: Sequence[int], layout: Layout) -> torch.Size:
-    """Return the batch shape of a distribution of examples in a shape of plates, the inverse of :func:`plate_shape`."""
-    full = [*plates, 1] if layout.is_shifted else list(plates)
-    full = [1] * (len(batch_shape) - len(full)) + full
-    for dim in layout.joint:
-        full[dim] = batch_shape[dim]
-    return torch.Size(full)
+    joint, is_shifted = layout
+    others = torch.Size(batch_shape)[: len(batch_shape) - joint]
+    return others + (1,) * (joint - is_shifted) if others.numel() > 1 else torch.Size()
 
 
 def total(values: Tensor, layout: Layout, weight: Tensor | None = None) -> Tensor:
@@ -123,12 +91,13 @@ def total(values: Tensor, layout: Layout, weight: Tensor | None = None) -> Tenso
 
     Args:
         values: one for each example.
-        layout: the joint dimensions.
+        layout: the place of their batch in plates.
         weight: factor of each example; where it is 0, its value does not count, whatever it is.
     """
     if weight is not None:
         values = (values * weight).where(weight != 0, 0.0)
-    return values.sum(layout.joint).reshape(plate_shape(values.shape, layout))
+    joint = tuple(range(-layout.joint, 0))
+    return values.sum(joint).reshape(plate_shape(values.shape, layout))
 
 
 @register_kl(JointExamples, JointExamples)

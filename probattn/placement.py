@@ -1,8 +1,9 @@
 """Where a site of examples stands: in their plate, or outside any, where all examples are one event."""
 
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -10,7 +11,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
-from probattn.examples import Layout, handlers_of_examples, layout, weight_of
+from probattn.examples import PLATED, Layout, handlers_of_examples, layout, weight_of
 from probattn.joint_examples import JointExamples, total
 from probattn.pyro_internals import without_handlers
 
@@ -19,20 +20,20 @@ class Placement(NamedTuple):
     """Place of a site in the active plates.
 
     Args:
-        layout: the dimensions of its batch that belong to its event, none in a plate of the examples.
+        layout: the place of its batch.
         scale: factor on its log density.
-        each: the same for each example, ``(batch,)``, where they are one event.
-        hidden: active handlers whose factors are in ``each``.
+        example_weights: the same for each example, ``(batch,)``, where they are one event.
+        handlers: active handlers whose factors are in ``example_weights``.
     """
 
     layout: Layout
-    scale: float | Tensor
-    each: Tensor | None
-    hidden: list[Messenger]
+    scale: float | Tensor = 1.0
+    example_weights: Tensor | None = None
+    handlers: Sequence[Messenger] = ()
 
     def joint(self, law: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return a distribution of batch shape ``(..., batch)`` as that of the site."""
-        return JointExamples(law, self.layout, weight=self.each) if self.layout.joint else law
+        return JointExamples(law, self.layout, weight=self.example_weights) if self.layout.joint else law
 
     def joined(self, law: dist.TorchDistribution, value: Tensor) -> Tensor:
         """Return a value ``(..., batch, *event)`` as that of the site with the law of :meth:`joint`."""
@@ -44,20 +45,18 @@ class Placement(NamedTuple):
 
     def total(self, log_factor: Tensor) -> Tensor:
         """Return the log factor of the site, from one of each example ``(..., batch)``."""
-        return total(log_factor, self.layout, self.each) if self.layout.joint else log_factor
+        return total(log_factor, self.layout, self.example_weights) if self.layout.joint else log_factor
 
     @contextmanager
     def scored(self) -> Iterator[None]:
-        """Context of the site: its scale, where 0 leaves the density out, without the hidden handlers."""
-        with without_handlers(self.hidden):
-            if isinstance(self.scale, Tensor) or self.scale not in (0, 1):
-                with poutine.scale(scale=self.scale):
-                    yield
-            elif self.scale == 0:
-                with poutine.mask(mask=False):
-                    yield
-            else:
-                yield
+        """Context of the site: its scale, where 0 leaves the density out, without the handlers of examples."""
+        scale: Messenger | None = None
+        if isinstance(self.scale, Tensor) or self.scale not in (0, 1):
+            scale = poutine.scale(scale=self.scale)
+        elif self.scale == 0:
+            scale = poutine.mask(mask=False)
+        with without_handlers(self.handlers), scale or nullcontext():
+            yield
 
 
 def placement(batch_shape: Sequence[int], weight: float | Tensor = 1.0) -> Placement:
@@ -68,15 +67,13 @@ def placement(batch_shape: Sequence[int], weight: float | Tensor = 1.0) -> Place
         weight: factor on its log density, a number or one for each example ``(batch,)``.
     """
     if not am_i_wrapped():
-        return Placement(Layout((), is_shifted=False), 1.0, None, [])
+        return Placement(PLATED)
     place = layout(batch_shape)
     if not place.joint:
-        return Placement(place, weight, None, [])
-    hidden = handlers_of_examples()
-    factors = [weight_of(handler) for handler in hidden]
-    is_each = isinstance(weight, Tensor) and weight.dim() > 0
-    each = weight if is_each else None
-    for factor in factors:
-        if isinstance(factor, Tensor):
-            each = factor * 1.0 if each is None else each * factor
-    return Placement(place, 1.0 if is_each else weight, each, hidden)
+        return Placement(place, weight)
+    handlers = handlers_of_examples()
+    factors = [weight, *map(weight_of, handlers)]
+    tensors = [factor for factor in factors if isinstance(factor, Tensor) and factor.dim() > 0]
+    product: Any = math.prod(tensors, start=1.0) if tensors else None  # a mask is a factor of 0 or 1
+    scale = 1.0 if tensors and tensors[0] is weight else weight
+    return Placement(place, scale, product, handlers)

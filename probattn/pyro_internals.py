@@ -65,9 +65,10 @@ def enumerated_dims() -> set[int]:
     if not any(isinstance(handler, EnumMessenger) for handler in _PYRO_STACK):
         return dims
     for handler in _PYRO_STACK:
-        if isinstance(handler, TraceMessenger):
-            nodes = handler.trace.nodes.values()
-            dims |= {node["infer"]["_enumerate_dim"] for node in nodes if "_enumerate_dim" in (node.get("infer") or ())}
+        for node in handler.trace.nodes.values() if isinstance(handler, TraceMessenger) else ():
+            infer: Any = node.get("infer") or {}
+            if "_enumerate_dim" in infer:
+                dims.add(infer["_enumerate_dim"])
     return dims
 
 

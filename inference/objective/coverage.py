@@ -36,7 +36,7 @@ def check_coverage(
     known = latent if scale else model_trace.nodes
     problems = []
     for name, layout in latent.items():
-        is_enumerated = "enumerate" in model_trace.nodes[name]["infer"]
+        is_enumerated = "enumerate" in (model_trace.nodes[name]["infer"] or ())
         if name not in guided and is_enumerated and scale and not enumerates:
             problems.append(f"site {name} is enumerated, which TraceEnum_ELBO alone does")
         elif name not in guided and not is_enumerated:

@@ -1,8 +1,9 @@
 """A guide of K point masses: an ensemble in a few sites of one network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.infer.autoguide import AutoDelta
@@ -13,7 +14,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.attention.options import check_positive
-from probattn.draws import PointsInTurn, first_draw
+from probattn.inference.prediction.latents import first_draw
 from probattn.messages import is_latent, law_of
 
 
@@ -61,7 +62,7 @@ class Branches(PyroModule):
                     point(*args, **kwargs)
                 points.append(run.trace)
         sites = [name for name, node in points[0].nodes.items() if is_latent(node)]
-        return {name: torch.stack([trace.nodes[name]["fn"].v for trace in points]) for name in sites}
+        return {name: torch.stack([cast(dist.Delta, trace.nodes[name]["fn"]).v for trace in points]) for name in sites}
 
     def get_extra_state(self) -> Tensor:
         """Return the turn, so that a resumed training goes on with the same point."""
@@ -97,3 +98,37 @@ class _Turns(Messenger):
         if name in self.values:
             own = self.values[name][0].numel()
             self.number = max(self.number, law_of(msg).batch_shape.numel() * law_of(msg).event_shape.numel() // own)
+
+
+class PointsInTurn(dist.Delta):
+    """Point masses that take turns: entry i of a batch is at point (first + i) mod K.
+
+    Args:
+        points: K points ``(K, *batch, *event)``.
+        event_dim: number of event dimensions.
+        first: number of the first entry's point.
+        batch_shape: the batch shape, whose last dimensions are those of the points; theirs by default.
+    """
+
+    takes_turns = True
+
+    def __init__(
+        self,
+        points: Tensor,
+        event_dim: int,
+        *,
+        first: int = 0,
+        batch_shape: torch.Size | None = None,
+    ) -> None:
+        self.points, self.first = points, first
+        own = points.shape[1 : points.dim() - event_dim]
+        batch_shape = own if batch_shape is None else batch_shape
+        turns = batch_shape[: len(batch_shape) - len(own)]
+        index = first + torch.arange(turns.numel(), device=points.device)
+        values = points[index % len(points)]  # (turns, *own batch, *event)
+        event = points.shape[points.dim() - event_dim :]
+        super().__init__(values.reshape(turns + own + event).expand(batch_shape + event), event_dim=event_dim)
+
+    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "PointsInTurn":
+        """Return the distribution with a larger batch shape, whose entries take turns."""
+        return PointsInTurn(self.points, self.event_dim, first=self.first, batch_shape=torch.Size(batch_shape))

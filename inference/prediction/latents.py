@@ -1,8 +1,9 @@
 """Latent values for prediction: from the prior, a guide, or posterior samples such as those of a Markov chain."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import draws, numbered_draw
+from probattn.draws import draws
 from probattn.guides import Guide, Program, global_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.programs import device
@@ -25,6 +26,7 @@ from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
 _LOGGER = logging.getLogger("probattn")
+_FIRST: ContextVar[int | None] = ContextVar("first", default=None)
 
 
 class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -76,6 +78,21 @@ class Latents:
     traces: list[Trace]
     vectorize: bool
     has_local_sites: bool = False
+
+
+@contextmanager
+def numbered_draw(first: int) -> Iterator[None]:
+    """Declare the number of the first draw inside, counted from 0, for guides whose draws take turns."""
+    token = _FIRST.set(first)
+    try:
+        yield
+    finally:
+        _FIRST.reset(token)
+
+
+def first_draw() -> int | None:
+    """Return the number of the first draw of :func:`numbered_draw`, None outside."""
+    return _FIRST.get()
 
 
 def is_program(source: Any) -> bool:
