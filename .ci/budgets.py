@@ -1,6 +1,7 @@
 """Check the size of each package, of the tests and of the prose: ``python .ci/budgets.py`` exits 1 above a budget.
 
-A code line holds a token that is neither a comment nor part of a docstring.
+Size is counted in tokens of code, which cost the same on one line or on three. Comments, docstrings, line ends and
+indentation are free.
 """
 
 import ast
@@ -10,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CODE = {"probattn": 2750, "models": 950, "inference": 3850, "experiments": 4800, "tests": 16000}
-"""Folder → most code lines."""
-WORDS = 32000
+CODE = {"probattn": 35_500, "models": 11_000, "inference": 47_000, "experiments": 66_500, "tests": 240_000}
+"""Folder → most tokens of code."""
+WORDS = 32_000
 """Most words of README, ARCHITECTURE, CONTRIBUTING, CHANGELOG, BENCHMARKS, documentation and results."""
 ARCHITECTURE = 150
 """Most lines of ``ARCHITECTURE.md``."""
@@ -28,30 +29,38 @@ SILENT = {
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def code_lines(path: Path) -> int:
-    """Return the number of code lines of a Python file."""
-    with path.open("rb") as file:
-        spans = [(t.start[0], t.end[0]) for t in tokenize.tokenize(file.readline) if t.type not in SILENT]
-    lines = {line for first, last in spans for line in range(first, last + 1)}
+def docstring_lines(path: Path) -> set[int]:
+    """Return the numbers of the lines of a Python file that belong to docstrings."""
+    lines: set[int] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(lines)
+            docstring = node.body[0]
+            lines |= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+    return lines
+
+
+def code_tokens(path: Path) -> int:
+    """Return the number of tokens of code of a Python file."""
+    silent_lines = docstring_lines(path)
+    count = 0
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            is_code = token.type not in SILENT
+            if is_code and token.start[0] not in silent_lines:
+                count += 1
+    return count
 
 
 def sizes() -> Iterator[tuple[str, int, int]]:
     """Yield what is counted, its size and its budget."""
     for folder, budget in CODE.items():
-        yield f"{folder}, code lines", sum(map(code_lines, (ROOT / folder).rglob("*.py"))), budget
+        yield f"{folder}, tokens", sum(map(code_tokens, (ROOT / folder).rglob("*.py"))), budget
     built = ROOT / "docs" / "_build", ROOT / "docs" / "api" / "generated"
     pages = [page for page in (ROOT / "docs").rglob("*.md") if not any(folder in page.parents for folder in built)]
     pages += [*ROOT.glob("*.md"), ROOT / "experiments" / "results" / "README.md"]
     yield "prose, words", sum(len(page.read_text(encoding="utf-8").split()) for page in pages), WORDS
-    yield (
-        "ARCHITECTURE.md, lines",
-        len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()),
-        ARCHITECTURE,
-    )
+    architecture = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()
+    yield "ARCHITECTURE.md, lines", len(architecture), ARCHITECTURE
 
 
 def main() -> int:
@@ -59,7 +68,7 @@ def main() -> int:
     exceeded = False
     for name, size, budget in sizes():
         exceeded |= size > budget
-        print(f"{name:24} {size:6} of {budget:6}{'   too many' if size > budget else ''}")
+        print(f"{name:24} {size:7} of {budget:7}{'   too many' if size > budget else ''}")
     return int(exceeded)
 
 

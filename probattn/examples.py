@@ -17,7 +17,7 @@ from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor
 
 from probattn.draws import num_samples
-from probattn.local_sites import local_sites
+from probattn.local_sites import local_sites, size_of
 from probattn.messages import batch_size
 from probattn.pyro_internals import HANDLERS, PLATES_OF_SAMPLES, enumerated_dims
 
@@ -45,11 +45,6 @@ def is_plate_of_examples(handler: Messenger) -> bool:
     if not isinstance(handler, IndepMessenger) or handler.dim != -1:
         return False
     return handler.name not in PLATES_OF_SAMPLES and size_of(handler) == num_examples()
-
-
-def size_of(plate: IndepMessenger) -> int:
-    """Return the number of rows that a plate has in this run, which a subsampling plate chooses."""
-    return getattr(plate, "subsample_size", plate.size)
 
 
 def handlers_of_examples() -> list[Messenger]:

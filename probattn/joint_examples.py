@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, kl_divergence, register_kl
 
-from probattn.draws import Drawn
 from probattn.examples import Layout
 
 
@@ -102,7 +101,4 @@ def total(values: Tensor, layout: Layout, weight: Tensor | None = None) -> Tenso
 
 @register_kl(JointExamples, JointExamples)
 def _kl_joint_examples(q: JointExamples, p: JointExamples) -> Tensor:
-    base = p.base_dist.base_dist if isinstance(p.base_dist, Drawn) else p.base_dist
-    kl = kl_divergence(q.base_dist, base)
-    shape = torch.broadcast_shapes(q.base_dist.batch_shape, p.base_dist.batch_shape)
-    return total(kl.expand(shape), p.layout, p.weight)
+    return total(kl_divergence(q.base_dist, p.base_dist), p.layout, p.weight)

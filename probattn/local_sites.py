@@ -116,8 +116,13 @@ def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:
         prior = expanded(prior, -2, number)
     for plate in HANDLERS:
         if isinstance(plate, IndepMessenger) and plate.dim is not None:
-            prior = expanded(prior, plate.dim, getattr(plate, "subsample_size", plate.size))
+            prior = expanded(prior, plate.dim, size_of(plate))
     return prior
+
+
+def size_of(plate: IndepMessenger) -> int:
+    """Return the number of rows that a plate has in this run, which a subsampling plate chooses."""
+    return getattr(plate, "subsample_size", plate.size)
 
 
 def _kl(posterior: dist.TorchDistribution, prior: dist.TorchDistribution, value: Tensor) -> Tensor:

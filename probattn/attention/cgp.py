@@ -66,14 +66,17 @@ class CGPAttention(CorrelatedAttention):
         noisy_output: bool = True,
         bias: bool = False,
     ) -> None:
-        options: dict[str, Any] = {
-            "noise": noise,
-            "learn_noise": learn_noise,
-            "canonical_guide": canonical_guide,
-            "collapsed": collapsed,
-        }
         super().__init__(
-            dim, heads, output=output, alpha=alpha, regulariser_norm=regulariser_norm, bias=bias, **options
+            dim,
+            heads,
+            noise=noise,
+            learn_noise=learn_noise,
+            canonical_guide=canonical_guide,
+            collapsed=collapsed,
+            output=output,
+            alpha=alpha,
+            regulariser_norm=regulariser_norm,
+            bias=bias,
         )
         self.noisy_canonical, self.noisy_output = noisy_canonical, noisy_output
 

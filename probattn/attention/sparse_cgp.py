@@ -50,14 +50,17 @@ class SparseCGPAttention(CorrelatedAttention):
         regulariser_norm: Literal["scalar", "column", "example"] = "scalar",
         bias: bool = False,
     ) -> None:
-        options: dict[str, Any] = {
-            "noise": noise,
-            "learn_noise": learn_noise,
-            "canonical_guide": canonical_guide,
-            "collapsed": collapsed,
-        }
         super().__init__(
-            dim, heads, output=output, alpha=alpha, regulariser_norm=regulariser_norm, bias=bias, **options
+            dim,
+            heads,
+            noise=noise,
+            learn_noise=learn_noise,
+            canonical_guide=canonical_guide,
+            collapsed=collapsed,
+            output=output,
+            alpha=alpha,
+            regulariser_norm=regulariser_norm,
+            bias=bias,
         )
         numbers = (inducing, inducing if inducing_keys is None else inducing_keys)
         if min(numbers) < 1:
