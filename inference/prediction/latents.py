@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from probattn.draws import draws
 from probattn.guides import Guide, Program, latent_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
+from probattn.inference.prediction.aggregate import check_outputs
 from probattn.inference.programs import device
-from probattn.messages import infer_dict, infer_of, is_global_latent, is_latent, is_local, value_of
+from probattn.messages import infer_dict, infer_of, is_global_latent, is_latent, is_local, law_of, value_of
 from probattn.pyro_internals import sampled_attributes
 from probattn.threads import one_thread_at_a_time
 
@@ -38,6 +39,7 @@ class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own hand
 
     def _pyro_sample(self, msg: Message) -> None:
         if msg["name"] == "y":
+            check_outputs(law_of(msg))  # before it is sampled, which on a GPU would end the process
             msg["infer"] = infer_dict(**infer_of(msg) | {"label": True})
         elif self.from_prior and "posterior" in infer_of(msg):
             infer_of(msg)["from_prior"] = True
