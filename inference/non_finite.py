@@ -13,6 +13,10 @@ class NonFiniteError(NumericalError):
     """A NaN or Inf in data, weights or loss."""
 
 
+class NonFiniteOutputError(NonFiniteError, ValueError):
+    """Outputs of a network that are NaN or Inf."""
+
+
 def find_non_finite(batch: tuple, modules: Mapping[str, nn.Module], traces: tuple[Trace, ...]) -> str | None:
     """Return the first that holds a NaN or Inf: rows of the batch, else a parameter, else a site, else None.
 

@@ -4,10 +4,12 @@ Methods of handlers (``_pyro_sample``, ``_pyro_post_sample``) are Pyro's protoco
 """
 
 import functools
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pyro
 import torch
 from pyro.nn import PyroModule
 from pyro.poutine.enum_messenger import EnumMessenger
@@ -15,6 +17,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import nn
+from torch.distributions import Distribution
 
 HANDLERS: list[Messenger] = _PYRO_STACK
 """Active handlers, the outermost first. A global site must see which plates are active; Pyro has no public list."""
@@ -70,6 +73,23 @@ def enumerated_dims() -> set[int]:
             if "_enumerate_dim" in infer:
                 dims.add(infer["_enumerate_dim"])
     return dims
+
+
+def is_validated() -> bool:
+    """Return True if distributions check their parameters and values; PyTorch has no public function for that."""
+    return Distribution._validate_args
+
+
+@contextmanager
+def without_validation() -> Iterator[None]:
+    """Leave out inside what Pyro and PyTorch check by reading values, and then restore the settings of both."""
+    of_torch = is_validated()
+    try:
+        with pyro.validation_enabled(False), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Encountered NaN")  # of a loss, which Pyro looks at nevertheless
+            yield
+    finally:
+        Distribution.set_default_validate_args(of_torch)
 
 
 def is_svi() -> bool:

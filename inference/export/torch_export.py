@@ -4,13 +4,13 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyro
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from probattn.functional import errors
 from probattn.inference.io.files import write_bytes
+from probattn.pyro_internals import without_validation
 from probattn.threads import one_thread_at_a_time
 
 
@@ -47,7 +47,7 @@ def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
     It contains no values of the example and no paths of this machine.
     """
     dynamic = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
-    with errors.branch_free(), pyro.validation_enabled(False):
+    with errors.branch_free(), without_validation():
         program = torch.export.export(network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from probattn.functional import errors, padding
+from probattn.inference.non_finite import NonFiniteOutputError
 from probattn.inference.prediction.class_labels import check_shape
-from probattn.inference.prediction.mixture import innermost, token_mask, values
+from probattn.inference.prediction.mixture import innermost, parameter_checks, token_mask, values
 from probattn.inference.prediction.result import PER_EXAMPLE, Prediction, entropy
 
 
@@ -30,17 +31,17 @@ def summarise(
         keep_draws: keep the probabilities of each sample.
 
     Raises:
-        ValueError: NaN or Inf in the outputs; labels whose shape differs from the likelihood's.
+        NonFiniteOutputError: as :func:`check_outputs` raises.
+        ValueError: labels whose shape differs from the likelihood's.
     """
     deterministic = len(likelihood.batch_shape) == 1
     if deterministic:
         likelihood = likelihood.expand((num_samples, *likelihood.batch_shape))
     mask, inner = token_mask(likelihood), innermost(likelihood)
     of_classes = isinstance(inner, torch.distributions.Categorical)
+    check_outputs(likelihood)
     if of_classes:
         probs = values(likelihood, "probs")
-        message = "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
-        errors.refuse(~probs.isfinite(), lambda _: ValueError(message))
         probs = probs if mask is None else probs.where(mask.unsqueeze(-1), 0.0)
         draws = {"draws": probs.to(device)} if keep_draws else {}
         used = 1 if deterministic else num_samples  # the mean of S copies would differ in the last bit
@@ -63,6 +64,21 @@ def summarise(
         components=() if of_classes and mask is None else (likelihood,),
         num_samples=num_samples,
     )
+
+
+def check_outputs(likelihood: dist.TorchDistribution) -> None:
+    """Check that the network's outputs are parameters of the likelihood, whether or not PyTorch has checked them.
+
+    Raises:
+        NonFiniteOutputError: NaN or Inf, or what the likelihood does not take.
+    """
+    if isinstance(innermost(likelihood), torch.distributions.Categorical):
+        checks = [values(likelihood, "probs").isfinite().all()]
+    else:
+        checks = parameter_checks(likelihood)
+    message = "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
+    if checks:
+        errors.refuse(~torch.stack(checks), lambda _: NonFiniteOutputError(message))
 
 
 def join(parts: Sequence[Prediction]) -> Prediction:

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from probattn.draws import draws
 from probattn.guides import Guide, Program, global_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
+from probattn.inference.prediction.aggregate import check_outputs
 from probattn.inference.programs import device
-from probattn.messages import is_auxiliary, is_global_latent, is_latent, is_local, value_of
+from probattn.messages import is_auxiliary, is_global_latent, is_latent, is_local, law_of, value_of
 from probattn.pyro_internals import sampled_attributes
 from probattn.site_info import info_of, mark
 from probattn.sites import SiteModule
@@ -42,6 +43,7 @@ class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own hand
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_label(msg):
+            check_outputs(law_of(msg))  # before it is sampled, which on a GPU would end the process
             mark(msg, label=True)
         elif self.from_prior and info_of(msg).posterior is not None:
             mark(msg, from_prior=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution, Independent, constraints
 
 from probattn.inference.programs import required
 
@@ -126,6 +126,20 @@ def token_mask(likelihood: Distribution) -> Tensor | None:
         return None if inner is None else inner._mask
     inner = masked(likelihood)
     return None if inner is None else inner._mask[0]
+
+
+def parameter_checks(likelihood: Distribution) -> list[Tensor]:
+    """Return True, on the device, for each parameter of the innermost distribution that PyTorch would allow."""
+    if isinstance(likelihood, Stacked):
+        return [check for draw in likelihood.parts for check in parameter_checks(draw)]
+    inner = innermost(likelihood)
+    known = inner.arg_constraints.items() if isinstance(inner, Distribution) else ()
+    checks = []
+    for name, constraint in known:
+        parameter = vars(inner).get(name)  # others follow from these
+        if isinstance(parameter, Tensor) and not constraints.is_dependent(constraint):
+            checks.append(constraint.check(parameter).all())
+    return checks
 
 
 def device_of(likelihood: Distribution) -> torch.device:

@@ -35,6 +35,7 @@ from probattn.inference.programs import device
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_of_draws, law_of
 from probattn.param_store import follow
+from probattn.pyro_internals import without_validation
 from probattn.threads import one_thread_at_a_time
 
 CPU_CHUNK_SIZE = 256
@@ -172,10 +173,21 @@ class _Replays:
         is_whole = latents.has_local_sites or not isinstance(self.model, nn.Module)
         for rows in [slice(None)] if is_whole else chunks(x, at_once):
             chunk = [None if value is None else value[rows] for value in inputs]
-            with draws(self.num_samples) if latents.vectorize else nullcontext():
-                likelihoods = [self._run(latents, row, chunk) for row in range(len(latents.traces))]
+            try:
+                with nullcontext() if self.is_first_chunk else without_validation():
+                    likelihood = self._likelihood(latents, chunk)
+            except ValueError:
+                with without_validation():  # a NaN goes on to the outputs, whose error says more
+                    self._likelihood(latents, chunk)
+                raise
             self.is_first_chunk = False
-            yield rows, likelihoods[0] if latents.vectorize else Stacked(likelihoods)
+            yield rows, likelihood
+
+    def _likelihood(self, latents: Latents, chunk: list) -> dist.TorchDistribution:
+        """Return the likelihood of some examples under all samples."""
+        with draws(self.num_samples) if latents.vectorize else nullcontext():
+            likelihoods = [self._run(latents, row, chunk) for row in range(len(latents.traces))]
+        return likelihoods[0] if latents.vectorize else Stacked(likelihoods)
 
     def _run(self, latents: Latents, row: int, chunk: list) -> dist.TorchDistribution:
         """Return the likelihood of some examples under a trace of the global sites."""

@@ -1,25 +1,33 @@
 """One training step: the loss −ELBO/N of its batches, gradients, clipping, update."""
 
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.inference.distributed import RankBatch
+from probattn.functional import errors
+from probattn.inference.distributed import RankBatch, world
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line
 from probattn.inference.objective.elbo import ELBOS, ELBOLoss
 from probattn.inference.prediction.latents import broadcasts
 from probattn.inference.programs import attribute, required
+from probattn.inference.training import observations
 from probattn.inference.training.device import compile_blocks
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
+from probattn.pyro_internals import is_validated, without_validation
 from probattn.weights import alpha, kl_weight
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+FAILURES = (ArithmeticError, IndexError, RuntimeError, ValueError)
+"""Errors of a step whose source may be a NaN or Inf."""
 
 
 class StepCoefficients(NamedTuple):
@@ -83,10 +91,90 @@ class Objective:
             compile_blocks(model)
         elbo = ELBOS[options.elbo](num_particles=1 if self.vectorize else options.num_particles)
         self.loss = ELBOLoss(model, guide, elbo)
+        # A compiled block has no list of failures, and all ranks run the same number of times.
+        self._is_first, self._defers = True, not options.compile and world().size == 1
         self.module: Any = self.loss if fabric is None else fabric.setup_module(self.loss)  # of a private class
 
-    def __call__(self, batch: Sequence[Tensor], coefficients: StepCoefficients) -> Tensor:
-        """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example."""
+    def __call__(self, batch: tuple[Tensor, ...], coefficients: StepCoefficients) -> Tensor:
+        """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example.
+
+        Pyro and PyTorch check each distribution by a read, which waits for the device. They do that in the first batch,
+        and again in one that fails; all others are checked by one read. What the user has switched off stays off.
+
+        Raises:
+            NonFiniteError: a NaN or Inf; names its source.
+            ValueError: labels outside their support, and what else the model raises.
+        """
+        is_first, self._is_first = self._is_first, False
+        is_checked, states, failure = is_validated(), _random_states(), None
+        if self._defers and not is_first:
+            deferred_loss = self._deferred_loss(batch, coefficients, observed=is_checked)
+            if deferred_loss is not None:
+                return deferred_loss
+            self._defers = False  # some layers need a look in each step, say for jitter
+            _set_random_states(states)
+        try:
+            with nullcontext() if is_first else without_validation():
+                loss = self._run(self.module, batch, coefficients)
+                if self._is_valid(loss, observed=is_checked):
+                    return loss
+                symptom = f"the loss is {loss.item()}"
+        except FAILURES as error:
+            failure, symptom = error, first_line(error)
+        self._explain(batch, symptom)
+        _set_random_states(states)
+        self._run_otherwise(batch, coefficients, is_first=is_first)
+        self._explain(batch, symptom)
+        if failure is not None:
+            raise failure
+        if not loss.isfinite():
+            raise NonFiniteError(f"{symptom}; lower lr")
+        return loss
+
+    def _deferred_loss(
+        self, batch: tuple[Tensor, ...], coefficients: StepCoefficients, *, observed: bool
+    ) -> Tensor | None:
+        """Return the loss of a batch in which nothing fails, by one read; None if something does."""
+        with suppress(*FAILURES), without_validation(), errors.deferred() as failures:
+            loss = self._run(self.module, batch, coefficients)
+            if self._is_valid(loss, failures, observed=observed):
+                return loss
+        return None
+
+    @torch.no_grad()
+    def _run_otherwise(self, batch: tuple[Tensor, ...], coefficients: StepCoefficients, *, is_first: bool) -> None:
+        """Run a batch that has failed without the checks that it had, so that a NaN reaches the traces, or with them.
+
+        Raises:
+            ValueError, NumericalError: as the checks, or the layers, raise.
+        """
+        with ExitStack() as stack:
+            if is_first:
+                stack.enter_context(suppress(IndexError, RuntimeError, ValueError))
+                stack.enter_context(without_validation())
+            self._run(self.loss, batch, coefficients)
+
+    def _explain(self, batch: tuple[Tensor, ...], symptom: str) -> None:
+        """Raise an error that says what is wrong with a batch that has failed, if its traces show that.
+
+        Raises:
+            NonFiniteError: names the source.
+            ValueError: labels outside their support.
+        """
+        self.check_finite(batch, symptom)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a NaN, which the next check names
+            for trace in self.loss.traces:
+                trace.compute_log_prob()
+        self.check_finite((), symptom)
+
+    def _is_valid(self, loss: Tensor, failures: Sequence[Tensor] = (), *, observed: bool) -> bool:
+        """Return True for a finite loss without failures, and with observed values that have a density; by one read."""
+        valid = [loss.isfinite(), *map(torch.logical_not, failures)]
+        valid += observations.checks(self.loss.traces[0]) if observed else []
+        return bool(torch.stack(valid).all())
+
+    def _run(self, module: Any, batch: tuple[Tensor, ...], coefficients: StepCoefficients) -> Tensor:
         options, particles = self.options, self.options.num_particles
         with ExitStack() as stack:
             stack.enter_context(kl_weight(coefficients.kl, local=coefficients.local_kl))
@@ -97,11 +185,12 @@ class Objective:
                 stack.enter_context(draws(particles))
             if options.precision == "bf16-mixed":  # not Fabric's own, which would also round the labels
                 stack.enter_context(torch.autocast(batch[0].device.type, torch.bfloat16))
-            return self.module(*batch) / self.num_data
+            return module(*batch) / self.num_data
 
     def terms(self) -> dict[str, Tensor]:
         """Return the terms of the last loss, which sum to it, detached."""
-        return {name: value / self.num_data for name, value in self.loss.terms().items()}
+        with without_validation():
+            return {name: value / self.num_data for name, value in self.loss.terms().items()}
 
     def check_finite(self, batch: tuple, symptom: str) -> None:
         """Raise an error if the batch, a parameter, a site of the last loss or a gradient is NaN or Inf.
@@ -150,16 +239,27 @@ def train_step(
             with fabric.no_backward_sync(objective.module, enabled=number < len(batches)):
                 tensors = fabric.to_device(batch.tensors)
                 loss = objective(tensors, coefficients) * weight
-                if not loss.isfinite():
-                    raise NonFiniteError(f"the loss is {loss.item()}; lower lr")
                 fabric.backward(loss)
             total = total + loss.detach()
             for name, value in objective.terms().items() if with_terms else ():
                 terms[name] = terms.get(name, 0.0) + value * weight
         if objective.options.clip_norm is not None:
             fabric.clip_gradients(objective.module, optimizers.optimizer, max_norm=objective.options.clip_norm)
-    except (ArithmeticError, RuntimeError, ValueError) as error:
+    except NonFiniteError:
+        raise
+    except FAILURES as error:
         objective.check_finite(tensors, first_line(error))
         raise
     optimizers.step()
     return Outcome(torch.as_tensor(total), terms)
+
+
+def _random_states() -> tuple[Tensor, Tensor | None]:
+    """Return the states of PyTorch's generators of the CPU and of the present GPU."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+
+
+def _set_random_states(states: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1])

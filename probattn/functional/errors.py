@@ -8,6 +8,7 @@ from torch import Tensor
 
 _WHERE = ContextVar("where", default="")
 _BRANCHES = ContextVar("branches", default=True)
+_FAILURES: ContextVar[list[Tensor] | None] = ContextVar("failures", default=None)
 
 
 class NumericalError(ArithmeticError):
@@ -42,6 +43,20 @@ def may_branch() -> bool:
     return _BRANCHES.get()
 
 
+@contextmanager
+def deferred() -> Iterator[list[Tensor]]:
+    """Go on inside as if nothing had failed in the numerics, and list what has, since each look waits for the device.
+
+    If any of these scalars is True, what was computed means nothing: compute it again without this.
+    """
+    failures: list[Tensor] = []
+    token = _FAILURES.set(failures)
+    try:
+        yield failures
+    finally:
+        _FAILURES.reset(token)
+
+
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
     """Raise an error if any entry failed.
 
@@ -65,6 +80,15 @@ def is_any(failed: Tensor) -> bool | None:
         return None
 
 
+def has_failed(failed: Tensor) -> bool | None:
+    """Return :func:`is_any` of entries that have failed, or False in :func:`deferred`, which lists it."""
+    failures = _FAILURES.get()
+    if failures is None:
+        return is_any(failed)
+    failures.append(failed.any())
+    return False
+
+
 def check_finite(x: Tensor, name: str) -> Tensor:
     """Return x if it is finite.
 
@@ -72,7 +96,7 @@ def check_finite(x: Tensor, name: str) -> Tensor:
         NumericalError: a NaN or Inf in x.
     """
     # A NaN or an Inf makes the sum NaN or Inf, which takes one pass over x.
-    if is_any(~x.detach().sum().isfinite()) and (failed := int((~x.isfinite()).sum())):
+    if has_failed(~x.detach().sum().isfinite()) and (failed := int((~x.isfinite()).sum())):
         raise NumericalError(f"{subject(name)}: NaN or Inf in {failed} of {x.numel()} entries")
     return x
 

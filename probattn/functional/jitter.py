@@ -39,7 +39,7 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
             (see :func:`~probattn.functional.errors.is_any`), a failing matrix gets the middle jitter, or else NaN.
     """
     factor, failed = try_cholesky(matrix)
-    has_failed = errors.is_any(failed)
+    has_failed = errors.has_failed(failed)
     if has_failed is None:
         shares = JITTERS[matrix.dtype]
         middle = shares[len(shares) // 2] * positive_scale(matrix, scale) * failed

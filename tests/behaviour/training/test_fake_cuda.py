@@ -26,6 +26,7 @@ def test_the_loss_of_texts_or_of_images_is_on_the_gpu(layer, monkeypatch):
     for module in (pyro.infer.trace_elbo, pyro.infer.trace_mean_field_elbo):  # fake tensors have no values
         monkeypatch.setattr(module, "torch_item", lambda value: 0.0)
         monkeypatch.setattr(module, "warn_if_nan", lambda *args: None)
+    monkeypatch.setattr(Objective, "_is_valid", lambda *args, **kwargs: True)
     with FakeTensorMode(), branch_free(), pyro.validation_enabled(False):
         with torch.device("cuda"):
             if layer in ANY_LENGTH:
