@@ -3,14 +3,19 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor, class_probs, labelled_classes
 from probattn.inference.prediction.result import Prediction, entropy
 from probattn.threads import one_thread_at_a_time
+
+PROBES = (0.1, 10.0)
+"""Standard deviations of logits that show whether a prediction is their softmax, whatever they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +43,58 @@ def features(predictor: SampledPredictor, data: Tensor | Iterable, *, head: nn.M
         head: another module that maps features to logits, in place of the last ``nn.Linear``.
 
     Raises:
-        ValueError: a prediction that is not the softmax of that layer's output; as ``predict`` raises.
+        ValueError: a prediction that is not the softmax of that layer's output, whatever that is, which is tried on an
+            example; as ``predict`` raises.
     """
-    return _features(predictor, predictor.predict, data, head=head)
+    batches = iter(iterate_batches(data))
+    first = list(islice(batches, 1))
+    for batch in first:
+        _check_softmax(predictor, head or last_linear(predictor), batch)
+    return _features(predictor, predictor.predict, chain(first, batches), head=head)
+
+
+def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Tensor | Iterable) -> None:
+    """Check that a prediction is the softmax of what the head returns last, also when it returns something else.
+
+    Raises:
+        ValueError: it is not.
+    """
+    x, _, mask = unpack_batch(batch)
+    example = (x[:1], None, None if mask is None else mask[:1])
+    for scale in PROBES:
+        logits, probs = _with_random_logits(predictor, head, example, scale=scale)
+        expected = logits.softmax(-1).mean(0, keepdim=True).to(probs)
+        if expected.shape != probs.shape or not torch.allclose(expected, probs, rtol=1e-3, atol=1e-6):
+            raise ValueError(
+                "the network must end in its last nn.Linear, run once per batch, and a softmax over classes"
+            )
+
+
+def _with_random_logits(
+    predictor: SampledPredictor, head: nn.Module, example: tuple, *, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Predict an example with random numbers in place of the head's outputs.
+
+    Returns:
+        The last of these numbers in each run of the network ``(runs, classes)``, and the probabilities ``(1, classes)``.
+    """
+    latest = torch.empty(1, 0)
+    used: list[Tensor] = []
+
+    def replace_output(head: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+        nonlocal latest
+        latest = scale * torch.randn_like(output)
+        return latest
+
+    def record(network: nn.Module, inputs: tuple, output: Tensor) -> None:
+        used.append(latest.flatten(0, -2))
+
+    network = predictor.model.get_submodule("network")
+    replaced = head.register_forward_hook(replace_output)
+    recorded = network.register_forward_hook(record)
+    with torch.random.fork_rng(), replaced, recorded:
+        probs = class_probs(predictor.predict([example]))
+    return torch.cat(used), probs
 
 
 def _features(
@@ -62,15 +116,8 @@ def _features(
     network = predictor.model.get_submodule("network")
     with head.register_forward_pre_hook(record_latest), network.register_forward_hook(record):
         prediction = predict(*data)
-    values, probs = torch.cat(recorded, dim=-2), class_probs(prediction)
-    values = values if values.dim() == 3 else values.unsqueeze(0)
-    with torch.no_grad():
-        expected = head(values).softmax(-1).mean(0).to(probs)
-    if not torch.compiler.is_exporting() and not (
-        expected.shape == probs.shape and torch.allclose(expected, probs, rtol=0.05, atol=1e-4)
-    ):
-        raise ValueError("the network must end in its last nn.Linear, run once per batch, and a softmax over classes")
-    return Features(values, head, prediction)
+    values = torch.cat(recorded, dim=-2)
+    return Features(values if values.dim() == 3 else values.unsqueeze(0), head, prediction)
 
 
 class FeaturePredictor(FittedPredictor):

@@ -67,14 +67,47 @@ def test_the_last_layer_is_found_wherever_it_stands():
     torch.testing.assert_close(features_of(model, None, x).values[0], layer(x).tanh())
 
 
-def test_what_is_no_softmax_of_the_last_layer_is_an_error():
-    x, linear = torch.randn(2, 3), nn.Linear(3, 4)
+class Twice(nn.Module):
+    """The mean of two runs of the last layer, at nearly the same features."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x):
+        return (self.linear(x) + self.linear(x + 1e-6)) / 2
+
+
+class Unused(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.linear, self.last = linear, nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
+def test_what_is_no_softmax_of_the_last_layer_is_an_error(size):
+    """However small or large the logits are, where many functions look like the identity, and softmaxes are equal."""
+    x, linear, pair = torch.randn(2, 3), nn.Linear(3, 4), nn.Linear(3, 2)
+    positive = nn.Linear(3, 4)
+    with torch.no_grad():
+        for parameter in (*linear.parameters(), *pair.parameters()):
+            parameter.mul_(size)
+        positive.weight.zero_()
+        positive.bias.fill_(size)
     for network, likelihood in (
         (nn.Sequential(linear, nn.LayerNorm(4)), Categorical()),
         (nn.Sequential(linear, nn.Tanh()), Categorical()),
+        (nn.Sequential(linear, nn.Softshrink(0.01)), Categorical()),
+        (nn.Sequential(positive, nn.ReLU()), Categorical()),
+        (Twice(linear), Categorical()),
+        (Unused(linear), Categorical()),
         (nn.Linear(3, 1), Ordinal(3)),
         (linear, Gaussian()),
         (linear, Bernoulli()),
+        (pair, Bernoulli()),
     ):
         with pytest.raises(ValueError, match="classes"):
             features_of(Supervised(network, likelihood, num_data=4), None, x)
