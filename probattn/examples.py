@@ -10,16 +10,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
+from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.scale_messenger import ScaleMessenger
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 from probattn.draws import num_samples
 from probattn.local_sites import local_sites, size_of
-from probattn.messages import batch_size
-from probattn.pyro_internals import HANDLERS, PLATES_OF_SAMPLES, enumerated_dims
+from probattn.messages import batch_size, is_latent, law_of, value_of
+from probattn.pyro_internals import HANDLERS, PLATES_OF_SAMPLES
 
 _BATCH: ContextVar[tuple[int, ...] | None] = ContextVar("batch", default=None)
 
@@ -105,6 +107,20 @@ def layout(batch_shape: Sequence[int]) -> Layout:
             break
         joint += 1
     return Layout(joint, is_shifted)
+
+
+def enumerated_dims() -> set[int]:
+    """Return the dimensions that discrete sites so far have where Pyro enumerates them, left of those of their law."""
+    dims: set[int] = set()
+    if EnumMessenger not in map(type, HANDLERS):
+        return dims
+    for handler in HANDLERS:
+        for node in handler.trace.nodes.values() if isinstance(handler, TraceMessenger) else ():
+            if is_latent(node) and "enumerate" in (node["infer"] or ()):
+                law = law_of(node)
+                batch_dim = value_of(node).dim() - law.event_dim
+                dims |= {-batch_dim} if batch_dim > len(law.batch_shape) else set()
+    return dims
 
 
 def is_shifted() -> bool:

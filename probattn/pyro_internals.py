@@ -12,7 +12,6 @@ from typing import Any
 import pyro
 import torch
 from pyro.nn import PyroModule
-from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
@@ -60,19 +59,6 @@ def handlers_around(program: Any) -> tuple[list[Messenger], Any]:
         else:
             break
     return handlers, program
-
-
-def enumerated_dims() -> set[int]:
-    """Return the dimensions of the discrete sites so far that Pyro enumerates; it has no public list."""
-    dims: set[int] = set()
-    if not any(isinstance(handler, EnumMessenger) for handler in _PYRO_STACK):
-        return dims
-    for handler in _PYRO_STACK:
-        for node in handler.trace.nodes.values() if isinstance(handler, TraceMessenger) else ():
-            infer: Any = node.get("infer") or {}
-            if "_enumerate_dim" in infer:
-                dims.add(infer["_enumerate_dim"])
-    return dims
 
 
 def is_validated() -> bool:

@@ -76,7 +76,8 @@ def _with_random_logits(
     """Predict an example with random numbers in place of the head's outputs.
 
     Returns:
-        The last of these numbers in each run of the network ``(runs, classes)``, and the probabilities ``(1, classes)``.
+        The last of these numbers in each run of the network ``(runs, classes)``, and the probabilities
+        ``(1, classes)``.
     """
     latest = torch.empty(1, 0)
     used: list[Tensor] = []

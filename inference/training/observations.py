@@ -6,14 +6,14 @@ from torch.distributions import Distribution
 
 from probattn.inference.prediction.mixture import innermost, masked, parameter_checks
 from probattn.inference.programs import required
-from probattn.messages import infer_of, law_of, value_of
+from probattn.messages import is_auxiliary, law_of, value_of
 
 
 def checks(trace: Trace) -> list[Tensor]:
     """Return True, on the device, for each observed value of a model, and parameter of its law, that PyTorch allows."""
     found = []
     for site in trace.nodes.values():
-        if site["type"] == "sample" and site["is_observed"] and not infer_of(site).get("is_auxiliary"):
+        if site["type"] == "sample" and site["is_observed"] and not is_auxiliary(site):
             found += [*parameter_checks(law_of(site)), *_value_checks(law_of(site), value_of(site))]
     return found
 
