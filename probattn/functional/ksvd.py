@@ -57,7 +57,7 @@ def data_dependent_weights(rows: Tensor, weights: Tensor) -> Tensor:
     Returns:
         ``(..., H, d, s)``.
     """
-    return products.of_rows(rows, weights[:, : rows.shape[-3]])
+    return torch.einsum("...phd,hps->...hds", rows, weights[:, : rows.shape[-3]])
 
 
 def scores(x: Tensor, weights: Tensor) -> Tensor:

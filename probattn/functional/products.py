@@ -10,11 +10,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 
-def of_rows(rows: Tensor, weights: Tensor) -> Tensor:
-    """Return f(X)ᵀ W of each head ``(..., H, d, s)``, of rows f(X) ``(..., P, H, d)`` and W ``(H, P, s)``."""
-    return _OfRows.apply(rows, weights)
-
-
 def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
     """Return (φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)``, W ``(..., d, s)``; zero rows stay 0."""
     lead = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
@@ -29,33 +24,6 @@ def inverse_norm(x: Tensor) -> Tensor:
     precise = torch.promote_types(x.dtype, torch.float32)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=precise)
     return norm.where(norm > 0, 1.0).reciprocal()
-
-
-class _OfRows(Function):
-    """f(X)ᵀ W; saves the rows themselves, not the copy that the product makes of them."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(rows: Tensor, weights: Tensor) -> Tensor:
-        return torch.einsum("...phd,hps->...hds", rows, weights)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def jvp(ctx: Any, rows_tangent: Tensor, weights_tangent: Tensor) -> Tensor:
-        rows, weights = ctx.saved_tensors
-        by_rows = torch.einsum("...phd,hps->...hds", rows_tangent, weights)
-        return by_rows + torch.einsum("...phd,hps->...hds", rows, weights_tangent)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        rows, weights = ctx.saved_tensors
-        rows, weights = rows.to(grad.dtype), weights.to(grad.dtype)
-        return torch.einsum("...hds,hps->...phd", grad, weights), torch.einsum("...phd,...hds->hps", rows, grad)
 
 
 class _OfUnitRows(Function):
