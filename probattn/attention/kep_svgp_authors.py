@@ -63,6 +63,10 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         """Return no sites: the posterior is part of the layer."""
         return {}
 
+    def has_local_sites(self) -> bool:
+        """Return True, for the noise."""
+        return True
+
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of ``noise``."""
         tokens = x.shape[-2] * (1 if isinstance(self.merge, Add) else 2)
