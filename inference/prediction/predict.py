@@ -16,7 +16,7 @@ from probattn.functional import padding
 from probattn.functional.errors import NumericalError
 from probattn.guides import Program, global_sites, module_of
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.non_finite import find_non_finite
+from probattn.inference.non_finite import NonFiniteOutputError, find_non_finite
 from probattn.inference.objective import guide_checks
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.prediction.aggregate import join, summarise
@@ -167,7 +167,7 @@ class _Replays:
         """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or ``(chunk,)``."""
         target = device(self.model) or x.device
         inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
-        latents = self.latents = self.latents or draw_latents(self.model, self.source, inputs, **self.options)
+        latents = self.latents = self.latents or self._draw(inputs)
         at_once = self.num_samples if latents.vectorize else 1
         # Handlers and guides may set values for the examples of a whole batch.
         is_whole = latents.has_local_sites or not isinstance(self.model, nn.Module)
@@ -182,6 +182,21 @@ class _Replays:
                 raise
             self.is_first_chunk = False
             yield rows, likelihood
+
+    def _draw(self, inputs: tuple) -> Latents:
+        """Draw the global sites.
+
+        Raises:
+            NonFiniteOutputError: a value is NaN or Inf.
+        """
+        try:
+            return draw_latents(self.model, self.source, inputs, **self.options)
+        except ValueError as error:
+            with without_validation():
+                latents = draw_latents(self.model, self.source, inputs, **self.options)
+            if source := find_non_finite((), {}, tuple(latents.traces)):
+                raise NonFiniteOutputError(f"NaN or Inf in {source}") from error
+            raise
 
     def _likelihood(self, latents: Latents, chunk: list) -> dist.TorchDistribution:
         """Return the likelihood of some examples under all samples."""

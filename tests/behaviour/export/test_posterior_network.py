@@ -125,6 +125,15 @@ def test_a_network_raises_what_predict_does():
         mean_network(model, guide)(x, mask.index_fill(0, torch.tensor(2), False))
 
 
+@pytest.mark.parametrize("likelihood", [Categorical, Gaussian, Bernoulli])
+def test_a_network_refuses_outputs_that_are_none_also_while_another_thread_trains(likelihood):
+    """Which switches the checks of Pyro and PyTorch off in the whole process."""
+    model, guide = vit(likelihood=likelihood())
+    network = predictor_network(model, guide, num_samples=3)
+    with pyro.validation_enabled(False), pytest.raises(ValueError, match="outputs"):
+        network(images() * torch.nan)
+
+
 @pytest.mark.parametrize(("name", "num_samples"), [("sgpa-joint", None), ("texts", 3)])
 def test_threads_inside_one_network_get_what_one_gets(no_pyro, name, num_samples):
     model, guide = text() if name == "texts" else vit(LAYERS[name])
