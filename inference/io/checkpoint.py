@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.inference.io.files import read_archive, write_archive
@@ -77,6 +77,7 @@ def read(path: str | Path) -> dict[str, Any]:
         content = read_archive(path)
         if content["format"] != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}")
+        check_structure(content)
     except Exception as error:  # of many types
         raise CheckpointError(f"{path} is damaged, missing, or no checkpoint of probattn ({error})") from error
     return content
@@ -98,8 +99,11 @@ def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | Non
     if differences:
         first = "\n  ".join(differences[:8])
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
-    for role, module in modules.items():
-        module.load_state_dict(content[role])
+    try:
+        for role, module in modules.items():
+            module.load_state_dict(content[role])
+    except Exception as error:  # of many types: a module's extra state
+        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
 
 def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
@@ -109,6 +113,17 @@ def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, An
         for name, value in content[role].items():
             structure[f"{role}: {name}"] = None if name.endswith("_extra_state") else tuple(value.shape)
     return structure
+
+
+def check_structure(content: Mapping[str, Any]) -> None:
+    """Check the types of what :func:`save` writes; raise KeyError or ValueError."""
+    for part in ("model", "guide", "layers", "extra"):
+        if not isinstance(content[part], dict) or not all(isinstance(name, str) for name in content[part]):
+            raise ValueError(f"its {part} is no dictionary by name")
+    for name, value in (content["model"] | content["guide"]).items():
+        is_weight = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+        if not name.endswith("_extra_state") and not is_weight:
+            raise ValueError(f"{name} is no plain tensor")
 
 
 def part_states(parts: Iterable[Any]) -> list[list]:

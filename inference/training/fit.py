@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,7 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
+    notes: Mapping[str, str] | None = None,
 ) -> History:
     """Train a model and its guide by SVI and load the weights of the best epoch (without ``valid``: the last).
 
@@ -96,6 +97,7 @@ def fit(
             built as before. Resuming is exact for random numbers of the global generators of PyTorch, NumPy and Python,
             and of generators that are attributes of a loader, its samplers or its data set.
         progress: display a bar on stderr; in a file, a line per epoch.
+        notes: texts that ``best.pt`` keeps, such as digests of files that belong to its weights.
 
     Raises:
         FileExistsError: ``out`` holds checkpoints of a run and ``resume`` is False.
@@ -148,7 +150,7 @@ def fit(
         sizes = {"num_data": objective.num_data, "steps_per_epoch": steps}
         optimizers = Optimizers(model, guide, options=options, optimizer=optimizer, scheduler=scheduler, **sizes)
         seed_per_rank()
-        trainer = Trainer(objective, optimizers, train, valid, folder=folder, callbacks=callbacks)
+        trainer = Trainer(objective, optimizers, train, valid, folder=folder, callbacks=callbacks, notes=notes or {})
         if folder is not None and (folder / "last.pt").exists():
             trainer.resume()
             progress = progress and not trainer.is_finished()
