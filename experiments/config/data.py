@@ -129,4 +129,5 @@ def stored_settings(content: Mapping[str, Any]) -> DataSettings:
         ValueError, TypeError: names that no function could have, or invalid values of the others.
     """
     options = dict.fromkeys(content.keys() - {option.name for option in fields(cast(Any, DataSettings))}, Any)
-    return setting()(type("StoredSettings", (DataSettings,), {"__annotations__": options}))(**content)
+    cls: Any = setting()(type("StoredSettings", (DataSettings,), {"__annotations__": options}))
+    return cls(**content)

@@ -96,9 +96,10 @@ class Settings:
         Raises:
             SettingsError: unknown or missing keys, or invalid values.
         """
-        parts = {} if data is None else {"data": data}
-        needed = {name: {} for name in ("data", "network", "layer", "train") if name not in parts}
-        return _merged(parts, needed | dict(content))
+        needed: dict[str, Any] = {"network": {}, "layer": {}, "train": {}}
+        if data is not None:
+            return _merged({"data": data}, needed | dict(content))
+        return _merged({}, {"data": {}} | needed | dict(content))
 
     def names(self) -> set[str]:
         """Return the names of what may be code of others: layer, data set and likelihood."""

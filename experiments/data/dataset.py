@@ -205,7 +205,9 @@ def read_preprocessing(folder: Path) -> dict[str, Any]:
     """Return the preprocessing of the run in a folder; raise DatasetError if it is missing or damaged."""
     path = folder / PREPROCESSING
     with undamaged(path):
-        return dict(Preprocessing.model_validate(read_json(path)))
+        content = read_json(path)
+        Preprocessing.model_validate(content)
+        return content
 
 
 @contextmanager

@@ -56,12 +56,17 @@ class RunRecord:
             Exception: anything else that is wrong; of many types.
         """
         stored = StoredRecord.model_validate(content)
-        data, trust = stored.settings["data"], {"trust_code": trust_code, "where": where}
-        layer = stored.settings["layer"].get("name", "softmax")
-        check_trusted("layer", layer, layers.KNOWN, **trust)
-        check_trusted("likelihood", data.get("likelihood", "gaussian"), build.KNOWN, **trust)
-        if with_data or data["name"] in NAMES:
-            check_trusted("data set", data["name"], NAMES, **trust)
+        layer, data = stored.settings["layer"], stored.settings["data"]
+        named = [
+            ("layer", layer.get("name"), layers.KNOWN),
+            ("likelihood", data.get("likelihood", "gaussian"), tuple(build.KNOWN)),
+        ]
+        is_read = with_data or data["name"] in NAMES
+        if is_read:
+            named.append(("data set", data["name"], NAMES))
+        for kind, name, known in named:
+            check_trusted(kind, name, known, trust_code=trust_code, where=where)
+        if is_read:
             settings = Settings.from_dict(stored.settings)
         else:
             others = {part: values for part, values in stored.settings.items() if part != "data"}
@@ -73,7 +78,7 @@ class StoredRecord(BaseModel, extra="forbid"):
     """Schema of a run's record in a file."""
 
     name: str
-    settings: dict[str, dict[str, Any] | None]
+    settings: dict[str, Any]
     environment: dict[str, str] = {}
     data: dict[str, str] = {}
 
