@@ -13,7 +13,7 @@ from probattn.experiments.config.validation import Count, Seed, validation_error
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
-from probattn.inference.io.files import MAX_JSON, regular_file, write_bytes
+from probattn.inference.io.files import regular_file, write_bytes
 from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
 from probattn.inference.programs import required
@@ -168,7 +168,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         if not path.exists():
             return None
         try:
-            calibration = cls.model_validate_json(regular_file(path, limit=MAX_JSON).read_bytes())
+            calibration = cls.model_validate_json(regular_file(path).read_bytes())
             if len(calibration.class_quantiles) != classes:
                 raise ValueError(f"class_quantiles must be {classes}")
         except ValueError as error:

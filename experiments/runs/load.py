@@ -9,7 +9,7 @@ import torch
 
 from probattn import guides
 from probattn.experiments.config.schema import Trust
-from probattn.experiments.data.dataset import PREPROCESSING, Dataset, Part
+from probattn.experiments.data.dataset import PREPROCESSING, Dataset, Part, undamaged
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
 from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record
@@ -98,25 +98,31 @@ def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
         advice = "it has done no epoch; continue it with train --resume"
         raise checkpoint.CheckpointError(f"{folder} has no {WEIGHTS}: {advice}")
     content = checkpoint.read(path)
-    epoch = content["extra"].get("epoch")
-    if not isinstance(epoch, int):
-        raise checkpoint.CheckpointError(f"{path} is damaged: it has no epoch; resume the run, or train it again")
-    check_preprocessing(folder, content["extra"])
+    epoch = check_best(folder, content["extra"])
     run = build_run(folder, record, dataset, epoch=epoch, weights=file_digest(path))
     checkpoint.restore(content, run.model, run.guide, path=path)
     return run
 
 
-def check_preprocessing(folder: Path, extra: Mapping[str, Any]) -> None:
+def check_best(folder: Path, extra: Mapping[str, Any]) -> int:
     """Check that the preprocessing of a run, and with it the order of the classes, is that of its weights.
 
     Args:
         folder: of the run.
         extra: further values of its ``best.pt``; those of earlier versions have no digest.
 
+    Returns:
+        The best epoch.
+
     Raises:
-        DatasetError: it is missing, or another one.
+        CheckpointError: ``best.pt`` has no epoch.
+        DatasetError: the preprocessing is missing, or another one.
     """
-    path = folder / PREPROCESSING
-    if not path.is_file() or extra.get(PREPROCESSING, file_digest(path)) != file_digest(path):
-        raise DatasetError(f"{path} is missing, damaged or of another run: restore it, or train the run again")
+    path, epoch = folder / PREPROCESSING, extra.get("epoch")
+    if not isinstance(epoch, int):
+        raise checkpoint.CheckpointError(f"{folder / WEIGHTS} is damaged, it has no epoch: train the run again")
+    with undamaged(path):
+        digest = file_digest(path)
+        if extra.get(PREPROCESSING, digest) != digest:
+            raise ValueError("it is not that of the weights")
+    return epoch

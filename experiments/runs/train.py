@@ -12,7 +12,7 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
-from probattn.experiments.runs.load import check_preprocessing
+from probattn.experiments.runs.load import check_best
 from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
@@ -52,7 +52,7 @@ def train(
         dataset = load_data(settings, root)
     is_fresh = not (out / "last.pt").exists()
     if not is_fresh:
-        check_preprocessing(out, checkpoint.read(out / "best.pt")["extra"])
+        check_best(out, checkpoint.read(out / "best.pt")["extra"])
     if is_fresh and isinstance(dataset, TableDataset) and dataset.columns is not None:
         say(dataset.columns.to_string(index=False))
     dataset = dataset if is_fresh else dataset.for_run(out)

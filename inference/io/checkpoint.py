@@ -75,7 +75,7 @@ def read(path: str | Path) -> dict[str, Any]:
     """
     try:
         content = read_archive(path)
-        if content["format"] != FORMAT:
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}")
         check_structure(content)
     except Exception as error:  # of many types
@@ -136,13 +136,34 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
 
     Raises:
         CheckpointError: parts of other classes.
-        ValueError: another number of parts.
+        ValueError: another number of parts, or states of another structure.
     """
     for owner, (name, state) in zip(parts, states, strict=True):
         if type(owner).__name__ != name:
             raise CheckpointError(f"the run had {name}, and now has {type(owner).__name__}")
         if state is not None:
+            _check_kind(state, owner.state_dict())
             owner.load_state_dict(state)
+        if isinstance(owner, torch.optim.Adam | torch.optim.AdamW):
+            for weight, values in owner.state.items():  # the step, and averages in the weight's shape
+                sizes = {value.numel() for value in values.values()}
+                if not sizes <= {1, weight.numel()}:
+                    raise ValueError(f"{name} has values of another shape")
+
+
+def _check_kind(value: Any, like: Any) -> None:
+    """Raise ValueError unless a value has the type of another, of which ints and floats are one, at any depth."""
+    kinds = (int | float, str, dict, list | tuple)
+    kind = next((kind for kind in kinds if isinstance(like, kind)), object)
+    if not isinstance(value, kind):
+        raise ValueError(f"{value!r:.99} is in the place of {like!r:.99}")
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(like, dict):
+        inside = [(value[name], like[name]) for name in like if name in value]
+    elif isinstance(like, list | tuple):
+        inside = zip(value, like, strict=False)
+    for pair in inside:
+        _check_kind(*pair)
 
 
 def random_states(*loaders: Any) -> dict[str, Any]:

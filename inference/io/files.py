@@ -68,14 +68,14 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def regular_file(path: Path, *, limit: int = MAX_BYTES) -> Path:
+def regular_file(path: Path) -> Path:
     """Return a path that may be read to its end: that of a regular file, through links, of a bounded size.
 
     Raises:
         OSError: there is no such file.
-        ValueError: a device, a pipe, a folder, or a file of more than ``limit`` bytes.
+        ValueError: a device, a pipe, a folder, or a file that is too large.
     """
-    status = path.stat()
+    status, limit = path.stat(), MAX_JSON if path.suffix == ".json" else MAX_BYTES
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is no regular file")
     if status.st_size > limit:
@@ -84,8 +84,8 @@ def regular_file(path: Path, *, limit: int = MAX_BYTES) -> Path:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a :func:`regular_file` in hexadecimal digits."""
+    with regular_file(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -96,7 +96,7 @@ def read_json(path: Path) -> Any:
         OSError, ValueError: as for :func:`regular_file`; the file is no JSON.
     """
     try:
-        return json.loads(regular_file(path, limit=MAX_JSON).read_bytes())
+        return json.loads(regular_file(path).read_bytes())
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
 
