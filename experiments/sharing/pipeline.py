@@ -1,6 +1,6 @@
 """A trained model with its guide, preprocessing and calibration: predicts unprocessed inputs, is saved and shared."""
 
-import warnings
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
 from probattn.inference.io.pretrained import CONFIG, find_pretrained
 
+_log = logging.getLogger(__name__)
 # Inputs: images ``(n, channels, height, width)``, texts, or rows of cells by column.
 Values = Tensor | Sequence[str] | Sequence[Mapping[str, Any]]
 
@@ -47,7 +48,8 @@ class Pipeline:
     ) -> Self:
         """Load what :meth:`save_pretrained` wrote, from a folder or the Hugging Face hub, or the folder of a run.
 
-        Its data set is not needed. On the same machine and with as many threads, it predicts bit for bit what the
+        A run that was trained further since its evaluation is not calibrated, and the log says so. The data set is
+        not needed. On the same machine and with as many threads, it predicts bit for bit what the
         saved pipeline does.
 
         Args:
@@ -55,9 +57,6 @@ class Pipeline:
             trust_code: import the layer and the likelihood that the folder names, if they are not this library's.
                 They can run any code: only for folders of people whom you trust.
             options: of the download, such as ``revision``, as for ``huggingface_hub.snapshot_download``.
-
-        Warns:
-            UserWarning: the run was trained further since its evaluation; its predictions are not calibrated.
 
         Raises:
             UntrustedCodeError: the folder names code that is not this library's.
@@ -78,8 +77,8 @@ class Pipeline:
         except OtherWeightsError:
             if not is_run:
                 raise
-            problem = "was trained further since its evaluation, and predicts uncalibrated"
-            warnings.warn(f"{folder} {problem} until `probattn evaluate {folder}`", stacklevel=2)
+            message = "%s was trained further since its evaluation: uncalibrated until `probattn evaluate %s`"
+            _log.warning(message, folder, folder)
             calibration = None
         return cls(run, calibration)
 
