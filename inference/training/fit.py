@@ -104,13 +104,13 @@ def fit(
         OSError: ``out`` cannot be written, or another process works in it (``filelock.Timeout``).
         CheckpointError: a damaged checkpoint; one of another architecture, other options or optimisers.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader.
+        TypeError: ``train`` or ``valid`` is a data set, a single batch or an iterator, and not a loader.
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
     folder, is_main = None if out is None else Path(out), world().rank == 0
     loggers, progress = (tuple(loggers), progress) if is_main else ((), False)
-    check_loader(train, "train")
+    check_loader(train, "train", sized=True)
     if valid is not None:
         check_loader(valid, "valid")
     check_num_data(model, train)
