@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import re
 import shlex
+import signal
 import sys
 import warnings
 from typing import Annotated, Any, NoReturn, cast
@@ -49,9 +50,11 @@ def main() -> NoReturn:
     for stream in cast(Any, (sys.stdout, sys.stderr)):  # typed as TextIO, which lacks the method
         if stream is not None:  # it is closed
             stream.reconfigure(errors="backslashreplace")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of the imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = app(prog_name="probattn", standalone_mode=False)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if _was_interrupted(error):
             status = 130
         else:
