@@ -65,7 +65,11 @@ def tables(cells: pd.DataFrame) -> dict[str, Table]:
     paper = [None if math.isnan(cell.value) else _number(cell, cell.value, cell.std) for cell in lines]
     texts = cells.assign(head=heads, ours=[_ours(cell) for cell in lines], paper=paper).set_index(["row", "head"])
     for block, in_block in texts.groupby("block", sort=False):
-        frame = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head", sort=False).dropna(how="all")
+        rows, heads = (in_block.index.unique(level) for level in ("row", "head"))
+        lines_of_rows = pd.MultiIndex.from_product([rows, ["ours", "paper"]])
+        # unstack(sort=False) of pandas 2 puts values into wrong cells.
+        unordered = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head")
+        frame = unordered.reindex(index=lines_of_rows, columns=heads).dropna(how="all")
         frame.insert(0, "", [row if whose == "ours" else "the paper" for row, whose in frame.index])
         shown[block] = Table(frame.fillna(MISSING), NOTE)
     return shown
