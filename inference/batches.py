@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import is_dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -106,14 +106,31 @@ def iterate_batches(data: Any) -> Iterable:
     return data
 
 
-def check_loader(data: Any, name: str) -> None:
-    """Refuse a data set in place of a loader, whose single examples could pass for batches.
+def check_loader(data: Any, name: str, *, sized: bool = False) -> None:
+    """Refuse what is no loader: a data set, whose single examples could pass for batches, or what is read only once.
+
+    Args:
+        data: the loader.
+        name: name of the argument.
+        sized: it must say how many batches it has.
 
     Raises:
-        TypeError: says which loader to build; ``name`` is the name of the argument.
+        TypeError: says which loader to build.
+        ValueError: there are no batches.
     """
+    advice = f"{name} must be a loader of batches, such as DataLoader(data, batch_size=64, shuffle=True)"
     if _is_dataset(data):
-        raise TypeError(f"{name} must be a loader of batches, such as DataLoader(data, batch_size=64, shuffle=True)")
+        raise TypeError(advice)
+    if not isinstance(data, Iterable) or iter(data) is data:
+        raise TypeError(f"{advice} or a list, which can be read again")
+    try:
+        number = len(cast(Sized, data))
+    except TypeError as error:
+        if sized:
+            raise TypeError(f"{advice} or a list, which has a length") from error
+        return
+    if not number:
+        raise ValueError(f"{name} has no batches: it has no examples, or fewer than a batch and drop_last=True")
 
 
 def select_fields(

@@ -1,6 +1,15 @@
 """Uncertainty-aware attention: transformer attention layers as probabilistic programs in Pyro."""
 
+# ruff: noqa: E402 - the imports below take seconds
+import signal
+import sys
+from pathlib import PurePath
 from pkgutil import extend_path
+
+# Until its `main` runs, Ctrl-C ends the command `probattn` as it ends a program of C, without a traceback.
+is_command = PurePath((sys.argv or [""])[0]).stem in ("probattn", "-m")
+if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from probattn import guides, priors
 from probattn.attention.anchored import AnchoredAttention

@@ -10,6 +10,8 @@ import typer
 from probattn.experiments.cli.terminal import COUNT, SEED, SettingChanges, fail, say
 
 Out = Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.csv", help="Also write the tables to a file.")]
+# Columns with which the tables of bench begin.
+MARK = "section,case"
 Suite = Literal["layers", "scaling", "vit"]
 
 
@@ -29,12 +31,13 @@ def bench(
     import torch
 
     from probattn.experiments.bench.suites import SUITES
+    from probattn.experiments.outputs import check_outputs, csv_text, write_outputs
     from probattn.experiments.runs.folder import environment
 
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("PyTorch finds no GPU here; use --device cpu")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        check_outputs([out], mark=MARK)
     torch.manual_seed(0)
     sections = []
     for rows in SUITES[suite](rounds=rounds, device=device, changes=set_ or ()):
@@ -42,7 +45,7 @@ def bench(
         shown = rows.drop(columns=["section", "low", "high", "gflop"])
         say(f"{rows.section[0]}\n{shown.to_string(index=False, float_format='{:,.3f}'.format)}\n")
         if out is not None:
-            pd.concat(sections).to_csv(out, index=False)
+            write_outputs({out: csv_text(pd.concat(sections))}, mark=MARK)
     say(", ".join(f"{key} {value}" for key, value in environment(device).items()))
 
 

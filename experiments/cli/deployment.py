@@ -1,11 +1,11 @@
 """``probattn predict`` and ``export``: a trained model answers, and goes to other programs and other people."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, Sets, fail, say, show_metrics
+from probattn.experiments.cli.terminal import COUNT, Sets, TrustCode, fail, say, show_metrics
 
 if TYPE_CHECKING:
     from probattn.experiments.sharing.pipeline import Pipeline
@@ -29,6 +29,7 @@ def predict(
     sort: Annotated[Measure | None, typer.Option(help="Sort from the most to the least uncertain.")] = None,
     sets: Sets = "plain",
     num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default the run's.")] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Predict images, texts or rows of tables: class, confidence, uncertainty and conformal set.
 
@@ -38,21 +39,27 @@ def predict(
     """
     import pandas as pd
 
+    from probattn.experiments.outputs import check_outputs, write_outputs
     from probattn.experiments.reporting.tables import plain_table
     from probattn.experiments.sharing.answers import sort_answers, to_csv
     from probattn.experiments.sharing.inputs import read_inputs
     from probattn.experiments.sharing.pipeline import Pipeline
 
+    # The columns with which answers begin, by which earlier ones are known.
+    place: dict[str, Any] = {"mark": "input,predicted", "inputs": inputs or ()}
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    pipeline, answers = Pipeline.from_pretrained(run), pd.DataFrame()
+        check_outputs([out], **place)
+    pipeline, answers = Pipeline.from_pretrained(run, trust_code=trust_code), pd.DataFrame()
     read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
         answers = pipeline.answers(list(read.values.values()), by_class=sets == "by-class", num_samples=num_samples)
         answers.insert(0, "input", list(read.values))
         answers = answers if sort is None else sort_answers(answers, sort)
-    if out is not None:
-        out.write_text(to_csv(answers, read.failures), encoding="utf-8")
+    kept = []
+    if out is not None and (not len(answers) or (read.failures and out.exists() and out.stat().st_size)):
+        kept = [f"{out} was not written: there are no answers, or it holds earlier ones"]
+    elif out is not None:
+        write_outputs({out: to_csv(answers, read.failures)}, **place)
         say(f"{out}: {len(answers)} answers")
     elif len(answers):
         frame = answers.drop(columns="probs", errors="ignore")
@@ -63,7 +70,7 @@ def predict(
     if read.failures:
         names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
         number = f"{len(names)} of {len(names) + len(answers)} inputs could not be read"
-        fail("\n".join([number, *names[:MAX_FAILURES]]))
+        fail("\n".join([number, *names[:MAX_FAILURES], *kept]))
 
 
 def export(
@@ -72,6 +79,7 @@ def export(
     push_to_hub: Annotated[str | None, typer.Option(metavar="USER/NAME", help="Also upload the folder.")] = None,
     num_samples: Annotated[int | None, typer.Option(min=0, max=COUNT["max"], help=SAMPLES)] = None,
     sets: Sets = "plain",
+    trust_code: TrustCode = False,
 ) -> None:
     """Export a run: as a folder to share, or as a program that runs without this library.
 
@@ -82,7 +90,7 @@ def export(
     from probattn.experiments.sharing.programs import export_program
     from probattn.inference import upload_pretrained
 
-    pipeline = Pipeline.from_pretrained(run)
+    pipeline = Pipeline.from_pretrained(run, trust_code=trust_code)
     if out.suffix == ".pt2":
         if push_to_hub is not None:
             raise ValueError(f"--push-to-hub uploads folders, and {out} is a file: leave out one of the two")

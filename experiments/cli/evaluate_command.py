@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
+from probattn.experiments.cli.terminal import COUNT, SEED, Data, TrustCode, say, show_metrics, split_words
 
 SHARE = {"min": 0.001, "max": 0.999}
 METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl, anchored or, e.g., laplace+temperature."
@@ -23,6 +23,7 @@ def evaluate(
     ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
+    trust_code: TrustCode = False,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
     from probattn.experiments.data.images.corruptions import ALL, SEVERITIES, STANDARD
@@ -35,7 +36,7 @@ def evaluate(
     options: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "by": split_words(method)}
     names = ALL if corruptions == ["all"] else split_words(corruptions) or STANDARD
     options |= {"ood": split_words(ood), "shift": shift, "corruptions": names, "severities": severities or SEVERITIES}
-    options |= {"level": level, "max_risk": max_risk, "say": say}
+    options |= {"level": level, "max_risk": max_risk, "say": say, "trust_code": trust_code}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
         for title, table in comparisons(done.scores).items():

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, say, split_words
+
+if TYPE_CHECKING:
+    from probattn.experiments.config.schema import Trust
 
 Epochs = Annotated[int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")]
 Layers = Annotated[str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")]
@@ -19,15 +22,23 @@ RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 def compare(
     results: Annotated[list[Path], typer.Argument(metavar="RUN…", help=RESULTS)],
     out: terminal.OutFolder = Path("runs/comparison"),
+    trust_code: terminal.TrustCode = False,
 ) -> None:
     """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by the same method."""
+    _compare(results, out, trust_code=trust_code)
+
+
+def _compare(results: list[Path], out: Path, *, trust_code: "Trust") -> None:
     from probattn.experiments.studies import compare as comparison
 
-    rows, compared = comparison.read(results)
+    # Runs may lie in the folder of the comparison, but it in none of them.
+    inputs = [path for path in results if path.is_file()]
+    comparison.check(out, inputs=inputs)
+    rows, compared = comparison.read(results, trust_code=trust_code)
     for title, table in comparison.tables(rows, compared).items():
         say(f"\n{title}", style="bold")
         terminal.show_metrics(table)
-    comparison.write(out, rows, compared)
+    comparison.write(out, rows, compared, inputs=inputs)
     say(f"results.csv, comparison.md, comparison.tex: {out}")
 
 
@@ -45,14 +56,17 @@ def study(
     out: terminal.OutFolder = Path("runs/study"),
 ) -> None:
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
+    from probattn.experiments.studies import compare as comparison
     from probattn.experiments.studies.study import check, plan, run_study
 
     by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
     variants = split_words([layers] if layers else None)
     jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data)
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
+    comparison.check(out)
     run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
-    compare([job.folder for job in jobs], out)
+    typed = set[str]().union(*(job.settings.names() for job in jobs))
+    _compare([job.folder for job in jobs], out, trust_code=typed)
 
 
 def demo(
@@ -75,6 +89,6 @@ def demo(
     sections = [report.section(evaluate(job.folder, **options).result) for job in jobs]
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
-    compare([job.folder for job in jobs], out)
+    _compare([job.folder for job in jobs], out, trust_code=False)
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy; report: {out}/report.html")

@@ -26,6 +26,8 @@ Data = Annotated[Path | None, typer.Option(exists=True, help=DATA)]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
 OutFolder = Annotated[Path, typer.Option(file_okay=False, help="Folder of the results.")]
 Workers = Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")]
+TRUST = "Run code that the folder names, such as your own layer; only if you trust who made it."
+TrustCode = Annotated[bool, typer.Option("--trust-code", help=TRUST)]
 SETS = "Conformal sets have their coverage on average, or in every class (for rare classes)."
 Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 
@@ -37,7 +39,7 @@ def split_words(values: list[str] | None) -> list[str]:
 
 def say(text: str, *, style: str = "") -> None:
     """Print lines without markup."""
-    console.print(_lines(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(lines(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_table(table: Table) -> None:
@@ -60,10 +62,10 @@ def show_metrics(table: Any) -> None:
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
     """Print an error and exit."""
-    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), _lines(message)), soft_wrap=True)
+    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), lines(message)), soft_wrap=True)
     raise SystemExit(status)
 
 
-def _lines(text: str) -> str:
+def lines(text: str) -> str:
     """Make the lines of a text displayable."""
     return "\n".join(map(displayable, text.split("\n")))

@@ -11,6 +11,7 @@ from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, fail, say, show_table
 
 if TYPE_CHECKING:
+    from probattn.experiments.config.schema import Trust
     from probattn.experiments.config.settings import Settings
 
 DATA = "Your file or folder, or the folder of the data sets (default $PROBATTN_DATA, else ./data)."
@@ -33,12 +34,15 @@ def train(
     out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder; default runs/PRESET.")] = None,
     set_: terminal.SettingChanges = None,
     resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
+    trust_code: terminal.TrustCode = False,
 ) -> None:
     """Train a preset. A run that was stopped at any moment continues with --resume."""
     from probattn.experiments.config.presets import with_layer
     from probattn.experiments.runs import train as runs
 
-    name, settings, is_started = _base(preset, config, out=out, resume=resume)
+    # What was typed again in this command is the user's own, and not only the folder's.
+    typed = {str(layer), *(change.partition("=")[2] for change in set_ or ())}
+    name, settings, is_started = _base(preset, config, out=out, resume=resume, trust_code=trust_code or typed)
     settings = settings if layer is None else with_layer(settings, layer)
     settings, root = settings.with_changes(set_ or (), epochs=None if is_started else epochs).with_data(data)
     if epochs is not None and is_started:  # the warm start keeps its own
@@ -52,14 +56,16 @@ def train(
     say(f"{best}, {value}; next: probattn evaluate {shlex.quote(str(folder))}")
 
 
-def _base(preset: str | None, config: Path | None, *, out: Path | None, resume: bool) -> tuple[str, "Settings", bool]:
+def _base(
+    preset: str | None, config: Path | None, *, out: Path | None, resume: bool, trust_code: "Trust"
+) -> tuple[str, "Settings", bool]:
     """Return the name and settings to start from, and whether they are those of a run that is resumed."""
     from probattn.experiments.config import presets, yaml_files
     from probattn.experiments.runs.folder import SETTINGS, read_record
 
     folder = out or Path("runs") / (preset or "")
     if resume and config is None and (folder / SETTINGS).exists():
-        record = read_record(folder)
+        record = read_record(folder, trust_code=trust_code)
         if preset in (None, record.name):
             return record.name, record.settings, True
     content = {} if config is None else yaml_files.read(config)

@@ -1,9 +1,10 @@
 """Settings of the data set: one that is known by name, a user's own data, or a function that loads them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import AfterValidator, Field
 
@@ -96,6 +97,8 @@ READERS: dict[str, tuple[Any, ...]] = {
     "text-hf": (OwnDataSettings, rows.read_hub_texts, rows.text_parts),
     "table-csv": (OwnTableSettings, table_dataset.read),
 }
+# Names of all data sets of this library.
+NAMES = (*KNOWN, *READERS)
 # Parameters of these functions that are no settings.
 GIVEN = ("path", "source", "parts", "given", "kind")
 
@@ -115,5 +118,16 @@ def data_class(name: str) -> type[DataSettings]:
     if name in READERS:
         base, *readers = READERS[name]
         return settings_class(name, base, *readers, leave_out=GIVEN, name=name)
-    reader = find_object("data set", name, (*KNOWN, *READERS))
+    reader = find_object("data set", name, NAMES)
     return settings_class(name, DataSettings, reader, name=name)
+
+
+def stored_settings(content: Mapping[str, Any]) -> DataSettings:
+    """Return the settings of a data set of another's function, which is not imported: its options are as stored.
+
+    Raises:
+        ValueError, TypeError: names that no function could have, or invalid values of the others.
+    """
+    options = dict.fromkeys(content.keys() - {option.name for option in fields(cast(Any, DataSettings))}, Any)
+    cls: Any = setting()(type("StoredSettings", (DataSettings,), {"__annotations__": options}))
+    return cls(**content)

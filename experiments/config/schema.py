@@ -5,15 +5,26 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
-from importlib.metadata import entry_points
+from importlib.metadata import distributions
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from probattn.experiments.config.validation import Count, SettingsError, setting, unknown
+from torch import nn
+
+from probattn.experiments.config.validation import (
+    Count,
+    SettingsError,
+    UntrustedCodeError,
+    setting,
+    unknown,
+)
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
 GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
+# Which names of a folder may be imported that are not this library's: all, none, or those that the
+# user has typed.
+Trust = bool | Collection[str]
 # Types of values that settings hold, besides literals, and tuples and dictionaries of them.
 PLAIN = (bool, int, float, str, NoneType)
 # An entry of the section ``Args``: names, and a text whose further lines are indented.
@@ -25,22 +36,60 @@ def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
 
     Args:
         kind: key of :data:`GROUPS`.
-        name: name of the object.
+        name: name of the object, which the user has typed or trusts (:func:`check_trusted`).
         known: names of this library's objects, for the error.
 
     Raises:
-        SettingsError: an unknown name, or an object that cannot be imported.
+        SettingsError: an unknown name, an object that cannot be imported, or one of another type.
     """
-    brought = {entry.name: entry.value for entry in entry_points(group=GROUPS[kind])}
+    brought = _brought(kind)
     if ":" not in name and name not in brought:
         raise unknown(kind, name, [*known, *brought], listing="your own is package.module:NAME")
     module, _, attribute = brought.get(name, name).partition(":")
-    if (folder := str(Path.cwd())) not in sys.path:
+    folder = str(Path.cwd())
+    if name not in brought and folder not in sys.path:
         sys.path.append(folder)
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
     except Exception as error:
         raise SettingsError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    if kind == "data set":
+        is_expected = inspect.isfunction(found)
+    else:
+        is_expected = inspect.isclass(found) and issubclass(found, nn.Module)
+    if not is_expected:
+        expected = "a function" if kind == "data set" else "a class of torch.nn.Module"
+        raise SettingsError(f"{name} is no {kind}: it must be {expected}")
+    return found
+
+
+def check_trusted(kind: str, name: Any, known: Collection[str], *, trust_code: Trust, where: Path) -> None:
+    """Check that a name in a folder may be imported; nothing is imported here.
+
+    Args:
+        kind: key of :data:`GROUPS`.
+        name: what the folder names.
+        known: names of this library's objects.
+        trust_code: which other names are trusted. Those that installed packages bring always are.
+        where: the folder, for the error.
+
+    Raises:
+        UntrustedCodeError: the name is not trusted.
+    """
+    typed = () if isinstance(trust_code, bool) else trust_code
+    is_name = isinstance(name, str)
+    if not is_name or not (trust_code is True or name in known or name in typed or name in _brought(kind)):
+        raise UntrustedCodeError(
+            f"{where} names the {kind} {name!r}, which is not this library's and could run any code; "
+            "if you trust who made it, add --trust-code (in Python trust_code=True)"
+        )
+
+
+def _brought(kind: str) -> dict[str, str]:
+    """Return what installed packages bring, by name; files in the working directory install nothing."""
+    folders = [folder for folder in sys.path if Path(folder).resolve() != Path.cwd()]
+    entries = (entry for package in distributions(path=folders) for entry in package.entry_points)
+    return {entry.name: entry.value for entry in entries if entry.group == GROUPS[kind]}
 
 
 def settings_class(

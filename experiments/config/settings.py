@@ -52,6 +52,8 @@ WarmStartSettings = settings_class("WarmStartSettings", _Start, KernelAttention,
 # Classes of the parts of a single kind.
 CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
 PARTS = (*SELECTORS, *CLASSES)
+# Settings that say where something is; what is there is compared by its content.
+PATHS = ("data.path=", "network.encoder=")
 LISTING = "`probattn presets NAME` lists all keys"
 
 
@@ -81,13 +83,27 @@ class Settings:
         return Settings.from_dict, (asdict(self),)
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
+    def from_dict(cls, content: Mapping[str, Any], *, data: DataSettings | None = None) -> "Settings":
         """Return the settings that a file or a preset holds as nested values.
+
+        Names of layers and data sets that are not this library's are imported: check what a folder holds first
+        (:class:`~probattn.experiments.runs.folder.RunRecord`).
+
+        Args:
+            content: the values of each part.
+            data: the part ``data`` itself, in place of its values.
 
         Raises:
             SettingsError: unknown or missing keys, or invalid values.
         """
-        return _merged({}, {"data": {}, "network": {}, "layer": {}, "train": {}} | dict(content))
+        needed: dict[str, Any] = {"network": {}, "layer": {}, "train": {}}
+        if data is not None:
+            return _merged({"data": data}, needed | dict(content))
+        return _merged({}, {"data": {}} | needed | dict(content))
+
+    def names(self) -> set[str]:
+        """Return the names of what may be code of others: layer, data set and likelihood."""
+        return {self.layer.name, self.data.name, getattr(self.data, "likelihood", "gaussian")}
 
     @property
     def epochs(self) -> int:

@@ -27,7 +27,7 @@ class TextLoader(yaml.BaseLoader):
 def from_text(text: str) -> Any:
     """Return a value of the command line: a list or mapping in brackets, None for ``none``, or the text itself."""
     if text.startswith(("[", "{")):
-        with contextlib.suppress(yaml.YAMLError):
+        with contextlib.suppress(yaml.YAMLError, RecursionError):
             return yaml.load(text, TextLoader)  # noqa: S506 - it makes texts only
     return None if text.lower() in (*NULL, "none") else text
 
@@ -59,4 +59,6 @@ def read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"cannot read {path}: {problem}; correct the file, or --config") from error
     if not isinstance(content, dict):
         raise SettingsError(f"{path} is no mapping; `probattn presets NAME --yaml` prints a file of settings")
+    if not isinstance(content.get("preset"), str | None):
+        raise SettingsError(f"{path}: preset must be the name of one, got {content['preset']!r}")
     return content

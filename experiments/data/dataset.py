@@ -3,21 +3,24 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
+from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
 from torch import Generator, Tensor
 
 from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.errors import DatasetError
-from probattn.inference.io.files import write_bytes
+from probattn.inference.io.files import read_json, write_bytes
 
 Root = str | os.PathLike[str] | None  # folder of all data sets
 PREPROCESSING = "preprocessing.json"  # in a run's folder
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # type of a standard deviation
 
 
 class Part:
@@ -178,10 +181,42 @@ class Dataset:
         return self
 
 
+class Preprocessing(BaseModel, extra="allow"):
+    """Schema of what all kinds of ``preprocessing.json`` hold; each kind has further values."""
+
+    kind: Literal["images", "texts", "table"]
+    classes: tuple[str, ...]
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt] = (1, 1, 1)
+    mean: tuple[FiniteFloat, ...] = (0.0,)
+    std: tuple[Scale, ...] = (1.0,)
+    label_mean: FiniteFloat = 0.0
+    label_std: Scale = 1.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("two classes have the same name")
+        if not len(self.mean) == len(self.std) == self.shape[0]:
+            raise ValueError("mean and std must have a value for each channel")
+        return self
+
+
 def read_preprocessing(folder: Path) -> dict[str, Any]:
     """Return the preprocessing of the run in a folder; raise DatasetError if it is missing or damaged."""
     path = folder / PREPROCESSING
+    with undamaged(path):
+        content = read_json(path)
+        Preprocessing.model_validate(content)
+        return content
+
+
+@contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Make any error inside, of a file that another program may have written, a DatasetError that names it."""
     try:
-        return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
-        raise DatasetError(f"{path} is missing or damaged ({error}); restore it, or resume the run") from error
+        yield
+    except (DatasetError, ImportError):
+        raise
+    except Exception as error:  # of many types
+        problem = " ".join(str(error).split())
+        raise DatasetError(f"{path} is missing or damaged ({problem}); restore it, or resume the run") from error

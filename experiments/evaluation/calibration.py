@@ -4,23 +4,27 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from torch import Tensor
 
+from probattn.experiments.config.validation import Count, Seed, validation_error
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
-from probattn.inference.io.files import write_bytes
-from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.io.files import regular_file, write_bytes
+from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
 from probattn.inference.programs import required
 
 CALIBRATION = "calibration.json"
+# Types of a share, and of a temperature, whose range has room for rounding.
+Share = Annotated[float, Field(gt=0, lt=1)]
+Temperature = Annotated[float, Field(ge=0.99 * TEMPERATURE_RANGE[0], le=1.01 * TEMPERATURE_RANGE[1])]
 
 
-class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
+class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="strings"):
     """Temperature, conformal sets or intervals, and abstention of one run.
 
     Sets and abstention apply to the scaled probabilities, as :meth:`apply` returns them.
@@ -37,14 +41,26 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
     """
 
     weights: str
-    num_samples: int
-    seed: int
-    level: float = 0.9
-    max_risk: float = 0.05
-    temperature: float | None = None
+    num_samples: Count
+    seed: Seed
+    level: Share = 0.9
+    max_risk: Share = 0.05
+    temperature: Temperature | None = None
     quantile: float = math.inf
     class_quantiles: tuple[float, ...] = ()
     confidence: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        has_classes = self.temperature is not None
+        if has_classes != (self.confidence is not None) or has_classes != bool(self.class_quantiles):
+            raise ValueError("temperature, class_quantiles and confidence are for classes, all or none")
+        of_classes = (self.quantile, *self.class_quantiles, self.confidence) if has_classes else ()
+        # Scores and confidences are probabilities, but for rounding; ∞ where no value is large enough.
+        are_probabilities = all(-1e-6 <= required(value) <= 1 + 1e-6 or value == math.inf for value in of_classes)
+        if not are_probabilities or not self.quantile > -math.inf:
+            raise ValueError("quantiles and confidence must be probabilities, or infinity")
+        return self
 
     @classmethod
     def fit(cls, valid: Prediction, *, level: float = 0.9, max_risk: float = 0.05, **origin: Any) -> Self:
@@ -132,24 +148,39 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
             rows[classes[number]] = {"n": len(of_class["accuracy"]), **_means(**of_class)}
         return rows
 
+    def to_json(self) -> bytes:
+        """Return the content of ``calibration.json``."""
+        return self.model_dump_json(indent=2).encode()
+
     def save(self, folder: Path) -> None:
         """Write ``calibration.json`` into the folder of a run."""
-        write_bytes(folder / CALIBRATION, self.model_dump_json(indent=2).encode())
+        write_bytes(folder / CALIBRATION, self.to_json())
 
     @classmethod
-    def load(cls, folder: Path, *, weights: str) -> Self | None:
-        """Read the calibration of a run with these weights; None if the run has none.
+    def load(cls, folder: Path, *, weights: str, classes: int) -> Self | None:
+        """Read the calibration of a run with these weights and this number of classes; None if the run has none.
 
         Raises:
-            CheckpointError: it is a calibration of other weights.
+            OtherWeightsError: it is a calibration of other weights.
+            CheckpointError: it is damaged.
         """
         path = folder / CALIBRATION
         if not path.exists():
             return None
-        calibration = cls.model_validate_json(path.read_bytes())
+        try:
+            calibration = cls.model_validate_json(regular_file(path).read_bytes())
+            if len(calibration.class_quantiles) != classes:
+                raise ValueError(f"class_quantiles must be {classes}")
+        except ValueError as error:
+            problem = validation_error(CALIBRATION, error) if isinstance(error, ValidationError) else error
+            raise CheckpointError(f"{path} is damaged ({problem}): evaluate the run again") from error
         if calibration.weights != weights:
-            raise CheckpointError(f"{path} belongs to other weights: evaluate the run again")
+            raise OtherWeightsError(f"{path} belongs to other weights: evaluate the run again")
         return calibration
+
+
+class OtherWeightsError(CheckpointError):
+    """A calibration of other weights, such as those before a run was resumed."""
 
 
 def _covered(sets: Tensor, labels: Tensor) -> Tensor:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from probattn.experiments.config.schema import Trust
 from probattn.experiments.evaluation import evaluated_run, methods
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
 from probattn.experiments.evaluation.run_result import RunResult, run_result
+from probattn.experiments.outputs import csv_text
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction
 from probattn.inference.io.files import locked, write_bytes
@@ -35,6 +37,7 @@ def evaluate(
     level: float = 0.9,
     max_risk: float = 0.05,
     say: Callable[[str], None] = lambda text: None,
+    trust_code: Trust = False,
     **tests: Any,
 ) -> Evaluation:
     """Evaluate a run's best epoch; write ``scores.csv``, ``evaluation.json``, ``calibration.json``, ``predictions/``.
@@ -50,6 +53,7 @@ def evaluate(
         level: probability that conformal sets and intervals hold the label.
         max_risk: largest error rate of accepted answers.
         say: called with a message about the progress.
+        trust_code: as for :func:`~probattn.experiments.runs.load.open_run`.
         tests: ``shift``, ``corruptions``, ``severities`` and ``ood`` of :func:`eval_sets`.
 
     Raises:
@@ -59,7 +63,7 @@ def evaluate(
     """
     names = methods.check(by)
     with locked(folder):
-        run = open_run(folder, root=root)
+        run = open_run(folder, root=root, trust_code=trust_code)
         sets = eval_sets(run.dataset, root=root, **tests)
         draws = {"num_samples": num_samples or run.settings.train.num_samples, "seed": seed}
         stamp = evaluated_run.run_stamp(folder) | draws
@@ -71,8 +75,7 @@ def evaluate(
         scores[methods.POSTERIOR] |= {f"class/{name}": row for name, row in result.by_class.items()}
         frame = evaluated_run.to_frame(scores, run=result.name, seed=run.settings.train.seed or 0)
         calibration.save(folder)
-        text = frame.to_csv(index=False, lineterminator="\n")
-        write_bytes(folder / evaluated_run.SCORES, text.encode(errors="backslashreplace"))
+        write_bytes(folder / evaluated_run.SCORES, csv_text(frame).encode())
         content = {name: getattr(result, name) for name in ("decisions", "variants", "posterior")}
         content |= {"stamp": stamp, "data": {name: test.digest for name, test in sets.items()}}
         write_bytes(folder / evaluated_run.EVALUATION, json.dumps(content, indent=2, default=asdict).encode())

@@ -5,8 +5,6 @@ then metrics, unscaled. Sets are ``test``, ``domain/NAME``, ``class/NAME``, ``sh
 ``ood/NAME``; the metrics of the latter are ``DETECTOR_METRIC``.
 """
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +13,14 @@ from typing import Any
 import pandas as pd
 import pyro.distributions as dist
 import torch
+from pydantic import BaseModel
 
+from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
-from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
+from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record, usable
 from probattn.inference import Prediction, metrics
-from probattn.inference.io.files import read_archive, write_archive
+from probattn.inference.io.files import file_digest, read_archive, read_json, write_archive
 from probattn.inference.metrics import ood
 from probattn.inference.prediction.mixture import innermost, values
 from probattn.inference.prediction.result import PER_EXAMPLE
@@ -60,23 +60,41 @@ class EvaluatedRun(RunRecord):
 
 def run_stamp(folder: Path) -> dict[str, Any]:
     """Return the SHA-256 of a run's weights and of its settings, on which all its predictions depend."""
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, SETTINGS)}
+    return {name: file_digest(folder / name) for name in (WEIGHTS, SETTINGS)}
 
 
-def read_evaluated_run(folder: Path) -> EvaluatedRun:
-    """Read the scores of a run.
+class Stamp(BaseModel, extra="allow"):
+    """Schema of what an evaluation depends on; the digests of :func:`run_stamp` are further values."""
+
+    num_samples: int
+    seed: int
+
+
+class StoredEvaluation(BaseModel, extra="allow"):
+    """Schema of what a comparison needs of ``evaluation.json``."""
+
+    stamp: Stamp
+    data: dict[str, str]
+
+
+def read_evaluated_run(folder: Path, *, trust_code: Trust = False) -> EvaluatedRun:
+    """Read the scores of a run; ``trust_code`` as for :func:`~probattn.experiments.runs.load.open_run`.
 
     Raises:
-        SettingsError: no run, one that was not evaluated, or a run that has changed since.
+        SettingsError: no run, one that was not evaluated or has changed since, or files that are damaged.
     """
-    record, advice = read_record(folder), f"evaluate it with `probattn evaluate {folder}`"
-    try:
-        content = json.loads((folder / EVALUATION).read_bytes())
-        scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
-    except FileNotFoundError as error:
-        raise SettingsError(f"{folder} was not evaluated: {advice}") from error
-    if not run_stamp(folder).items() <= content.get("stamp", {}).items():
+    record, advice = read_record(folder, trust_code=trust_code), f"evaluate it with `probattn evaluate {folder}`"
+    for name in (WEIGHTS, EVALUATION, SCORES):
+        if not (folder / name).is_file():
+            raise SettingsError(f"{folder} was not evaluated: {advice}")
+    with usable(folder / EVALUATION):
+        content = read_json(folder / EVALUATION)
+        stamp = StoredEvaluation.model_validate(content).stamp.model_dump()
+    if not run_stamp(folder).items() <= stamp.items():
         raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
+    with usable(folder / SCORES):
+        scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
+        scores.drop(columns=["run", "method", "set"]).astype({"seed": int, "n": int}).astype(float)
     return EvaluatedRun(**vars(record), folder=folder, scores=scores, content=content)
 
 

@@ -4,18 +4,23 @@ import contextlib
 import json
 import platform
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from pydantic import BaseModel, ValidationError
 
 import probattn
+from probattn.experiments.config import layers
+from probattn.experiments.config.data import NAMES, stored_settings
 from probattn.experiments.config.presets import preset
-from probattn.experiments.config.settings import Settings
-from probattn.experiments.config.validation import SettingsError
-from probattn.inference.io.files import locked, write_bytes
+from probattn.experiments.config.schema import Trust, check_trusted
+from probattn.experiments.config.settings import PATHS, Settings
+from probattn.experiments.config.validation import SettingsError, UntrustedCodeError, validation_error
+from probattn.experiments.runs import build
+from probattn.inference.io.files import locked, read_json, write_bytes
 
 SETTINGS, WEIGHTS = "settings.json", "best.pt"
 
@@ -37,24 +42,72 @@ class RunRecord:
     data: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read what ``dataclasses.asdict`` returns of a record."""
-        return cls(**{**content, "settings": Settings.from_dict(content["settings"])})
+    def from_dict(cls, content: Any, *, where: Path, trust_code: Trust = False, with_data: bool = True) -> Self:
+        """Read what ``dataclasses.asdict`` returns of a record.
+
+        Args:
+            content: of a file, which somebody else may have written.
+            where: its folder, for errors.
+            trust_code: which names that are not this library's may be imported.
+            with_data: False never imports the function that loads the data set.
+
+        Raises:
+            UntrustedCodeError: a name that is not trusted.
+            Exception: anything else that is wrong; of many types.
+        """
+        stored = StoredRecord.model_validate(content)
+        layer, data = stored.settings["layer"], stored.settings["data"]
+        named = [
+            ("layer", layer.get("name"), layers.KNOWN),
+            ("likelihood", data.get("likelihood", "gaussian"), tuple(build.KNOWN)),
+        ]
+        is_read = with_data or data["name"] in NAMES
+        if is_read:
+            named.append(("data set", data["name"], NAMES))
+        for kind, name, known in named:
+            check_trusted(kind, name, known, trust_code=trust_code, where=where)
+        if is_read:
+            settings = Settings.from_dict(stored.settings)
+        else:
+            others = {part: values for part, values in stored.settings.items() if part != "data"}
+            settings = Settings.from_dict(others, data=stored_settings(data))
+        return cls(stored.name, settings, stored.environment, stored.data)
 
 
-def read_record(folder: Path) -> RunRecord:
-    """Read ``settings.json`` of the run in a folder.
+class StoredRecord(BaseModel, extra="forbid"):
+    """Schema of a run's record in a file."""
+
+    name: str
+    settings: dict[str, Any]
+    environment: dict[str, str] = {}
+    data: dict[str, str] = {}
+
+
+def read_record(folder: Path, *, trust_code: Trust = False, with_data: bool = True) -> RunRecord:
+    """Read ``settings.json`` of the run in a folder; arguments as for :meth:`RunRecord.from_dict`.
 
     Raises:
+        UntrustedCodeError: the settings name code that is not trusted.
         SettingsError: the folder holds no run, or settings that cannot be used.
     """
     path = folder / SETTINGS
     if not path.is_file():
         raise SettingsError(f"{folder} holds no run (no {SETTINGS}); train one with --out {folder}")
+    with usable(path):
+        content = read_json(path)
+        return RunRecord.from_dict(content, where=folder, trust_code=trust_code, with_data=with_data)
+
+
+@contextlib.contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Make any error inside, of a file that another program may have written, one of settings that names the file."""
     try:
-        return RunRecord.from_dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SettingsError(f"{path} cannot be used: {error}; restore the file, or train the run again") from error
+        yield
+    except UntrustedCodeError:
+        raise
+    except Exception as error:  # of many types
+        problem = validation_error(path.name, error) if isinstance(error, ValidationError) else error
+        raise SettingsError(f"{path} cannot be used: {problem}; restore the file, or train the run again") from error
 
 
 def environment(device: str) -> dict[str, str]:
@@ -74,10 +127,16 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
     if (out / SETTINGS).exists():
         if not resume:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
-        started = read_record(out).settings
-        if not (settings.train.continues(started.train) and replace(started, train=settings.train) == settings):
-            changes = ", ".join(settings.changes_from(started))
-            raise SettingsError(f"{out} holds a run without {changes}: resume it without, or choose another --out")
+        try:
+            started = read_record(out, trust_code=settings.names()).settings
+        except UntrustedCodeError as error:
+            raise SettingsError(f"{out} holds a run of other settings ({error}): choose another --out") from error
+        moved = PATHS if (out / "last.pt").exists() else PATHS[:1]  # an encoder is read for the first epoch
+        changes = [change for change in settings.changes_from(started) if not change.startswith(moved)]
+        free = [change for change in changes if change.startswith(("train.epochs=", "train.patience="))]
+        if changes != free or not settings.train.continues(started.train):
+            listed = ", ".join(changes)
+            raise SettingsError(f"{out} holds a run without {listed}: resume it without, or choose another --out")
     elif out.exists() and not (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
 
@@ -92,14 +151,33 @@ def claim(out: Path, record: RunRecord, *, resume: bool) -> Iterator[None]:
     """
     with locked(out):
         check_free(out, record.settings, resume=resume)
-        started = replace(read_record(out), settings=record.settings) if (out / SETTINGS).exists() else record
+        started = record
+        if (out / SETTINGS).exists():
+            started = read_record(out, trust_code=record.settings.names())
+            started = replace(started, settings=record.settings)
         if started.data != record.data:
             raise SettingsError(f"{out} was trained with other data: resume it with the same, or choose another folder")
         write_bytes(out / SETTINGS, json.dumps(asdict(started), indent=2).encode(), tag="part")
         yield
 
 
-def train_command(name: str, settings: Settings) -> str:
-    """Return the ``probattn train`` command of a preset with these settings."""
-    changes = settings.changes_from(preset(name))
-    return " ".join(["probattn train", name, *(f"--set {shlex.quote(change)}" for change in changes)])
+def train_command(name: str, settings: Settings, *, with_paths: bool = True) -> str:
+    """Return the ``probattn train`` command of a preset with these settings.
+
+    Args:
+        name: of the preset.
+        settings: of the run.
+        with_paths: False shortens absolute paths to their names.
+    """
+    words = ["probattn train", name]
+    for change in settings.changes_from(preset(name)):
+        key, _, value = change.partition("=")
+        words.append(f"--set {shlex.quote(change if with_paths else f'{key}={without_paths(value)}')}")
+    return " ".join(words)
+
+
+def without_paths(values: Any) -> Any:
+    """Return nested settings in which absolute paths, which say much about a machine, are shortened to their names."""
+    if isinstance(values, dict):
+        return {key: without_paths(value) for key, value in values.items()}
+    return Path(values).name if isinstance(values, str) and Path(values).is_absolute() else values

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import torch
 
-from probattn.experiments.config.data import DataSettings, OwnDataSettings
+from probattn.experiments.config.data import NAMES, DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import Dataset, read_preprocessing
+from probattn.experiments.data.dataset import PREPROCESSING, Dataset, read_preprocessing, undamaged
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
 from probattn.experiments.data.tables.encoding import TableEncoding
@@ -33,7 +33,10 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         DatasetError: the data cannot be read.
     """
     data, network = settings.data, settings.network
-    if isinstance(data, OwnDataSettings) and network.kind not in NETWORKS[data.name.partition("-")[0]]:
+    kind = "text" if data.name in text_dataset.NAMES else "image"
+    if isinstance(data, OwnDataSettings):
+        kind = data.name.partition("-")[0]
+    if data.name in NAMES and network.kind not in NETWORKS[kind]:
         raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
     if network.kind == "encoder" and getattr(network, "encoder", None) is None:
         raise SettingsError("this preset trains an encoder: name its folder with --set network.encoder=FOLDER")
@@ -59,8 +62,13 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
         folder: holds ``preprocessing.json``.
 
     Raises:
-        DatasetError: a file is missing or no JSON.
+        DatasetError: a file is missing or damaged.
     """
+    with undamaged(folder / PREPROCESSING):
+        return _blank(settings, folder)
+
+
+def _blank(settings: Settings, folder: Path) -> Dataset:
     saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
     content, classes = saved["kind"], tuple(saved["classes"])
     if content == "images":
@@ -72,7 +80,9 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
         about = saved["label_column"], float(saved["label_mean"]), float(saved["label_std"])
         return TableDataset(name, classes, row, row, row, encoding, *about)
     text = Texts(("text",), labels)
-    return text_dataset.from_parts(name, classes, text, text, text, network=settings.network).for_run(folder)
+    data = text_dataset.from_parts(name, classes, text, text, text, network=settings.network).for_run(folder)
+    data.batches(text, batch_size=1)  # reads the tokens
+    return data
 
 
 def _read(data: DataSettings, root: Path | None) -> Any:

@@ -9,11 +9,15 @@ import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
+from probattn.experiments.runs.load import check_best
 from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
+from probattn.inference.io import checkpoint
+from probattn.inference.io.files import file_digest
 
 
 def train(
@@ -47,6 +51,8 @@ def train(
     with fabric.rank_zero_first():
         dataset = load_data(settings, root)
     is_fresh = not (out / "last.pt").exists()
+    if not is_fresh:
+        check_best(out, checkpoint.read(out / "best.pt")["extra"])
     if is_fresh and isinstance(dataset, TableDataset) and dataset.columns is not None:
         say(dataset.columns.to_string(index=False))
     dataset = dataset if is_fresh else dataset.for_run(out)
@@ -61,12 +67,13 @@ def train(
     batches = build.loaders(settings, dataset, device=device)
     with ExitStack() as stack:
 
-        def begin() -> None:
+        def begin() -> dict[str, str]:
             record = RunRecord(name, settings, environment(device), build.fitted_parts(dataset))
             stack.enter_context(claim(out, record, resume=resume))
             dataset.save_preprocessing(out)
+            return {PREPROCESSING: file_digest(out / PREPROCESSING)}
 
-        broadcast_result(begin)
+        digests = broadcast_result(begin)
         if first is not None and start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
             parts, folder = build.loaders(first, dataset, device=device), out / "warm-start"
@@ -79,7 +86,8 @@ def train(
                 torch.set_rng_state(random_state)
                 cast(Any, model.network).initialise_inducing(batch[0], *batch[2:])
         options = settings.train.options
-        return fit(model, guide, *batches, options=options, out=out, resume=resume, progress=progress)
+        options_of_run: dict[str, Any] = {"out": out, "resume": resume, "progress": progress, "notes": digests}
+        return fit(model, guide, *batches, options=options, **options_of_run)
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.outputs import csv_text
 from probattn.inference import Prediction
 from probattn.inference.programs import required
 
@@ -71,8 +72,9 @@ def to_csv(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
     """
     table = answers.drop(columns="probs", errors="ignore")
     if "set" in table:
-        table["set"] = [json.dumps(names, ensure_ascii=False) for names in table["set"]]
+        sets = ([displayable(name) for name in names] for names in table["set"])
+        table["set"] = [json.dumps(names, ensure_ascii=False) for names in sets]
     if "probs" in answers:
         table = table.join(pd.DataFrame(list(answers["probs"]), index=answers.index).rename(columns="p({})".format))
-    failed = pd.DataFrame([map(displayable, failure) for failure in failures.items()], columns=["input", "error"])
-    return pd.concat([table, failed]).to_csv(index=False, lineterminator="\n")
+    failed = pd.DataFrame(failures.items(), columns=["input", "error"], dtype=object)
+    return csv_text(pd.concat([table, failed]))

@@ -1,5 +1,6 @@
 """A trained model with its guide, preprocessing and calibration: predicts unprocessed inputs, is saved and shared."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,14 @@ from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.calibration import Calibration, OtherWeightsError
 from probattn.experiments.runs.load import TrainedRun, open_without_data
 from probattn.experiments.sharing.answers import class_answers, number_answers
 from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
 from probattn.inference.io.pretrained import CONFIG, find_pretrained
 
+_log = logging.getLogger(__name__)
 # Inputs: images ``(n, channels, height, width)``, texts, or rows of cells by column.
 Values = Tensor | Sequence[str] | Sequence[Mapping[str, Any]]
 
@@ -41,28 +43,44 @@ class Pipeline:
     calibration: Calibration | None
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, *, trust_code: bool = False, **options: Any
+    ) -> Self:
         """Load what :meth:`save_pretrained` wrote, from a folder or the Hugging Face hub, or the folder of a run.
 
-        Its data set is not needed. On the same machine and with as many threads, it predicts bit for bit what the
+        A run that was trained further since its evaluation is not calibrated, and the log says so. The data set is
+        not needed. On the same machine and with as many threads, it predicts bit for bit what the
         saved pipeline does.
 
         Args:
             pretrained_model_name_or_path: folder, or the name of a model of the hub, such as ``"user/model"``.
+            trust_code: import the layer and the likelihood that the folder names, if they are not this library's.
+                They can run any code: only for folders of people whom you trust.
             options: of the download, such as ``revision``, as for ``huggingface_hub.snapshot_download``.
 
         Raises:
+            UntrustedCodeError: the folder names code that is not this library's.
             SettingsError: an existing folder that holds no run.
             CheckpointError: no epoch is finished, damaged files, or files that do not belong together.
             DatasetError: the preprocessing is missing or damaged.
             MissingExtraError: there is no folder of that name, and ``huggingface_hub`` is not installed.
         """
         folder = Path(pretrained_model_name_or_path)
-        if folder.exists() and not (folder / CONFIG).exists():
-            run = open_without_data(folder)
+        is_run = folder.exists() and not (folder / CONFIG).exists()
+        if is_run:
+            run = open_without_data(folder, trust_code=trust_code)
         else:
-            run = load_run(find_pretrained(pretrained_model_name_or_path, **options))
-        return cls(run, Calibration.load(run.folder, weights=run.weights))
+            found = find_pretrained(pretrained_model_name_or_path, **options)
+            run = load_run(found, trust_code=trust_code)
+        try:
+            calibration = Calibration.load(run.folder, weights=run.weights, classes=len(run.dataset.classes))
+        except OtherWeightsError:
+            if not is_run:
+                raise
+            message = "%s was trained further since its evaluation: uncalibrated until `probattn evaluate %s`"
+            _log.warning(message, folder, folder)
+            calibration = None
+        return cls(run, calibration)
 
     def save_pretrained(self, save_directory: str | Path) -> None:
         """Write weights, configuration, preprocessing, calibration and a model card.

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
+from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
+from probattn.experiments.outputs import check_outputs
 from probattn.experiments.runs.folder import environment
 from probattn.experiments.sharing.pipeline import Pipeline
-from probattn.experiments.sharing.shared_folder import FILES
 from probattn.inference import Prediction, export, mean_network, predictor_network
 
 # File with the metadata inside a program.
@@ -64,8 +65,12 @@ def export_program(
 
     Returns:
         The metadata: ``name``, ``data``, ``classes``, ``takes``, ``gives``, ``num_samples`` and versions.
+
+    Raises:
+        OutputError: ``out`` is a file of something else, or lies in the folder of a run or model.
     """
     run, data = pipeline.run, pipeline.run.dataset
+    (place,) = check_outputs([out], mark=METADATA, inputs=[run.folder])
     model, guide = run.model.cpu(), run.guide.cpu()
     samples = pipeline.num_samples if num_samples is None else num_samples
     torch.manual_seed(0)
@@ -81,7 +86,9 @@ def export_program(
         network = Calibrated(network, pipeline.calibration, by_class=by_class)
     about: dict[str, Any] = {"name": run.name, "data": data.name, "classes": data.classes, "epoch": run.best_epoch}
     about |= {"takes": takes, "gives": list(network(*example)), "num_samples": samples, **environment("cpu")}
-    files = {name: (run.folder / name).read_text() for name in FILES if (run.folder / name).exists()}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    export(out, network, *example, files={METADATA: json.dumps(about, indent=2), **files})
+    files = {PREPROCESSING: (run.folder / PREPROCESSING).read_text()}
+    if pipeline.calibration is not None:
+        files[CALIBRATION] = pipeline.calibration.to_json().decode()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    export(place, network, *example, files={METADATA: json.dumps(about, indent=2), **files})
     return about

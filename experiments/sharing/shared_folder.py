@@ -1,5 +1,7 @@
 """Runs in folders that can be shared: weights, settings, preprocessing, calibration and a model card, no data."""
 
+import json
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -8,55 +10,96 @@ from typing import Any
 import jinja2
 import pandas as pd
 import torch
+from pydantic import BaseModel
 
-from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.schema import Trust
+from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
 from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.evaluation.metric_display import DISPLAY
-from probattn.experiments.runs.folder import RunRecord, train_command
+from probattn.experiments.outputs import OutputError, check_place
+from probattn.experiments.runs.folder import RunRecord, train_command, usable, without_paths
 from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
-from probattn.inference.io.pretrained import WEIGHTS, read_config, save_pretrained
+from probattn.inference.io.files import read_json
+from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
 from probattn.threads import one_thread_at_a_time
 
 TEMPLATE = "model_card.md.jinja"
-# Files of a run's folder that go with its weights.
-FILES = ("preprocessing.json", CALIBRATION)
+
+
+class SharedRun(BaseModel):
+    """Schema of a run in ``config.json``: its record, the epoch and the digest of its weights."""
+
+    run: dict[str, Any]
+    epoch: int
+    weights: str
 
 
 def save_run(run: TrainedRun, save_directory: Path, *, calibration: Calibration | None) -> None:
-    """Write a run to a folder that can be shared; errors are those of ``save_pretrained``.
+    """Write a run to a folder that can be shared, which may hold an earlier export of it.
 
     Args:
         run: the run, whose folder has its preprocessing.
         save_directory: the folder.
-        calibration: of the run, for the model card.
+        calibration: of the run.
+
+    Raises:
+        OutputError: the folder holds another model, or lies in the folder of a run or model.
+        OSError: a file cannot be written; all are then as before.
     """
-    content = {name: (run.folder / name).read_bytes() for name in FILES if (run.folder / name).exists()}
+    content = {PREPROCESSING: (run.folder / PREPROCESSING).read_bytes()}
+    if calibration is not None:
+        content[CALIBRATION] = calibration.to_json()
     record = RunRecord(run.name, run.settings, run.environment)
-    config = {"run": without_paths(asdict(record)), "epoch": run.best_epoch, "weights": run.weights}
+    shared = SharedRun(run=without_paths(asdict(record)), epoch=run.best_epoch, weights=run.weights)
     card = model_card(run, calibration)
-    save_pretrained(save_directory, run.model, run.guide, config=config, files=content, card=card)
+    place = check_place(save_directory, inputs=[run.folder])
+    check_replaceable(place, shared)
+    save_pretrained(place, run.model, run.guide, config=shared.model_dump(), files=content, card=card)
+    if CALIBRATION not in content:  # that of an earlier export
+        (place / CALIBRATION).unlink(missing_ok=True)
+
+
+def check_replaceable(folder: Path, shared: SharedRun) -> None:
+    """Check that a folder holds no model, or an earlier export of a run of the same preset, data, network and layer.
+
+    Raises:
+        OutputError: it holds something else.
+    """
+    names = (CONFIG, WEIGHTS, PREPROCESSING, CALIBRATION, "settings.json", "last.pt", "best.pt")
+    there = [name for name in names if (folder / name).exists()]
+    if not there:
+        return
+    with suppress(Exception):  # of many types: a folder of something else
+        earlier = SharedRun.model_validate(read_json(folder / CONFIG)["config"]).run
+        parts = [[run["name"], {**run["settings"], "train": None}] for run in (earlier, shared.run)]
+        if parts[0] == json.loads(json.dumps(parts[1])):
+            return
+    raise OutputError(f"{folder} holds {there[0]} of another model: choose another --out, or remove it")
 
 
 @one_thread_at_a_time
-def load_run(folder: Path) -> TrainedRun:
+def load_run(folder: Path, *, trust_code: Trust = False) -> TrainedRun:
     """Load a shared run, and leave PyTorch's random state as it is.
 
     Args:
         folder: of :func:`save_run`.
+        trust_code: as for :func:`~probattn.experiments.runs.load.open_run`.
 
     Raises:
         CheckpointError: the folder is damaged, or its files do not belong together.
-        DatasetError: its preprocessing is missing or damaged.
-        SettingsError, KeyError: it describes no run that this version can build.
+        DatasetError: its preprocessing is damaged.
+        SettingsError: it describes no run that this version can build, or names code that is not trusted.
     """
-    config = read_config(folder)
-    record = RunRecord.from_dict(config["run"])
+    config = read_config(folder, PREPROCESSING)
+    with usable(folder / CONFIG):
+        shared = SharedRun.model_validate(config)
+        record = RunRecord.from_dict(shared.run, where=folder, trust_code=trust_code, with_data=False)
     with torch.random.fork_rng(devices=[]):
         data = blank_dataset(record.settings, folder)
-        run = build_run(folder, record, data, epoch=config["epoch"], weights=config["weights"])
+        run = build_run(folder, record, data, epoch=shared.epoch, weights=shared.weights)
     load_safetensors(folder / WEIGHTS, run.model, run.guide)
     return run
 
@@ -65,8 +108,10 @@ def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
     """Return the model card of a run: what it is, how it is used, how it was trained, and its metrics, if any."""
     template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
     card = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True)
-    command = train_command(run.name, Settings.from_dict(without_paths(asdict(run.settings))))
-    return card.render(run=run, calibration=calibration, metrics=test_metrics(run), command=command)
+    command = train_command(run.name, run.settings, with_paths=False)
+    return card.render(
+        run=run, calibration=calibration, metrics=test_metrics(run) if calibration else {}, command=command
+    )
 
 
 def test_metrics(run: TrainedRun) -> dict[str, str]:
@@ -76,10 +121,3 @@ def test_metrics(run: TrainedRun) -> dict[str, str]:
         return {}
     scores = pd.read_csv(path).query("method == 'posterior' and set == 'test'").dropna(axis="columns")
     return {DISPLAY[name].title: f"{scores[name].iloc[0]:.4f}" for name in scores if name in DISPLAY and len(scores)}
-
-
-def without_paths(values: Any) -> Any:
-    """Return nested settings in which absolute paths, which say much about a machine, are shortened to their names."""
-    if isinstance(values, dict):
-        return {key: without_paths(value) for key, value in values.items()}
-    return Path(values).name if isinstance(values, str) and Path(values).is_absolute() else values

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from probattn.experiments.config.presets import preset, with_layer
+from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import evaluated_run
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun
@@ -36,17 +37,19 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(runs))
 
 
-def read_runs(paths: Sequence[Path]) -> Runs:
+def read_runs(paths: Sequence[Path], *, trust_code: Trust = False) -> Runs:
     """Read evaluated runs, grouped by what they are: preset, layer, and the changes that not all of them have.
 
     Args:
         paths: folders of runs, or folders that hold them at any depth.
+        trust_code: as for :func:`~probattn.experiments.runs.load.open_run`.
 
     Raises:
         SettingsError: no run, one that was not evaluated or has changed since, two of the same settings and seed, or
             runs with other test data or posterior samples.
     """
-    runs = [evaluated_run.read_evaluated_run(folder) for folder in find_runs(paths)]
+    folders = find_runs(paths)
+    runs = [evaluated_run.read_evaluated_run(folder, trust_code=trust_code) for folder in folders]
     evaluated_run.check_comparable(runs)
     changes = [_changes(run) for run in runs]
     layers = {(run.name, run.settings.layer.name) for run in runs}

@@ -4,16 +4,19 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from probattn.experiments.config.schema import Trust
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
 from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
 from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
+from probattn.experiments.outputs import check_outputs, csv_text, write_outputs
 from probattn.experiments.plots.differences import differences
-from probattn.experiments.plots.style import save_figure
+from probattn.experiments.plots.style import to_svg
 from probattn.experiments.reporting.tables import Table, comparison_table, latex, markdown, plain_table
 from probattn.experiments.studies import collect
 
@@ -32,6 +35,11 @@ SUBJECTS = (
     ("ood/(.+)", "Errors and {} among the accepted, AURC", "aurc"),
 )
 """Patterns of subjects, titles of their comparisons, and metrics of detection; other sets have no comparison."""
+
+
+FILES = ("comparison.md", "comparison.tex", "results.csv", "differences.svg")
+MARK = "probattn compare"
+"""Text in the first of these files, by which an earlier comparison is known."""
 
 
 def compare_results(
@@ -121,19 +129,20 @@ def twins(runs: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def read(paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, Comparison]]:
+def read(paths: Sequence[Path], *, trust_code: Trust = False) -> tuple[pd.DataFrame, dict[str, Comparison]]:
     """Return the results of evaluated runs in the wide form, and their comparisons by title.
 
     Args:
         paths: folders of runs, folders that hold them at any depth, or only CSV files; those without results of single
             seeds, and those of several studies, have no comparison.
+        trust_code: as for :func:`~probattn.experiments.runs.load.open_run`.
 
     Raises:
         SettingsError: no run, or runs that cannot be compared.
         IsADirectoryError: folders beside CSV files.
     """
     if not any(path.suffix == ".csv" for path in paths):
-        runs = collect.read_runs(paths)
+        runs = collect.read_runs(paths, trust_code=trust_code)
         results = collect.rows(runs)
         return results, comparisons(results, resampled=collect.resampled(runs))
     results = pd.concat(map(pd.read_csv, paths), ignore_index=True)
@@ -146,16 +155,32 @@ def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[st
     return shown or {"Results": plain_table(results.columns, results.itertuples(index=False, name=None))}
 
 
-def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison]) -> None:
-    """Write ``results.csv``, all tables as ``comparison.md`` and ``comparison.tex``, and ``differences.svg``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    results.to_csv(folder / "results.csv", index=False, lineterminator="\n", errors="backslashreplace")
-    for name, mark, formatted in (("comparison.md", "#", markdown), ("comparison.tex", "%", latex)):
-        parts = (f"{mark} {title}\n\n{formatted(table)}" for title, table in tables(results, compared).items())
-        (folder / name).write_text("\n".join(parts), encoding="utf-8", errors="backslashreplace")
-    (folder / "differences.svg").unlink(missing_ok=True)
-    if figure := next(map(differences, compared.values()), None):
-        save_figure(folder / "differences.svg", figure)
+def check(folder: Path, *, inputs: Iterable[Path] = ()) -> None:
+    """Check that :func:`write` may write to a folder; raise OutputError if not."""
+    check_outputs([folder / name for name in FILES], mark=MARK, inputs=inputs)
+
+
+def write(
+    folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison], *, inputs: Iterable[Path] = ()
+) -> None:
+    """Write all tables as ``comparison.md`` and ``comparison.tex``, ``results.csv``, and ``differences.svg``.
+
+    Raises:
+        OutputError: other files of these names are there, or the folder is that of a run or an input.
+    """
+    pages = {"#": "", "%": ""}
+    for title, table in tables(results, compared).items():
+        pages["#"] += f"# {title}\n\n{markdown(table)}\n"
+        pages["%"] += f"% {title}\n\n{latex(table)}\n"
+    contents = [f"<!-- {MARK} -->\n\n{pages['#']}", pages["%"], csv_text(results)]
+    files: dict[Path, Any] = {folder / name: content for name, content in zip(FILES, contents, strict=False)}
+    figure, last = next(map(differences, compared.values()), None), folder / FILES[-1]
+    if figure is not None:
+        files[last] = to_svg(figure)
+    check(folder, inputs=inputs)
+    write_outputs(files, mark=MARK, inputs=inputs)
+    if figure is None:
+        last.unlink(missing_ok=True)
 
 
 def _baseline(run: str, method: str, twin: str, scores: Mapping[str, Mapping]) -> str:

@@ -10,6 +10,7 @@ from scipy import stats
 
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.metric_display import MISSING, unit
+from probattn.experiments.outputs import csv_text, write_outputs
 from probattn.experiments.reporting.tables import Table, markdown
 from probattn.experiments.studies import collect
 from probattn.experiments.studies.reproduction import Plan, averaged_sets
@@ -64,7 +65,11 @@ def tables(cells: pd.DataFrame) -> dict[str, Table]:
     paper = [None if math.isnan(cell.value) else _number(cell, cell.value, cell.std) for cell in lines]
     texts = cells.assign(head=heads, ours=[_ours(cell) for cell in lines], paper=paper).set_index(["row", "head"])
     for block, in_block in texts.groupby("block", sort=False):
-        frame = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head", sort=False).dropna(how="all")
+        rows, heads = (in_block.index.unique(level) for level in ("row", "head"))
+        lines_of_rows = pd.MultiIndex.from_product([rows, ["ours", "paper"]])
+        # unstack(sort=False) of pandas 2 puts values into wrong cells.
+        unordered = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head")
+        frame = unordered.reindex(index=lines_of_rows, columns=heads).dropna(how="all")
         frame.insert(0, "", [row if whose == "ours" else "the paper" for row, whose in frame.index])
         shown[block] = Table(frame.fillna(MISSING), NOTE)
     return shown
@@ -72,18 +77,17 @@ def tables(cells: pd.DataFrame) -> dict[str, Table]:
 
 def write(plan: Plan, cells: pd.DataFrame, out: Path) -> Path:
     """Write ``OUT/NAME.md``, which is returned, and ``.csv``."""
-    path = out / f"{plan.name}.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pages = [f"# {plan.title}\n", f"{plan.note}\n"]
+    path, mark = out / f"{plan.name}.md", "probattn reproduce"
+    pages = [f"<!-- {mark} -->\n", f"# {plan.title}\n", f"{plan.note}\n"]
     pages += [f"## {block}\n\n{markdown(table)}" for block, table in tables(cells).items()]
-    path.write_text("\n".join(pages), encoding="utf-8")
-    cells.to_csv(path.with_suffix(".csv"), index=False, lineterminator="\n")
+    write_outputs({path: "\n".join(pages), path.with_suffix(".csv"): csv_text(cells)}, mark=mark)
     return path
 
 
 def _scores(jobs: Sequence[Job]) -> pd.DataFrame:
     """Return the scores of a model's runs in the wide form, with the median seconds of an epoch as set ``log``."""
-    frame = collect.rows(collect.read_runs([job.folder for job in jobs]))
+    folders = [job.folder for job in jobs]
+    frame = collect.rows(collect.read_runs(folders, trust_code=jobs[0].settings.names()))
     seconds = [pd.read_json(job.folder / "log.jsonl", lines=True)["seconds"].median() for job in jobs]
     log = pd.DataFrame({"seed": range(len(jobs)), "method": POSTERIOR, "set": "log", "seconds": seconds})
     return pd.concat([frame, log])

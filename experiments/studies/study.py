@@ -150,7 +150,7 @@ def run_study(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] =
 def run_job(job: Job) -> Path:
     """Train, or resume, and evaluate a run; return its folder."""
     train.train(job.settings, job.folder, name=job.name, root=job.root, resume=True, progress=False)
-    evaluate(job.folder, root=job.root, **job.options)
+    evaluate(job.folder, root=job.root, trust_code=job.settings.names(), **job.options)
     return job.folder
 
 

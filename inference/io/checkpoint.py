@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.inference.io.files import read_archive, write_archive
@@ -75,8 +75,9 @@ def read(path: str | Path) -> dict[str, Any]:
     """
     try:
         content = read_archive(path)
-        if content["format"] != FORMAT:
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}")
+        check_structure(content)
     except Exception as error:  # of many types
         raise CheckpointError(f"{path} is damaged, missing, or no checkpoint of probattn ({error})") from error
     return content
@@ -98,8 +99,11 @@ def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | Non
     if differences:
         first = "\n  ".join(differences[:8])
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
-    for role, module in modules.items():
-        module.load_state_dict(content[role])
+    try:
+        for role, module in modules.items():
+            module.load_state_dict(content[role])
+    except Exception as error:  # of many types: a module's extra state
+        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
 
 def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
@@ -109,6 +113,17 @@ def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, An
         for name, value in content[role].items():
             structure[f"{role}: {name}"] = None if name.endswith("_extra_state") else tuple(value.shape)
     return structure
+
+
+def check_structure(content: Mapping[str, Any]) -> None:
+    """Check the types of what :func:`save` writes; raise KeyError or ValueError."""
+    for part in ("model", "guide", "layers", "extra"):
+        if not isinstance(content[part], dict) or not all(isinstance(name, str) for name in content[part]):
+            raise ValueError(f"its {part} is no dictionary by name")
+    for name, value in (content["model"] | content["guide"]).items():
+        is_weight = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+        if not name.endswith("_extra_state") and not is_weight:
+            raise ValueError(f"{name} is no plain tensor")
 
 
 def part_states(parts: Iterable[Any]) -> list[list]:
@@ -121,13 +136,34 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
 
     Raises:
         CheckpointError: parts of other classes.
-        ValueError: another number of parts.
+        ValueError: another number of parts, or states of another structure.
     """
     for owner, (name, state) in zip(parts, states, strict=True):
         if type(owner).__name__ != name:
             raise CheckpointError(f"the run had {name}, and now has {type(owner).__name__}")
         if state is not None:
+            _check_kind(state, owner.state_dict())
             owner.load_state_dict(state)
+        if isinstance(owner, torch.optim.Adam | torch.optim.AdamW):
+            for weight, values in owner.state.items():  # the step, and averages in the weight's shape
+                sizes = {value.numel() for value in values.values()}
+                if not sizes <= {1, weight.numel()}:
+                    raise ValueError(f"{name} has values of another shape")
+
+
+def _check_kind(value: Any, like: Any) -> None:
+    """Raise ValueError unless a value has the type of another, of which ints and floats are one, at any depth."""
+    kinds = (int | float, str, dict, list | tuple)
+    kind = next((kind for kind in kinds if isinstance(like, kind)), object)
+    if not isinstance(value, kind):
+        raise ValueError(f"{value!r:.99} is in the place of {like!r:.99}")
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(like, dict):
+        inside = [(value[name], like[name]) for name in like if name in value]
+    elif isinstance(like, list | tuple):
+        inside = zip(value, like, strict=False)
+    for pair in inside:
+        _check_kind(*pair)
 
 
 def random_states(*loaders: Any) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""Files that are written whole or not at all, archives of tensors, and the lock of a folder."""
+"""Files that are written whole or not at all, and read if they are regular; the lock of a folder."""
 
+import hashlib
 import io
+import json
 import os
+import stat
 import uuid
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,9 @@ from filelock import FileLock
 
 LOCK = ".lock"
 """Empty file that is never removed: otherwise two processes could lock two different files of that name."""
+
+MAX_BYTES, MAX_JSON = 2**36, 2**28
+"""Largest files that are read: of weights, and of JSON."""
 
 
 def write_bytes(path: str | Path, content: bytes, *, tag: str | None = None) -> None:
@@ -27,15 +33,72 @@ def write_bytes(path: str | Path, content: bytes, *, tag: str | None = None) -> 
         tag: suffix of the temporary name; None is a unique one, so that several processes may write the same file. A
             constant leaves at most one temporary file behind a process that is killed, in a :func:`locked` folder.
     """
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{tag or uuid.uuid4().hex}")
+    write_files({Path(path): content}, tag=tag)
+
+
+def write_files(files: Mapping[Path, bytes], *, tag: str | None = None) -> None:
+    """Write several files as :func:`write_bytes` does one: all are on disk before the first is renamed.
+
+    Raises:
+        OSError: a file cannot be written; names it.
+    """
+    drafts = {path: path.with_name(f".{path.name}.{tag or uuid.uuid4().hex}") for path in files}
     try:
-        draft.write_bytes(content)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
+        for path, draft in drafts.items():
+            with naming(path):
+                draft.write_bytes(files[path])
+                with draft.open("rb") as file:
+                    os.fsync(file.fileno())
+        for path, draft in drafts.items():
+            with naming(path):
+                draft.replace(path)
     finally:
-        draft.unlink(missing_ok=True)
+        for draft in drafts.values():
+            with suppress(OSError):
+                draft.unlink()
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in errors of the system inside, as those of a full disk do not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def regular_file(path: Path) -> Path:
+    """Return a path that may be read to its end: that of a regular file, through links, of a bounded size.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: a device, a pipe, a folder, or a file that is too large.
+    """
+    status, limit = path.stat(), MAX_JSON if path.suffix == ".json" else MAX_BYTES
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} is no regular file")
+    if status.st_size > limit:
+        raise ValueError(f"{path} has {status.st_size:,} bytes, more than {limit:,}")
+    return path
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a :func:`regular_file` in hexadecimal digits."""
+    with regular_file(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        OSError, ValueError: as for :func:`regular_file`; the file is no JSON.
+    """
+    try:
+        return json.loads(regular_file(path).read_bytes())
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply") from error
 
 
 def write_archive(path: str | Path, content: Any, *, tag: str | None = None) -> None:
@@ -57,7 +120,7 @@ def read_archive(path: str | Path) -> Any:
     Raises:
         Exception: it is missing, damaged, or of another kind; of many types.
     """
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(regular_file(Path(path))) as archive:
         if archive.testzip() is not None:  # torch.load checks no checksums
             raise zipfile.BadZipFile("a checksum is wrong")
     return torch.load(path, map_location="cpu", weights_only=True)
@@ -71,5 +134,9 @@ def locked(folder: Path) -> Iterator[None]:
         filelock.Timeout: another process holds it, or another thread of this one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / LOCK, timeout=0, is_singleton=True):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(folder / LOCK, timeout=0, is_singleton=True))
+        except NotImplementedError as error:
+            raise OSError(f"{folder} lies on a file system without locks: choose another folder") from error
         yield

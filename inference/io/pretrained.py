@@ -8,11 +8,13 @@ File                 Content
 ``README.md``        the model card, for readers; nothing is read from it
 ==================== ===============================================================================================
 
-None of them can hold code. A folder whose files do not belong together is refused.
+None of them can hold code. A folder whose files do not belong together is refused, and so is one with files outside
+of it.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,8 @@ from torch import nn
 
 from probattn.inference.imports import extra
 from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.files import write_bytes
-from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
+from probattn.inference.io.files import file_digest, read_json, regular_file, write_files
+from probattn.inference.io.safetensors_io import load_safetensors, weights_as_bytes
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 """Names of the files, which are those of the Hugging Face hub."""
@@ -53,16 +55,15 @@ def save_pretrained(
         TypeError, ValueError: a config that is no JSON.
         OSError: a file cannot be written; names it.
     """
-    folder, files = Path(save_directory), dict(files or {})
-    folder.mkdir(parents=True, exist_ok=True)
-    save_safetensors(folder / WEIGHTS, model, guide)
-    for name, content in files.items():
-        write_bytes(folder / name, content)
-    if not (folder / CARD).exists():
-        write_bytes(folder / CARD, card.encode())
-    digests = {name: _digest(folder / name) for name in (WEIGHTS, *files)}
+    folder, content = Path(save_directory), dict(files or {})
+    content[WEIGHTS] = weights_as_bytes(model, guide)
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
     description = {"files": digests, "config": dict(config or {})}
-    write_bytes(folder / CONFIG, json.dumps(description, indent=2).encode())
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / CARD).exists():
+        content[CARD] = card.encode()
+    content[CONFIG] = json.dumps(description, indent=2).encode()
+    write_files({folder / name: data for name, data in content.items()})
 
 
 def load_pretrained(
@@ -85,16 +86,20 @@ def load_pretrained(
     return config
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path, *needed: str) -> dict[str, Any]:
     """Return the ``config`` of a shared model whose files are intact and belong together.
+
+    Args:
+        folder: of the model.
+        needed: files besides the weights that must be among its files.
 
     Raises:
         CheckpointError: they are not.
     """
     try:
-        content = json.loads((folder / CONFIG).read_bytes())
-        for name in {WEIGHTS, *content["files"]}:
-            if _digest(folder / name) != content["files"][name]:
+        content = read_json(file_inside(folder, CONFIG))
+        for name in {WEIGHTS, *needed, *content["files"]}:
+            if file_digest(file_inside(folder, name)) != content["files"][name]:
                 raise ValueError(f"{name} is damaged, or another one")
         return dict(content["config"])
     except Exception as error:  # of many types
@@ -113,11 +118,19 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
         MissingExtraError: no folder of that name, and ``huggingface_hub`` is not installed.
         OSError: the hub has no such model, or cannot be reached.
     """
-    if Path(name).is_dir():
-        return Path(name)
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    is_path = folder.parent.is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name))
+    if is_path:  # names of the hub are those of users
+        raise FileNotFoundError(f"there is no folder {name}: correct the name, or train a run with --out {name}")
     with extra("huggingface", needed_by=f"{name} is not a folder here, and a model of the Hugging Face hub"):
         from huggingface_hub import snapshot_download
-    return Path(snapshot_download(str(name), allow_patterns=FILES, **options))
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=FILES, **options))
+    except (OSError, ValueError) as error:
+        problem = str(error).strip().partition("\n")[0]
+        raise OSError(f"{name} is no folder here, and the Hugging Face hub gives no model: {problem}") from error
 
 
 def upload_pretrained(folder: str | Path, repo_id: str, *, private: bool | None = None, **options: Any) -> str:
@@ -139,5 +152,20 @@ def upload_pretrained(folder: str | Path, repo_id: str, *, private: bool | None 
     return str(upload_folder(repo_id=repo_id, folder_path=folder, allow_patterns=FILES, **options).commit_url)
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def file_inside(folder: Path, name: str) -> Path:
+    """Return a regular file of a folder by its plain name.
+
+    A link may lead to another file of the folder, or from the hub's cache, ``snapshots/REVISION``, to its ``blobs``.
+
+    Raises:
+        OSError, ValueError: there is no such file; a path, a device, a pipe, or a link that leads elsewhere.
+    """
+    home, path = folder.resolve(), folder / name
+    if not name or path.name != name:
+        raise ValueError(f"{name!r} is no plain name of a file")
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parent.parent / "blobs")
+    if not any(path.resolve().is_relative_to(place) for place in allowed):
+        raise ValueError(f"{name} leads out of the folder")
+    return regular_file(path)

@@ -10,7 +10,7 @@ from torch import nn
 
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.files import write_bytes
+from probattn.inference.io.files import regular_file, write_bytes
 
 
 def save_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **metadata: str) -> None:
@@ -24,13 +24,18 @@ def save_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
         model, guide: modules whose state is saved. Tensors that they share are written twice.
         metadata: further metadata.
     """
+    write_bytes(path, weights_as_bytes(model, guide, **metadata))
+
+
+def weights_as_bytes(model: nn.Module, guide: nn.Module | None = None, **metadata: str) -> bytes:
+    """Return the content of a file of :func:`save_safetensors`."""
     content = checkpoint.weights(model, guide)
     tensors = {
         f"{role}.{name}": value.clone(memory_format=torch.contiguous_format)
         for role in ("model", "guide")
         for name, value in content[role].items()
     }
-    write_bytes(path, to_bytes(tensors, metadata | {"layers": json.dumps(content["layers"])}))
+    return to_bytes(tensors, metadata | {"layers": json.dumps(content["layers"])})
 
 
 def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, str]:
@@ -48,12 +53,13 @@ def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
     """
     content: dict[str, dict] = {"model": {}, "guide": {}}
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(regular_file(Path(path)), framework="pt") as file:
             metadata = file.metadata()
             for key in file.keys():  # noqa: SIM118 - it is no dict
                 role, _, name = key.partition(".")
                 content[role][name] = file.get_tensor(key)
         content["layers"] = json.loads(metadata.pop("layers"))
+        checkpoint.check_structure(content | {"extra": metadata})
     except Exception as error:  # of many types
         raise CheckpointError(f"{path} is damaged, missing, or not of save_safetensors ({error})") from error
     checkpoint.restore(content, model, guide, path=path)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, module_of
-from probattn.inference.batches import unpack_batch
+from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.objective import guide_checks
 from probattn.messages import is_auxiliary
 
@@ -36,8 +36,10 @@ def prepared(model: nn.Module, guide: nn.Module, data: Iterable) -> nn.Module:
     """Return a guide with its parameters, some of which a first run on the data may create.
 
     Raises:
-        ValueError: a guide of another model.
+        TypeError: ``data`` is no loader.
+        ValueError: a guide of another model; no batches.
     """
+    check_loader(data, "data")
     if guide_checks.is_lazy(guide):
         guide_checks.materialise(guide, unpack_batch(next(iter(data))).arguments())
     guide_checks.check(model, guide)

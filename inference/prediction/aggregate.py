@@ -91,9 +91,11 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     tokens = max((mask.shape[1] for mask in masks), default=None)
 
     def concatenate(field: str, dim: int = 0) -> Tensor | None:
-        tensors = [getattr(prediction, field) for prediction in parts]
-        if not [tensor for tensor in tensors if tensor is not None]:
+        tensors = [tensor for prediction in parts if (tensor := getattr(prediction, field)) is not None]
+        if not tensors:
             return None
+        if len(tensors) < len(parts):
+            raise TypeError(f"only some batches have {field}: give them to all, or to none")
         if tokens is not None:
             after = [0, 0] * (tensors[0].dim() - dim - 2)  # dimensions after that of the tokens
             tensors = [nn.functional.pad(x, [*after, 0, tokens - x.shape[dim + 1]]) for x in tensors]

@@ -82,11 +82,11 @@ def predict(
 
     Raises:
         KeyError: posterior samples without a global site of the model.
-        ValueError: no data; an empty batch; labels in some batches only, or of another shape than the likelihood's;
-            NaN or Inf in the inputs of real tokens or in the outputs, with the batch's number; a guide that does not
-            cover the model's latent sites (see :func:`~probattn.inference.objective.coverage.check_coverage`);
-            posterior samples of another shape; without a guide, statements of sites outside attention layers (pass
-            ``vectorize=False``).
+        TypeError: labels in some batches only.
+        ValueError: no data; an empty batch; labels of another shape than the likelihood's; NaN or Inf in the inputs of
+            real tokens or in the outputs, with the batch's number; a guide that does not cover the model's latent sites
+            (see :func:`~probattn.inference.objective.coverage.check_coverage`); posterior samples of another shape;
+            without a guide, statements of sites outside attention layers (pass ``vectorize=False``).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
     modules = {"model": module_of(model)}

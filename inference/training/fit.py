@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,7 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
+    notes: Mapping[str, str] | None = None,
 ) -> History:
     """Train a model and its guide by SVI and load the weights of the best epoch (without ``valid``: the last).
 
@@ -98,20 +99,21 @@ def fit(
             built as before. Resuming is exact for random numbers of the global generators of PyTorch, NumPy and Python,
             and of generators that are attributes of a loader, its samplers or its data set.
         progress: display a bar on stderr; in a file, a line per epoch.
+        notes: texts that ``best.pt`` keeps, such as digests of files that belong to its weights.
 
     Raises:
         FileExistsError: ``out`` holds checkpoints of a run and ``resume`` is False.
         OSError: ``out`` cannot be written, or another process works in it (``filelock.Timeout``).
         CheckpointError: a damaged checkpoint; one of another architecture, other options or optimisers.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader; a function in place of the
-            model or the guide.
+        TypeError: ``train`` or ``valid`` is a data set, a single batch or an iterator, and not a loader; the model or
+            the guide is a function.
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
     folder, is_main = None if out is None else Path(out), world().rank == 0
     loggers, progress = (tuple(loggers), progress) if is_main else ((), False)
-    check_loader(train, "train")
+    check_loader(train, "train", sized=True)
     if valid is not None:
         check_loader(valid, "valid")
     guide_checks.check_modules(model, guide)
@@ -152,7 +154,7 @@ def fit(
         sizes = {"num_data": objective.num_data, "steps_per_epoch": steps}
         optimizers = Optimizers(model, guide, options=options, optimizer=optimizer, scheduler=scheduler, **sizes)
         seed_per_rank()
-        trainer = Trainer(objective, optimizers, train, valid, folder=folder, callbacks=callbacks)
+        trainer = Trainer(objective, optimizers, train, valid, folder=folder, callbacks=callbacks, notes=notes or {})
         if folder is not None and (folder / "last.pt").exists():
             trainer.resume()
             progress = progress and not trainer.is_finished()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probattn.inference.io.files import write_bytes
+from probattn.inference.io.files import naming, write_bytes
 
 if TYPE_CHECKING:
     from lightning_fabric.loggers import Logger
@@ -43,7 +43,7 @@ class RunLog:
         record = {"kind": kind, "step": step, **values}
         self.records.append(record)
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
+            with naming(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(_to_line(record))
         for logger in self._loggers:
             logger.log_metrics({name if "/" in name else f"{kind}/{name}": values[name] for name in values}, step)

@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,8 @@ from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Objective, Outcome, StepCoefficients, train_step
 from probattn.inference.training.validation import is_better, validate
 
-COUNTERS = ("epoch", "step", "best_epoch", "best_value", "should_stop")
+COUNTERS = {"epoch": int, "step": int, "best_epoch": int, "best_value": float | None, "should_stop": bool}
+"""Attributes that a checkpoint holds, with their types."""
 
 
 class Trainer:
@@ -46,6 +47,7 @@ class Trainer:
         train, valid: loaders.
         folder: folder of the run, or None to keep the best weights in memory.
         callbacks: in the order in which they are called.
+        notes: texts that ``best.pt`` keeps.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Trainer:
         *,
         folder: Path | None,
         callbacks: Iterable[Callback],
+        notes: Mapping[str, str],
     ) -> None:
         self.model, self.guide, self.options = objective.loss.model, objective.loss.guide, objective.options
         self.epoch = self.step = self.best_epoch = 0
@@ -65,6 +68,7 @@ class Trainer:
         self.optimizer, self._optimizers, self._objective = optimizers.optimizer, optimizers, objective
         self._train, self._valid, self._folder, self._callbacks = train, valid, folder, tuple(callbacks)
         self._best_weights: dict[str, Any] | None = None
+        self._notes = notes
 
     def is_finished(self) -> bool:
         """Return True after the last epoch, or when early stopping or a callback has ended the run."""
@@ -157,7 +161,8 @@ class Trainer:
         if self._folder is None:
             self._best_weights = copy.deepcopy(checkpoint.weights(self.model, self.guide))
             return
-        best, path = {"epoch": self.best_epoch, "value": self.best_value}, self._folder / "best.pt"
+        best = {**self._notes, "epoch": self.best_epoch, "value": self.best_value}
+        path = self._folder / "best.pt"
         distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **best))
 
     def load_best(self) -> None:
@@ -183,7 +188,9 @@ class Trainer:
         content, best = checkpoint.read(path), checkpoint.read(path.with_name("best.pt"))
         try:
             self._restore(content, best["extra"], path=path)
-        except (KeyError, ValueError, TypeError) as error:
+        except CheckpointError:
+            raise
+        except Exception as error:  # of many types: states of optimisers and random numbers
             raise CheckpointError(f"{path} is of another run, or damaged: {error!r}") from error
 
     def _restore(self, content: dict[str, Any], best: dict[str, Any], *, path: Path) -> None:
@@ -197,10 +204,12 @@ class Trainer:
         checkpoint.restore(content, self.model, self.guide, path=path)
         checkpoint.load_part_states(self._optimizers.parts(), state["optimizers"])
         checkpoint.load_part_states(self._callbacks, state["callbacks"])
-        for name in COUNTERS:
+        if best["epoch"] <= state["epoch"]:  # else the run was killed before last.pt, and finds that epoch again
+            state |= {"best_epoch": best["epoch"], "best_value": best["value"]}
+        for name, kind in COUNTERS.items():
+            if not isinstance(state[name], kind) or (kind is int and state[name] < 0):
+                raise ValueError(f"{name} is {state[name]!r}")
             setattr(self, name, state[name])
-        if best["epoch"] <= self.epoch:  # else the run was killed before last.pt, and finds that epoch again
-            self.best_epoch, self.best_value = best["epoch"], best["value"]
         has_same_ranks = len(state["random"]) == distributed.world().size
         states = state["random"][distributed.world().rank if has_same_ranks else 0]
         checkpoint.set_random_states(states, self._train, self._valid)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -69,9 +70,10 @@ class PretrainedEncoder:
             DatasetError: it lacks weights other than those of the pooler, which comes last.
         """
         if self.source is None:
-            return _library("transformers").AutoModel.from_config(self.config, dtype=torch.float32)
-        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-        model, loading = _load(self.source, "AutoModel", **options)
+            options = {"trust_remote_code": False, "dtype": torch.float32}
+            return _library("transformers").AutoModel.from_config(self.config, **options)
+        reading = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        model, loading = _load(self.source, "AutoModel", **reading)
         used = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
         if used:
             raise DatasetError(f"{self.source!r} lacks weights of its encoder, such as {used[0]}; use a complete copy")
@@ -84,7 +86,13 @@ class PretrainedEncoder:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
-        """Read an encoder back that :meth:`to_json` returned."""
+        """Read an encoder back that :meth:`to_json` returned.
+
+        Raises:
+            DatasetError: the configuration names an implementation, which transformers would download and run.
+        """
+        if re.search('(attn|experts)_implementation"', json.dumps(saved["config"])):
+            raise DatasetError("the configuration of the encoder names code of others")
         tokenizer = _library("tokenizers").Tokenizer.from_str(json.dumps(saved["tokenizer"]))
         return cls(_library("transformers").AutoConfig.for_model(**saved["config"]), tokenizer, None)
 

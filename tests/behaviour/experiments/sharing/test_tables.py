@@ -57,9 +57,9 @@ def test_a_likelihood_of_your_own_takes_the_scale_and_its_options(train_table, t
     (tmp_path / "own_likelihood.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     folder = train_table(*PRICE, "data.likelihood=own_likelihood:Laplace", "data.likelihood_options={factor: 0.5}")
-    run = open_run(folder)
+    run = open_run(folder, trust_code=True)
     assert run.model.likelihood.scale == pytest.approx(0.5 * run.dataset.label_std)
-    assert len(Pipeline.from_pretrained(folder).answers(table_rows)) == 60
+    assert len(Pipeline.from_pretrained(folder, trust_code=True).answers(table_rows)) == 60
 
 
 def test_balanced_weights_are_scikit_learns_and_weight_the_loss_alone(train_table, table_rows):

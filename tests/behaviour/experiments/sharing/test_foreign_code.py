@@ -1,0 +1,173 @@
+"""Folders that somebody else has made run no code, unless the user says so."""
+
+import json
+import shlex
+import shutil
+import sys
+
+import pytest
+
+from probattn.experiments.config.data import data_class
+from probattn.experiments.config.layers import layer_class
+from probattn.experiments.config.validation import UntrustedCodeError
+from probattn.experiments.runs.load import open_run
+from probattn.experiments.sharing.pipeline import Pipeline
+
+KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+# A module that says that it was imported, and what a run may name.
+PLANTED = """
+from pathlib import Path
+
+from probattn import SoftmaxAttention
+from probattn.experiments.data.images.known_sets import load
+
+Path("was-run").touch()
+
+
+class Layer(SoftmaxAttention):
+    pass
+
+
+def data(limit_of_mine: int = 200):
+    loaded = load("digits", limit=limit_of_mine)
+    return loaded.classes, loaded.train, loaded.valid, loaded.test
+"""
+NAMES = {
+    "a file": {"layer.name": "planted:Layer"},
+    "JSON alone": {"layer.name": "code:interact"},
+    "a function of the system": {"layer.name": "os:abort"},
+    "this library's own module": {"layer.name": "probattn.experiments.cli.main:main"},
+    "an installed package's name": {"layer.name": "planted-layer"},
+    "no text": {"layer.name": ["planted:Layer"]},
+    "a likelihood": {"data.likelihood": "planted:Layer"},
+}
+COMMANDS = {
+    "predict": ["predict", "{run}", "{photos}"],
+    "evaluate": ["evaluate", "{run}"],
+    "compare": ["compare", "{run}", "--out", "{tmp}/compared"],
+    "resume": ["train", "--out", "{run}", "--resume"],
+    "resume, another layer typed": ["train", SOFTMAX, "--out", "{run}", "--resume", "--layer", "kep-svgp"],
+    "export": ["export", "{run}", "--out", "{tmp}/shared"],
+    "program": ["export", "{run}", "--out", "{tmp}/a.pt2"],
+}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The working folder, which holds the module, also as if a package had been installed there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "planted.py").write_text(PLANTED)
+    package = tmp_path / "planted-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[probattn.layers]\nplanted-layer = planted:Layer\n")
+    forget(tmp_path)
+    return tmp_path
+
+
+def rename(path, names):
+    """Write other names into the settings in a JSON file."""
+    content = json.loads(path.read_text())
+    settings = (content.get("config", {}).get("run") or content)["settings"]
+    for name, value in names.items():
+        part, _, key = name.partition(".")
+        settings[part][key] = value
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("kind", NAMES)
+def test_no_command_runs_the_code_that_a_run_names(command, home, evaluated, photos, kind, verb):
+    run = shutil.copytree(evaluated[SOFTMAX], home / "run")
+    rename(run / "settings.json", NAMES[kind])
+    places = {"run": run, "photos": photos, "tmp": home}
+    code, out, err = command(*(word.format(**places) for word in COMMANDS[verb]))
+    assert (code, out, (home / "was-run").exists()) == (1, "", False)
+    assert ("--trust-code" in err, str(run) in err) == (True, True)
+    assert not any((home / name).exists() for name in ("shared", "a.pt2", "compared"))
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_shared_folder_runs_no_code_and_is_read_by_nothing_but_the_flag(command, home, digits_run, photos, kind):
+    Pipeline.from_pretrained(digits_run).save_pretrained(home / "shared")
+    rename(home / "shared" / "config.json", NAMES[kind])
+    with pytest.raises(UntrustedCodeError, match="trust_code"):
+        Pipeline.from_pretrained(home / "shared")
+    code, _, err = command("predict", home / "shared", photos)
+    assert (code, "--trust-code" in err, (home / "was-run").exists()) == (1, True, False)
+
+
+@pytest.mark.parametrize("name", ["os:abort", "code:interact", "pathlib:Path", "planted:data", "planted:Path"])
+def test_a_trusted_name_is_called_only_if_it_is_a_layer(command, home, digits_run, photos, name):
+    Pipeline.from_pretrained(digits_run).save_pretrained(home / "shared")
+    rename(home / "shared" / "config.json", {"layer.name": name})
+    code, _, err = command("predict", "--trust-code", home / "shared", photos)
+    assert (code, "torch.nn.Module" in err) == (1, True)
+
+
+@pytest.fixture
+def own(command, home, tiny, assignments):
+    """A run with a layer of the user's own, as it is after training; what trained it."""
+    arguments = ["train", SOFTMAX, "--layer", "planted:Layer", "--out", "own", *assignments(tiny)]
+    assert command(*arguments)[0] == 0
+    return arguments
+
+
+def forget(home):
+    """Forget that the module was imported, as a new process does."""
+    (home / "was-run").unlink(missing_ok=True)
+    sys.modules.pop("planted", None)
+    for known in (layer_class, data_class):
+        known.cache_clear()
+
+
+def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(command, home, own, photos):
+    shutil.rmtree(photos / "more")
+    (photos / "broken.jpg").unlink()
+    forget(home)
+    for arguments in (["predict", "own", photos], ["evaluate", "own"], ["compare", "own", "--out", "compared"]):
+        code, _, err = command(*arguments)
+        assert (code, (home / "was-run").exists()) == (1, False)
+        words = shlex.split(err.rpartition(": ")[2])
+        assert words[0] == "probattn"
+        code, _, err = command(*words[1:])
+        assert code == 0, err
+        assert (home / "was-run").exists()
+        forget(home)
+    assert command("export", "own", "--out", "shared", "--trust-code")[0] == 0
+    assert Pipeline.from_pretrained("shared", trust_code=True).run.settings.layer.name == "planted:Layer"
+
+
+def test_a_run_is_resumed_by_a_name_that_is_typed_again_or_by_the_flag(command, home, own):
+    for more in (["--layer", "planted:Layer"], ["--set", "layer.name=planted:Layer"], ["--trust-code"]):
+        code, _, err = command("train", "--out", "own", "--resume", *more)
+        assert code == 0, err
+    assert command(*own, "--resume")[0] == 0
+
+
+def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(command, home, no_figures, tiny, assignments):
+    words = ["--seeds", 1, "--workers", 1, "--method", "none", "--ood", "none", "--no-shift"]
+    arguments = ["study", SOFTMAX, "--layers", "planted:Layer", "--out", "studied", *words, *assignments(tiny)]
+    for _ in range(2):
+        code, _, err = command(*arguments)
+        assert code == 0, err
+
+
+@pytest.mark.parametrize("flag", [[], ["--trust-code"]])
+def test_the_function_that_loaded_the_data_is_never_imported_to_predict(command, home, photos, tiny, assignments, flag):
+    changes = assignments([change for change in tiny if not change.startswith("data")])
+    named = ["--set", "data.name=planted:data", "--set", "data.limit_of_mine=100"]
+    assert command("train", SOFTMAX, *named, "--out", "own", *changes)[0] == 0
+    forget(home)
+    shutil.rmtree(photos / "more")
+    (photos / "broken.jpg").unlink()
+    code, _, err = command("predict", "own", photos, *flag)
+    assert (code, err) == (0, "")
+    assert command("export", "own", "--out", "shared", *flag)[0] == 0
+    assert "data.limit_of_mine=100" in (home / "shared" / "README.md").read_text()
+    assert command("predict", "shared", photos, *flag)[0] == 0
+    assert not (home / "was-run").exists()
+    with pytest.raises(UntrustedCodeError, match="data set"):
+        open_run(home / "own")
+    assert open_run(home / "own", trust_code=True).settings.data.limit_of_mine == 100
