@@ -10,6 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 Floats = Sequence[float]
 _BATCHES_PER_GROUP = 50
+# Share of the categories of a table that are unknown in training.
+UNKNOWN_SHARE = 0.02
 
 
 class BatchLoader:
@@ -65,6 +67,31 @@ class BatchLoader:
     def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         indices = indices.to(self.device, non_blocking=True)
         return self._inputs[indices], self._labels[indices]
+
+
+class TableLoader(BatchLoader):
+    """Loader of training batches of rows, in which a small share of categories is unknown (code 0).
+
+    So the token of an unknown category is trained, too.
+
+    Args:
+        inputs: features, float32 (n, features).
+        labels: (n, ...).
+        categories: which features are codes of categories, bool (features,).
+        options: as for :class:`BatchLoader`.
+    """
+
+    def __init__(self, inputs: Tensor, labels: Tensor, *, categories: Tensor, **options: Any) -> None:
+        super().__init__(inputs, labels, **options)
+        self._categories = categories
+
+    def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+        features, labels = super()._batch(indices)
+        if self._categories.any():
+            drawn = torch.rand(features.shape, generator=self.generator)
+            is_unknown = (drawn < UNKNOWN_SHARE) & self._categories
+            features = features.masked_fill(is_unknown.to(self.device, non_blocking=True), 0.0)
+        return features, labels
 
 
 class ImageLoader(BatchLoader):

@@ -33,6 +33,12 @@ class Part:
         """Digest of the inputs and labels, computed once."""
         return digest(*(getattr(self, field.name) for field in fields(cast(Any, self))))
 
+    @cached_property
+    def keys(self) -> list[str]:
+        """Digest of each input without its label, computed once: equal inputs have equal keys."""
+        inputs = getattr(self, fields(cast(Any, self))[0].name)
+        return list(map(digest, inputs))
+
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""
 
@@ -121,6 +127,7 @@ class Dataset:
         classes: names, in the order of the labels; empty for regression.
         train, valid, test: disjoint parts.
         domains: test sets of other domains, by name.
+        notes: what readers have said about the files, such as what they have left out.
 
     Raises:
         DatasetError: a part is empty, or all labels of the training part are the same.
@@ -132,6 +139,7 @@ class Dataset:
     valid: Any
     test: Any
     domains: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         labels = self.train.labels
@@ -145,6 +153,14 @@ class Dataset:
     def preprocessing(self) -> dict[str, Any]:
         """Return what turns new inputs into those of the network."""
         raise NotImplementedError
+
+    def checks(self) -> list[str]:
+        """Return sentences about what the network does not see of the parts."""
+        return []
+
+    def remarks(self, inputs: Sequence[Any]) -> list[str]:
+        """Return what the network does not see of each new input, empty where it sees all; nothing for images."""
+        return []
 
     def training(self, **options: Any) -> BatchLoader:
         """Return the loader of training batches, in random order; options of the loader."""

@@ -108,6 +108,9 @@ class Pipeline:
     def answers(self, inputs: Values, *, by_class: bool = False, **options: Any) -> pd.DataFrame:
         """Return a table with an answer to each input: class or number, uncertainty, and conformal set or interval.
 
+        If there is anything to say, the column ``notes`` names what the network does not see of a text (cut or unknown
+        tokens), and the cells of a row that are unlike those of training.
+
         Args:
             inputs: as for :meth:`predict`.
             by_class: sets that hold each class with the calibration's level.
@@ -115,9 +118,12 @@ class Pipeline:
         """
         calibration = self.calibration if options.get("calibrated", True) else None
         prediction = self.predict(inputs, **options | {"calibrated": False})
-        if not self.classes:
-            return number_answers(prediction, calibration=calibration)
-        return class_answers(prediction, self.classes, calibration=calibration, by_class=by_class)
+        if self.classes:
+            answers = class_answers(prediction, self.classes, calibration=calibration, by_class=by_class)
+        else:
+            answers = number_answers(prediction, calibration=calibration)
+        remarks = self.run.dataset.remarks(inputs)
+        return answers.assign(notes=remarks) if any(remarks) else answers
 
     def _data(self, inputs: Any) -> Part:
         labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset

@@ -4,21 +4,22 @@ import contextlib
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 LARGEST = 1e18  # magnitude of a number: its square is finite in single precision
 # Cells, in lower case, that stand for a missing number.
-MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "<na>", "null", "none"})
+MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
 _SPELLINGS = str.maketrans("\u2212\u2013\u00a0\u202f\u2009\u2019", "--   '")
 _CELL = re.compile(
     r"(?P<sign>[+-]?) ?(?P<before>[^\w\s.,'+-]*|[A-Z]{3} ) ?(?P<inner>-?)(?P<digits>\d[\d.,' ]*|[.,]\d+)"
     r"(?P<exponent>([eE][+-]?\d+)?) ?(?P<after>([^\d\s.,'+-][^\d]*)?)"
 )
+# Groups of three digits do not begin with 0: 0,616 has a decimal comma.
 _DIGITS = {
-    ".": re.compile(r"\d+(\.\d*)?|\.\d+|\d{1,3}([,' ])\d{3}(\2\d{3})*(\.\d*)?"),
-    ",": re.compile(r"\d+(,\d*)?|,\d+|\d{1,3}([.' ])\d{3}(\2\d{3})*(,\d*)?"),
+    ".": re.compile(r"\d+(\.\d*)?|\.\d+|[1-9]\d{0,2}([,' ])\d{3}(\2\d{3})*(\.\d*)?"),
+    ",": re.compile(r"\d+(,\d*)?|,\d+|[1-9]\d{0,2}([.' ])\d{3}(\2\d{3})*(,\d*)?"),
 }
 
 
@@ -28,6 +29,10 @@ class Notation(NamedTuple):
     decimal: str = "."
     before: str = ""
     after: str = ""
+
+    def other(self) -> Self:
+        """Return the notation with the other decimal mark."""
+        return self._replace(decimal="," if self.decimal == "." else ".")
 
     def read(self, cells: Sequence[Any]) -> np.ndarray:
         """Return the numbers of cells, float64 (n,): NaN where one is missing, infinity where it is no such number."""
