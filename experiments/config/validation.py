@@ -15,8 +15,6 @@ setting = partial(dataclass, frozen=True, kw_only=True, config=ConfigDict(extra=
 
 # Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch.
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
-# Type of the number of bits of a grey level.
-Bits = Annotated[int, Field(ge=1, le=32)]
 # Type of a seed of PyTorch's generators.
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 

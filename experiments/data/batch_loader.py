@@ -28,6 +28,8 @@ class BatchLoader:
         generator: CPU generator, whose state a resumed run needs; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
         by_length: has no effect on rows and images, which are equally long.
+        categories: which inputs are codes of categories, bool (inputs,): a small share of them becomes 0, an unknown
+            category, so that its token is trained.
 
     Attributes:
         num_data: number of examples.
@@ -45,11 +47,13 @@ class BatchLoader:
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
         by_length: bool = False,
+        categories: Tensor | None = None,
     ) -> None:
         self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
         self.generator = torch.Generator() if generator is None else generator
         self.device, self.order = torch.device(device), torch.arange(len(labels))
         self._inputs, self._labels = inputs.to(device), labels.to(device)
+        self._categories = categories
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -66,32 +70,11 @@ class BatchLoader:
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         indices = indices.to(self.device, non_blocking=True)
-        return self._inputs[indices], self._labels[indices]
-
-
-class TableLoader(BatchLoader):
-    """Loader of training batches of rows, in which a small share of categories is unknown (code 0).
-
-    So the token of an unknown category is trained, too.
-
-    Args:
-        inputs: features, float32 (n, features).
-        labels: (n, ...).
-        categories: which features are codes of categories, bool (features,).
-        options: as for :class:`BatchLoader`.
-    """
-
-    def __init__(self, inputs: Tensor, labels: Tensor, *, categories: Tensor, **options: Any) -> None:
-        super().__init__(inputs, labels, **options)
-        self._categories = categories
-
-    def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
-        features, labels = super()._batch(indices)
-        if self._categories.any():
-            drawn = torch.rand(features.shape, generator=self.generator)
-            is_unknown = (drawn < UNKNOWN_SHARE) & self._categories
-            features = features.masked_fill(is_unknown.to(self.device, non_blocking=True), 0.0)
-        return features, labels
+        inputs = self._inputs[indices]
+        if self._categories is not None and self._categories.any():
+            is_unknown = self._categories & (torch.rand(inputs.shape, generator=self.generator) < UNKNOWN_SHARE)
+            inputs = inputs.masked_fill(is_unknown.to(self.device, non_blocking=True), 0.0)
+        return inputs, self._labels[indices]
 
 
 class ImageLoader(BatchLoader):

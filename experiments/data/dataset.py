@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
+import pandas as pd
 import torch
 from torch import Generator, Tensor
 
@@ -154,13 +155,12 @@ class Dataset:
         """Return what turns new inputs into those of the network."""
         raise NotImplementedError
 
-    def checks(self) -> list[str]:
-        """Return sentences about what the network does not see of the parts."""
-        return []
+    def unseen(self, part: Any) -> pd.DataFrame:
+        """Return what the network does not see of each example or has not seen in training, as shares by kind.
 
-    def remarks(self, inputs: Sequence[Any]) -> list[str]:
-        """Return what the network does not see of each new input, empty where it sees all; nothing for images."""
-        return []
+        Rows are the examples; images have no columns.
+        """
+        return pd.DataFrame(index=range(len(part)))
 
     def training(self, **options: Any) -> BatchLoader:
         """Return the loader of training batches, in random order; options of the loader."""

@@ -1,10 +1,11 @@
-"""Summary of the data that were read, which `train` prints, a run's folder keeps, and the report opens with."""
+"""Summary of the data that were read: `train` prints it, a run's folder keeps it, and the report opens with it."""
 
 import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from typing import Any
 
 import pandas as pd
@@ -12,11 +13,14 @@ import pandas as pd
 from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.tables.numbers import is_missing
 
-# Number of classes that the summary lists; of more it lists the most frequent ones.
+# Logger of all readers, whose notes on what they do are of level INFO.
+_log = logging.getLogger("probattn.experiments.data")
+_log.setLevel(logging.INFO)
+SUMMARY = "data.txt"  # in a run's folder
+# Number of classes that are listed: the most frequent ones.
 MAX_CLASSES = 20
 # Classes with fewer training examples are named.
 FEW_EXAMPLES = 3
-SUMMARY = "data.txt"  # in a run's folder
 
 
 @dataclass(frozen=True)
@@ -40,89 +44,62 @@ class Summary:
         return "\n".join([*tables, *self.notes])
 
 
-class _Notes(logging.Handler):
-    """Handler that counts the messages of readers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages = Counter[str]()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages[record.getMessage()] += 1
-
-
 @contextlib.contextmanager
 def collect_notes() -> Iterator[list[str]]:
-    """Collect what readers log, each message once; the list is filled at the end."""
-    notes: list[str] = []
-    handler, log = _Notes(), logging.getLogger("probattn.experiments.data")
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    """Collect what readers of data log, each message once; the list is filled at the end."""
+    notes, handler = list[str](), BufferingHandler(capacity=10**9)
+    _log.addHandler(handler)
     try:
         yield notes
     finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
-        for message, count in handler.messages.items():
-            notes.append(f"{message} ({count:,} times)" if count > 1 else message)
+        _log.removeHandler(handler)
+        messages = Counter(record.getMessage() for record in handler.buffer)
+        notes += [f"{message} ({count:,} times)" if count > 1 else message for message, count in messages.items()]
 
 
 def summarise(dataset: Dataset) -> Summary:
     """Return the summary of a data set."""
     parts = {"training": dataset.train, "validation": dataset.valid, "test": dataset.test}
-    with collect_notes() as logged:
-        checks = dataset.checks()
-    repeats, repeated = _repeats(parts)
-    notes = [*dataset.notes, *logged, *_classes(dataset), *checks, *repeats]
-    return Summary(_counts(dataset.classes, parts), tuple(notes), getattr(dataset, "columns", None), repeated)
-
-
-def _counts(classes: tuple[str, ...], parts: dict[str, Any]) -> pd.DataFrame:
-    """Return the table of the numbers of examples."""
-    total = pd.DataFrame({name: [len(part)] for name, part in parts.items()}, index=["all"])
-    counts = pd.DataFrame(index=list(classes))
-    for name, part in parts.items():
-        counts[name] = part.labels.bincount(minlength=len(classes)).tolist() if classes else []
-    listed = counts if len(counts) <= MAX_CLASSES else counts.nlargest(MAX_CLASSES, "training")
-    table = pd.concat([listed, total])
-    shares = table["training"] / len(parts["training"])
-    table.insert(0, "share", [f"{share:.1%}" for share in shares])
-    return table.rename_axis("class").reset_index()
-
-
-def _classes(dataset: Dataset) -> Iterator[str]:
-    """Yield sentences on classes that are not listed, are rare, or look like missing labels."""
-    if not dataset.classes:
-        return
-    if len(dataset.classes) > MAX_CLASSES:
-        yield f"{len(dataset.classes):,} classes, of which the table has the most frequent"
-    counts = dataset.train.labels.bincount(minlength=len(dataset.classes)).tolist()
-    rare = [f"{name!r} ({count})" for name, count in zip(dataset.classes, counts, strict=True) if count < FEW_EXAMPLES]
-    if rare:
-        yield f"classes with fewer than {FEW_EXAMPLES} training examples: {', '.join(rare)}"
+    with collect_notes() as notes:
+        unseen = {name: dataset.unseen(part).astype(float) for name, part in parts.items()}
+    examples = pd.concat({name: _examples(part, dataset.classes) for name, part in parts.items()}, names=["part", None])
+    examples = examples.reset_index("part")
+    counts = pd.crosstab(examples["class"], examples["part"])[[*parts]]
+    notes = [*dataset.notes, *notes]
+    for name, shares in unseen.items():
+        for kind, share in shares.mean().items():
+            if share > 0:
+                count = int((shares[kind] > 0).sum())
+                notes.append(f"{name} part: {kind}: {share:.1%} on average, {count:,} of {len(shares):,} examples")
+    if rare := [f"{name!r} ({count})" for name, count in counts["training"].items() if count < FEW_EXAMPLES]:
+        notes.append(f"classes with fewer than {FEW_EXAMPLES} training examples: {', '.join(rare)}")
     if missing := [name for name in dataset.classes if is_missing(name)]:
-        yield f"classes that look like missing labels: {', '.join(map(repr, missing))}"
+        notes.append(f"classes that look like missing labels: {', '.join(map(repr, missing))}")
+    repeated = _repeated(examples, notes)
+    table = pd.concat([counts.nlargest(MAX_CLASSES, "training"), counts.sum().to_frame("all").T])
+    table.insert(0, "share", [f"{count / len(dataset.train):.1%}" for count in table["training"]])
+    table = table.rename_axis("class").reset_index()
+    return Summary(table, tuple(notes), getattr(dataset, "columns", None), repeated)
 
 
-def _repeats(parts: dict[str, Any]) -> tuple[list[str], int]:
-    """Return sentences on equal inputs, and the number of test examples that are also training examples."""
-    frames = [
-        pd.DataFrame({"part": name, "key": part.keys, "label": list(map(str, part.labels.tolist()))})
-        for name, part in parts.items()
-    ]
-    examples = pd.concat(frames)
-    keys = dict(iter(examples.groupby("part").key))
-    notes = []
-    for first, second in (("training", "validation"), ("training", "test"), ("validation", "test")):
-        number = int(keys[second].isin(keys[first]).sum())
-        if number:
-            share = number / len(keys[second])
-            place = f"{number:,} of {len(keys[second]):,} {second} examples ({share:.1%})"
-            notes.append(f"warning: {place} have the input of a {first} example: they are no test of new inputs")
+def _examples(part: Any, classes: tuple[str, ...]) -> pd.DataFrame:
+    """Return the key, the label and the name of the class of each example; "number" for labels that are no classes."""
+    labels = part.labels.tolist()
+    names = [classes[label] for label in labels] if classes and part.labels.ndim == 1 else "number"
+    return pd.DataFrame({"key": part.keys, "label": list(map(str, labels)), "class": names})
+
+
+def _repeated(examples: pd.DataFrame, notes: list[str]) -> int:
+    """Return how many test examples are also training examples; add notes on equal inputs."""
+    keys = dict(iter(examples.groupby("part")["key"]))
+    repeats = {name: int(keys[name].isin(keys["training"]).sum()) for name in ("validation", "test")}
+    for name, count in repeats.items():
+        if count:
+            share = f"{count:,} of {len(keys[name]):,} {name} examples ({count / len(keys[name]):.1%})"
+            notes.append(f"warning: {share} have the input of a training example: they do not test new inputs")
     if copies := int(keys["training"].duplicated().sum()):
         notes.append(f"{copies:,} training examples repeat the input of another one")
-    labels = examples.groupby("key").label.nunique()
-    if conflicts := int(examples.key.isin(labels.index[labels > 1]).sum()):
+    labels = examples.groupby("key")["label"].nunique()
+    if conflicts := int(examples["key"].isin(labels.index[labels > 1]).sum()):
         notes.append(f"warning: {conflicts:,} examples have the input of an example with another label")
-    return notes, int(keys["test"].isin(keys["training"]).sum())
+    return repeats["test"]

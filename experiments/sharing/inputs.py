@@ -61,8 +61,7 @@ def read_inputs(run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *,
         raise ValueError(f"this model takes {expected}, and none were given; see `probattn predict --help`")
     if expected == "images":
         shape = tuple(data.test.images.shape[1:])
-        options = {"background": getattr(settings, "background", "white"), "bits": getattr(settings, "bits", None)}
-        return read_images(paths, shape=shape, **options)
+        return read_images(paths, shape=shape, background=getattr(settings, "background", "white"))
     read = functools.partial(read_rows, paths, texts=texts, delimiter=getattr(settings, "delimiter", None))
     if isinstance(data, TableDataset):
         return read(functools.partial(checked_row, encoding=data.encoding))

@@ -122,8 +122,10 @@ class Pipeline:
             answers = class_answers(prediction, self.classes, calibration=calibration, by_class=by_class)
         else:
             answers = number_answers(prediction, calibration=calibration)
-        remarks = self.run.dataset.remarks(inputs)
-        return answers.assign(notes=remarks) if any(remarks) else answers
+        unseen = self.run.dataset.unseen(self._data(inputs)).astype(float)
+        if unseen.any(axis=None):
+            answers["notes"] = [", ".join(f"{kind} {row[kind]:.0%}" for kind in row[row > 0].index) for _, row in unseen.iterrows()]
+        return answers
 
     def _data(self, inputs: Any) -> Part:
         labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset

@@ -84,12 +84,7 @@ def decode_all(decode: Callable[[Any], np.ndarray], sources: Iterable[Any]) -> t
 
 
 def pixels(
-    image: Image.Image,
-    shape: tuple[int, int, int],
-    *,
-    background: str = "white",
-    bits: int | None = None,
-    crop: bool = True,
+    image: Image.Image, shape: tuple[int, int, int], *, background: str = "white", crop: bool = True
 ) -> np.ndarray:
     """Return an image as uint8 (C, H, W), H = W, upright as its EXIF orientation says.
 
@@ -97,14 +92,13 @@ def pixels(
         image: opened and not decoded yet.
         shape: C, 1 for grey or 3 for RGB; H and W.
         background: colour that transparent images stand on, such as ``white`` or ``#808080``.
-        bits: of the levels of a grey image that has more than 8 bits; None scales its own range.
         crop: scale the shorter side to the size and crop the middle; otherwise scale both sides.
 
     Raises:
-        ValueError: levels that are no numbers, or a single one without ``bits``; or an image that cannot be seen on the background.
+        ValueError: more than 8 bits and no range of levels; or an image that cannot be seen on the background.
     """
     channels, size, _ = shape
-    opaque = _compose(image, background, bits).convert("RGB" if channels == 3 else "L")
+    opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
     scale = size / min(opaque.size)
     width, height = (max(size, round(scale * length)) if crop else size for length in opaque.size)
     x, y = (width - size) // 2, (height - size) // 2
@@ -112,10 +106,10 @@ def pixels(
     return np.asarray(resized).reshape(size, size, channels).transpose(2, 0, 1).copy()
 
 
-def _compose(image: Image.Image, background: str, bits: int | None) -> Image.Image:
+def _compose(image: Image.Image, background: str) -> Image.Image:
     """Return the upright image without transparency, which may be that of a channel, a palette or a single colour."""
     if image.mode.startswith(("I", "F")):  # Pillow would keep the lowest 256 levels only
-        return _to_8_bits(ImageOps.exif_transpose(image), bits)
+        return _to_8_bits(ImageOps.exif_transpose(image))
     if image.format == "PNG" and "transparency" in image.info:
         layout = cast(Any, image).tile[0].args
         image.info["transparency"] = _transparent_colour(image.info["transparency"], layout=layout)
@@ -130,18 +124,14 @@ def _compose(image: Image.Image, background: str, bits: int | None) -> Image.Ima
     return composed
 
 
-def _to_8_bits(image: Image.Image, bits: int | None) -> Image.Image:
-    """Return a grey image with 8 bits: of levels 0 to 2^bits − 1, or from its own darkest to its brightest level."""
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """Return a grey image with 8 bits, from its darkest to its brightest level."""
     levels = np.asarray(image, dtype=np.float64)
-    if not np.isfinite(levels).all():
-        raise ValueError("it has levels that are no numbers")
-    low, high = (levels.min(), levels.max()) if bits is None else (0, 2**bits - 1)
-    if low == high:
-        raise ValueError("it has more than 8 bits and a single level: set data.bits, such as 12 or 16")
-    if bits is None:
-        _log.info("grey images with more than 8 bits are scaled by their own range; data.bits=12 scales all alike")
-    scaled = 255 * (levels - low) / (high - low)
-    return Image.fromarray(scaled.clip(0, 255).round().astype(np.uint8))
+    extent = np.ptp(levels)
+    if not 0 < extent < np.inf:
+        raise ValueError("it has more than 8 bits, and a single level or levels that are no numbers")
+    _log.info("grey images with more than 8 bits are scaled, each from its darkest to its brightest level")
+    return Image.fromarray((255 * (levels - levels.min()) / extent).round().astype(np.uint8))
 
 
 def _transparent_colour(colour: Any, *, layout: str) -> Any:

@@ -28,11 +28,10 @@ PARTS = {
 }
 _SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 # Words of other names that may be those of parts, such as train2017, fold1, tr and te.
-_LIKE_PARTS = {*PARTS["train"], *PARTS["valid"], *PARTS["test"], "holdout", "fold", "split"}
-_SHORT = {"tr", "trn", "va", "vl", "te", "ts", "tst"}
+_LIKE_PARTS = {*PARTS["train"], *PARTS["valid"], *PARTS["test"], "fold", "split", "tr", "trn", "va", "te", "tst"}
 _WORD = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")  # also in names such as trainA and TrainSet
-# Inputs that are on average repeated more often are values, such as those of few categories, and no copies.
-_MANY_COPIES = 10
+# Inputs that occur as often on average are values, such as those of few categories, and no copies.
+_MANY_COPIES = 5
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"
 Parts = tuple[Any, ...]  # the classes, and the labelled images or texts of the training, validation and test part
@@ -69,9 +68,7 @@ def find_parts(names: Iterable[str]) -> dict[str, str]:
 def part_likeness(name: str) -> int:
     """Return 2 for a name that is all of a part, such as ``train2017``, 1 if a word is, as in ``seg_train``, else 0."""
     words = {_SUFFIX.sub("", word.casefold()) for word in _WORD.findall(name) if len(word) > 1}
-    if words and words <= _LIKE_PARTS:
-        return 2
-    return int(bool(words & (_LIKE_PARTS | _SHORT)))
+    return len(words & _LIKE_PARTS) and 1 + (words <= _LIKE_PARTS)
 
 
 def choose_parts(entries: Mapping[str, Any], *, source: str) -> dict[str, Any]:
@@ -119,28 +116,17 @@ def divide(
         seed: seed of the division only.
         limit: keep at most this many training examples, but one of each class, and the same fraction of the validation
             part; the test part keeps its size.
-
-    Raises:
-        DatasetError: too few groups or different inputs for three parts.
     """
     generator = torch.Generator().manual_seed(seed)
     missing = {role: share for role, share in shares.items() if role not in given}
-    train, sizes = given["train"], [*missing.values()]
-    divided = _take(train, sizes, generator, sets=_sets(train))
-    if min(map(len, divided)) == 0 and "group" not in train:
-        _log.warning("few inputs differ: equal ones may be in several parts")
-        divided = _take(train, sizes, generator.manual_seed(seed), sets=np.arange(len(train)))
+    train = given["train"]
+    divided = _take(train, [*missing.values()], generator, sets=_sets(train))
     parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
-    for role in parts.keys() - {"train"} if "group" in train else ():
-        if not len(parts[role]):
-            raise DatasetError(f"{train['group'].nunique()} groups are too few: none is left for the part {role}")
-        if shared := set(parts[role]["group"]) & set(parts["train"]["group"]):
-            _log.warning("warning: %s groups of the training part are also in the %s part", len(shared), role)
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
         for role in ("train", "valid"):
-            single = np.arange(len(parts[role]))
-            parts[role] = _take(parts[role], [fraction], generator, sets=single, remaining=0)[1]
+            alone = np.arange(len(parts[role]))
+            parts[role] = _take(parts[role], [fraction], generator, sets=alone, remaining=0)[1]
     return {role: parts[role] for role in PARTS if role in parts}
 
 
@@ -174,18 +160,15 @@ def shorten(names: Sequence[str]) -> str:
 
 def _sets(examples: pd.DataFrame) -> np.ndarray:
     """Return the number of each example's set, int64 (n,): examples of one key or one group are in one set."""
-    alone = np.arange(len(examples))
-    keys = pd.factorize(examples["key"])[0] if "key" in examples else alone
-    if len(examples) > _MANY_COPIES * (keys.max() + 1):
+    keys, groups = (examples.get(name, pd.Series(range(len(examples)))) for name in ("key", "group"))
+    if len(examples) >= _MANY_COPIES * keys.nunique():
         _log.warning("few inputs differ: equal ones may be in several parts")
-        keys = alone
-    if "group" not in examples:
-        return keys
-    # Nodes are the keys, then the groups; each example joins its key and its group.
-    groups = pd.factorize(examples["group"])[0] + keys.max() + 1
-    size = int(groups.max()) + 1
-    graph = coo_matrix((np.ones(len(examples)), (keys, groups)), shape=(size, size))
-    return connected_components(graph, directed=False)[1][keys]
+        keys = pd.Series(range(len(examples)))
+    # Nodes of a graph are the keys and the groups; each example joins its own two.
+    ends = pd.factorize(keys)[0], pd.factorize(groups)[0] + keys.nunique()
+    size = int(ends[1].max()) + 1
+    graph = coo_matrix((np.ones(len(examples)), ends), shape=(size, size))
+    return connected_components(graph, directed=False)[1][ends[0]]
 
 
 def _take(

@@ -1,17 +1,17 @@
 """A user's own images: in folders, one for each class, or in Hugging Face data sets."""
 
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from probattn.experiments.config.validation import Bits, Count
+from probattn.experiments.config.validation import Count
 from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import (
@@ -65,19 +65,16 @@ def _are_parts(folders: Mapping[str, Path], path: Path) -> bool:
     Raises:
         DatasetError: folders that may be either.
     """
-    inside = {name: _folders(folder) for name, folder in folders.items()}
-    with_images = {name for name, folder in folders.items() if any(map(is_image, _files(folder)))}
-    if named := find_parts(folders):
-        if "train" in named or len(named) == len(folders) or with_images != folders.keys():
+    with_images = {name for name, folder in folders.items() if any(map(is_image, _entries(folder, Path.is_file)))}
+    if parts := find_parts(folders):
+        if "train" in parts or len(parts) == len(folders) or with_images != folders.keys():
             return True
-        _log.warning("%s hold images and no classes: they are classes themselves", shorten(list(named.values())))
+        _log.warning("%s hold images and no classes: they are classes themselves", shorten([*parts.values()]))
         return False
     likeness = {name: part_likeness(name) for name in folders}
-    similar = [name for name in folders if likeness[name] > (name in with_images)]
-    if 2 * sum(map(bool, likeness.values())) > len(folders):
-        similar = [name for name in folders if likeness[name]]
-    counts = Counter(name for names in inside.values() for name in names)
-    if not with_images and sum(count > 1 for count in counts.values()) > 1:
+    similar = [name for name in folders if likeness[name] > (name in with_images and not all(likeness.values()))]
+    inside = Counter(itertools.chain.from_iterable(map(_folders, folders.values())))
+    if not with_images and sum(count > 1 for count in inside.values()) > 1:
         similar = list(folders)
     if similar:
         problem = f"{path}: {shorten(similar)} may be parts or classes"
@@ -117,12 +114,7 @@ def read_hub_images(
 
 
 def labelled_images(
-    given: Mapping[str, pd.DataFrame],
-    *,
-    image_size: Count = 32,
-    background: str = "white",
-    bits: Bits | None = None,
-    **division: Any,
+    given: Mapping[str, pd.DataFrame], *, image_size: Count = 32, background: str = "white", **division: Any
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.
 
@@ -130,30 +122,23 @@ def labelled_images(
         given: examples by part, with sources as for :func:`~probattn.experiments.data.images.files.read_pixels`.
         image_size: height and width in pixels, to which images are scaled and cropped.
         background: colour that transparent images stand on, by name or as ``#rrggbb``.
-        bits: of grey images with more than 8 bits, such as 12 or 16; None scales each from its darkest to its
-            brightest value.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
     """
-    decode = partial(read_pixels, shape=(3, image_size, image_size), background=background, bits=bits)
-    images = decode_all(decode, pd.concat(given.values()).input)
-    keys, start, examples = list(map(digest, images)), 0, {}
-    for role, part in given.items():
-        end = start + len(part)
-        examples[role] = part.assign(input=range(start, end), key=keys[start:end])
-        start = end
-    return labelled(examples, lambda inputs, labels: Images(images[torch.tensor(list(inputs))], labels), **division)
+    decode = partial(read_pixels, shape=(3, image_size, image_size), background=background)
+    examples = pd.concat(given)
+    images = decode_all(decode, examples.input)
+    examples = examples.assign(input=range(len(images)), key=list(map(digest, images)))
+    parts = {role: examples.loc[role] for role in given}
+    return labelled(parts, lambda inputs, labels: Images(images[inputs.to_list()], labels), **division)
 
 
 def list_images(folder: Path) -> pd.DataFrame:
     """Return the images of each class's folder as examples, whose inputs are paths."""
-    files, others = list[Path](), list[str]()
-    for file in find_files(folder):
-        if is_image(file):
-            files.append(file)
-        else:
-            others.append(file.name)
-    if others:
-        _log.warning("%s: left out %s files that are no images: %s", folder, f"{len(others):,}", shorten(others))
+    listed = list(find_files(folder))
+    files = list(filter(is_image, listed))
+    if others := sorted(set(listed) - set(files)):
+        names = shorten([file.name for file in others])
+        _log.warning("%s: left out %s files that are no images: %s", folder, f"{len(others):,}", names)
     if outside := [file for file in files if file.parent == folder]:
         raise DatasetError(f"{path_text(outside[0])} is in no folder of a class: move it")
     names = [file.relative_to(folder).parts[0] for file in files]
@@ -165,11 +150,11 @@ def list_images(folder: Path) -> pd.DataFrame:
 
 
 def _folders(path: Path) -> dict[str, Path]:
-    return {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_dir() and not is_hidden(entry.name)}
+    return {entry.name: entry for entry in _entries(path, Path.is_dir)}
 
 
-def _files(path: Path) -> list[Path]:
-    return [entry for entry in sorted(path.iterdir()) if entry.is_file() and not is_hidden(entry.name)]
+def _entries(path: Path, condition: Callable[[Path], bool]) -> list[Path]:
+    return [entry for entry in sorted(path.iterdir()) if condition(entry) and not is_hidden(entry.name)]
 
 
 def _stored(place: str, image: Mapping[str, Any] | None) -> Path | BytesIO:

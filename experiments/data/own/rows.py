@@ -1,15 +1,12 @@
 """Rows of files and Hugging Face data sets: data frames indexed by the place of each row, such as ``a.csv, line 2``."""
 
-import bisect
 import csv
 import gzip
 import io
 import itertools
 import json
 import logging
-import math
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -159,10 +156,9 @@ def labelled_rows(
     rows: pd.DataFrame, inputs: Iterable[Any], label_column: str, group_column: str | None = None
 ) -> pd.DataFrame:
     """Return inputs as examples with the labels and groups of their rows; errors as for :func:`names`."""
-    columns = {"input": inputs, "label": names(rows, label_column)}
-    if group_column is not None:
-        columns["group"] = names(rows, group_column)
-    return pd.DataFrame(columns, index=rows.index, dtype=object)
+    columns = {"label": label_column, "group": group_column}
+    named = {name: names(rows, column) for name, column in columns.items() if column is not None}
+    return pd.DataFrame({"input": inputs, **named}, index=rows.index, dtype=object)
 
 
 def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
@@ -257,36 +253,28 @@ def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[
 def _joined_rows(quoted: Mapping[int, list[str]], plain: Mapping[int, list[str]]) -> int | None:
     """Return the line at which a quote first joins rows, or None.
 
-    It does if each of the lines has the cells of a row, and in one of the columns they are like those of other rows:
-    the same, or numbers in a column of different numbers.
+    It joins lines that both have the cells of a row, and in one of the columns those of other rows, or numbers.
 
     Args:
         quoted, plain: rows by line, where quotes hold cells together and where they do not.
     """
-    lines = list(plain)
-    spans = {}
-    for start, end in itertools.pairwise([*quoted, math.inf]):
-        spans[int(start)] = lines[bisect.bisect_left(lines, start) : bisect.bisect_left(lines, end)]
-    header, *starts = quoted or [0]
-    several = [start for start in starts if len(spans[start]) > 1]
-    if not several:
+    if plain.keys() <= quoted.keys():
         return None
-    width = len(quoted[header])
-    single = [quoted[start] for start in starts if len(spans[start]) == 1 and len(quoted[start]) == width]
-    columns = [Counter(cells) for cells in zip(*single, strict=True)]
-    numeric = [2 * len(column) > column.total() and all(map(_is_number, column)) for column in columns]
-    for start in several:
-        rows = [plain[line] for line in spans[start]]
-        if any(len(row) != width for row in rows):
-            continue
-        for column, is_numeric, cells in zip(columns, numeric, zip(*rows, strict=True), strict=True):
-            if all(cell.strip() and (cell in column or (is_numeric and _is_number(cell))) for cell in cells):
-                return start
+    width = len(next(iter(quoted.values())))
+    rows = [map(_shape, row) for row in quoted.values() if len(row) == width]
+    known = [set(cells) - {""} for cells in zip(*rows, strict=True)]  # by column
+    for line, following in itertools.pairwise(plain):
+        pair = plain[line], plain[following]
+        if following not in quoted and len(pair[0]) == len(pair[1]) == width:
+            columns = [set(map(_shape, cells)) for cells in zip(*pair, strict=True)]
+            if any(map(set.issubset, columns, known)):
+                return line
     return None
 
 
-def _is_number(cell: str) -> bool:
-    return bool(readings([cell]))
+def _shape(cell: str) -> str:
+    """Return a cell, with one digit for every number."""
+    return "0" if readings([cell]) else cell
 
 
 def _unquoted(cell: str) -> str:

@@ -1,7 +1,6 @@
 """Columns of a table: their kinds and notations, and their encoding as numbers, fitted to the training part."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
@@ -25,10 +24,10 @@ Kind = Literal[
 FEATURES = "number", "category", "date"
 # Columns of texts are left out if more than half of their values differ, and at least so many.
 MIN_DIFFERENT = 20
-# A number is outside of the training part if it is beyond its range by more than this share of the range.
+# A number is far outside of training if it is beyond its range by more than this share of the range.
 MARGIN = 0.1
 # Cells that stand for a missing number in some tables, and have no decimals.
-_SENTINEL = re.compile(r"[-\u2212]9+")
+_SENTINEL = r"[-\u2212]9+"
 
 
 @dataclass(frozen=True)
@@ -42,24 +41,21 @@ class Column:
         name: name of the column.
         kind: ``number``, ``category``, ``date``, or why it is no feature.
         notation: notation of its numbers.
-        is_ambiguous: True if all its training cells are numbers of the other decimal mark, too, 1,000 times as large
-            or small: a cell that is not is refused.
         form: format of its dates.
         mean, std, missing: of the training part's numbers: mean, standard deviation, and whether some are missing.
-        low, high: range of the training part's numbers; None before it is fitted.
+        low, high: smallest and largest feature of the training part's numbers.
         values: categories, of which entry i has the code i + 1; others have the code 0.
     """
 
     name: str
     kind: Kind = "number"
     notation: Notation = Notation()
-    is_ambiguous: bool = False
     form: str = ""
     mean: float = 0.0
     std: float = 1.0
     missing: bool = False
-    low: float | None = None
-    high: float | None = None
+    low: float = 0.0
+    high: float = 0.0
     values: tuple[str, ...] = ()
 
     @property
@@ -80,14 +76,7 @@ class Column:
             return np.array(list(map(_category, cells)), dtype=object)
         if self.kind == "date":
             return days(cells, self.form)
-        numbers = self.notation.read(cells)
-        if self.is_ambiguous:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                factors = self.notation.other().read(cells) / numbers
-            is_same = np.isnan(factors) | np.isclose(factors, 1000) | np.isclose(factors, 0.001)
-            is_same |= [_has_one_reading(cell) for cell in cells]
-            numbers[~is_same] = np.inf
-        return numbers
+        return self.notation.read(cells)
 
     def fit(self, cells: pd.Series) -> Self:
         """Return the column fitted to the cells of the training part."""
@@ -95,8 +84,10 @@ class Column:
             return replace(self, values=tuple(sorted(set(self.read(cells)))))
         numbers = self.read(cells)
         present = numbers[np.isfinite(numbers)].tolist() or [0.0]
-        scale = {"mean": fmean(present), "std": pstdev(present) or 1.0, "low": min(present), "high": max(present)}
-        return replace(self, missing=bool(np.isnan(numbers).any()), **scale)
+        mean, std = fmean(present), pstdev(present) or 1.0
+        low, high = (min(present) - mean) / std, (max(present) - mean) / std
+        missing = bool(np.isnan(numbers).any())
+        return replace(self, mean=mean, std=std, missing=missing, low=low, high=high)
 
     def features(self, cells: pd.Series) -> list[np.ndarray]:
         """Return the features of each cell; raise DatasetError for one that is no number of the notation, or no date."""
@@ -116,16 +107,6 @@ class Column:
         if self.missing:
             features.append(np.isnan(values))
         return features
-
-    def outside(self, cells: pd.Series) -> np.ndarray:
-        """Return which cells are unlike the training part, bool (n,): categories that it has not, numbers far outside."""
-        values = self.read(cells)
-        if self.kind == "category":
-            return ~np.isin(values, self.values)
-        if self.low is None or self.high is None:
-            return np.zeros(len(values), dtype=bool)
-        margin = MARGIN * (self.high - self.low)
-        return (values < self.low - margin) | (values > self.high + margin)
 
 
 @dataclass(frozen=True)
@@ -160,14 +141,20 @@ class TableEncoding:
             features += column.features(rows[column.name])
         return torch.from_numpy(np.stack(features, axis=1).astype(np.float32))
 
-    def remarks(self, rows: pd.DataFrame) -> list[str]:
-        """Return which cells of each row are unlike the training part, as text, empty if none is."""
-        remarks = [list[str]() for _ in range(len(rows))]
+    def unlike_training(self, features: Tensor) -> pd.DataFrame:
+        """Return which cells are unlike those of training, by row and column: unknown categories, numbers far outside.
+
+        Args:
+            features: of rows, ``(n, features)``.
+        """
+        unlike, start, rows = {}, 0, features.numpy()
         for column in self.columns:
-            cells = rows[column.name]
-            for row in np.flatnonzero(column.outside(cells)):
-                remarks[row].append(f"{column.name} {cells.iloc[row]!r}")
-        return [f"not in training: {', '.join(remark)}" if remark else "" for remark in remarks]
+            values = rows[:, start]
+            start += len(column.sizes)
+            margin = MARGIN * (column.high - column.low)
+            is_far = (values < column.low - margin) | (values > column.high + margin)
+            unlike[f"{column.name} unlike training"] = values == 0 if column.kind == "category" else is_far
+        return pd.DataFrame(unlike)
 
     @classmethod
     def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> Self:
@@ -180,7 +167,6 @@ def find_columns(
     *,
     chosen: Mapping[str, Kind],
     decimal: str | None = None,
-    date_format: str | None = None,
     label_column: str = "",
 ) -> tuple[dict[str, Column], pd.DataFrame]:
     """Return the columns of a table by name, with their kind and the notation of their numbers, and a description.
@@ -194,26 +180,24 @@ def find_columns(
         cells: texts by column.
         chosen: kinds that the data's owner has chosen: ``number``, ``category`` or ``ignored``.
         decimal: decimal mark, ``"."`` or ``","``; None finds it.
-        date_format: format of dates, as of ``strptime``, for columns that it reads; None finds it.
         label_column: column whose numbers keep their units, so that two readings of them are unclear.
     """
     numeric = [name for name in cells if chosen.get(name, "number") == "number"]
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in numeric}
-    mark = _decimal_mark(cells, possible)
+    marks = {next(iter(found)).decimal for name, found in possible.items() if len(found) == 1 and _has_mark(cells[name])}
     columns, description = {}, []
     for name in cells:
-        present = cells[name][[not is_missing(cell) for cell in cells[name]]]
-        reading = possible.get(name, {})
-        if mark is not None:
-            reading = {notation: numbers for notation, numbers in reading.items() if notation.decimal == mark} or reading
-        options = {"chosen": chosen.get(name), "decimal": decimal, "date_format": date_format}
-        column, doubt = _find_column(name, present, reading, is_label=name == label_column, **options)
+        present = cells[name][~cells[name].map(is_missing)]
+        notations = list(possible.get(name, {}))
+        if len(marks) == 1 and len(notations) == 2:
+            notations = [notation for notation in notations if notation.decimal in marks]
+        column, doubt = Column(name, chosen.get(name, "empty"), Notation(decimal or ".")), ""
+        if len(present) and column.kind not in ("category", "ignored"):
+            column, doubt = _find_column(column, present, notations, is_label=name == label_column)
         columns[name] = column
-        numbers = column.read(present) if column.kind in ("number", "date") else np.array([])
+        numbers = column.read(present) if column.kind == "number" else np.array([])
         numbers = numbers[np.isfinite(numbers)]
         extent = f"{numbers.min():.6g} to {numbers.max():.6g}" if numbers.size else f"{present.nunique()} different"
-        if column.kind == "date":
-            extent = f"{present.iloc[numbers.argmin()]} to {present.iloc[numbers.argmax()]}"
         example = doubt or str(next(iter(present), ""))[:30]
         description.append((name, column.kind, extent, f"{1 - len(present) / len(cells):.0%}", example))
     return columns, pd.DataFrame(description, columns=["column", "kind", "range", "missing", "example"])
@@ -232,96 +216,67 @@ def choose_features(columns: Mapping[str, Column], table: pd.DataFrame, *, label
     features = [column for name, column in columns.items() if column.kind in FEATURES and name != label_column]
     unclear = table[table["kind"] == "unclear"]
     if len(unclear) or not features:
-        doubts = [f"{name!r}: {doubt}" for name, doubt in zip(unclear["column"], unclear["example"], strict=True)]
-        settings = "data.decimal, data.date_format, data.number_columns=A,B, data.categorical_columns, data.ignore_columns"
-        problem = f"columns are unclear: {'; '.join(doubts)}" if doubts else "no column is a feature"
+        doubts = "; ".join(unclear["column"] + ": " + unclear["example"])
+        settings = "data.decimal, data.number_columns=A,B, data.categorical_columns, data.ignore_columns"
+        problem = f"columns are unclear: {doubts}" if doubts else "no column is a feature"
         raise DatasetError(f"{problem}\nThe columns are:\n{table.to_string(index=False)}\nChoose by --set {settings}")
     return features
 
 
-def _decimal_mark(cells: pd.DataFrame, possible: Mapping[str, Mapping[Notation, np.ndarray]]) -> str | None:
-    """Return the decimal mark of the columns in which it is certain; None if there are none, or both marks."""
-    marks = set()
-    for name, reading in possible.items():
-        if len(reading) == 1 and cells[name].astype(str).str.contains("[.,]").any():
-            marks.add(next(iter(reading)).decimal)
-    return marks.pop() if len(marks) == 1 else None
+def _has_mark(cells: pd.Series) -> bool:
+    return bool(cells.astype(str).str.contains("[.,]").any())
 
 
 def _find_column(
-    name: str,
-    present: pd.Series,
-    reading: Mapping[Notation, np.ndarray],
-    *,
-    chosen: Kind | None,
-    decimal: str | None,
-    date_format: str | None,
-    is_label: bool,
+    column: Column, present: pd.Series, notations: Sequence[Notation], *, is_label: bool
 ) -> tuple[Column, str]:
-    """Return a column, and what is unclear about it.
+    """Return the kind of a column, with its notation, and what is unclear about it.
 
     An index without a name numbers the rows in any order, another column in theirs.
 
     Args:
-        name: name of the column.
+        column: with its name, and the kind ``number`` if the data's owner has chosen it.
         present: its cells that are not missing.
-        reading: its notations with their numbers.
-        chosen, decimal, date_format: what the data's owner has chosen, or None.
-        is_label: whether the column is the label of a regression.
+        notations: those that read all of them.
+        is_label: whether the numbers are the labels of a regression.
     """
-    if chosen in ("category", "ignored"):
-        return Column(name, chosen), ""
-    if not len(present):
-        return Column(name, "number" if chosen else "empty"), ""
-    if len(reading) > 1:
-        return _choose(name, present, reading, is_label=is_label)
-    if reading:
-        ((notation, numbers),) = reading.items()
-        numbers = numbers[np.isfinite(numbers)]
+    if len(notations) == 2 and (doubt := _doubt(present, notations, is_label=is_label)):
+        return replace(column, kind="unclear"), doubt
+    if notations:
+        numbers = notations[0].read(present)
         is_whole = np.array_equal(numbers, np.round(numbers)) and len(np.unique(numbers)) == len(numbers) > 2
-        is_index = is_whole and (name.startswith("Unnamed: ") or bool((np.diff(numbers) == 1).all()))
-        return Column(name, "numbers the rows" if is_index and not chosen else "number", notation), ""
-    if chosen:
-        return Column(name, notation=Notation(decimal or ".")), ""  # the wrong cell is named later
-    forms = find_formats(list(present), date_format)
-    if len(forms) > 1:
-        return Column(name, "unclear"), f"{present.iloc[0]!r} may have the day or the month first"
+        is_index = is_whole and (column.name.startswith("Unnamed: ") or (np.diff(numbers) == 1).all())
+        kind = "numbers the rows" if is_index and column.kind != "number" else "number"
+        return replace(column, kind=kind, notation=notations[0]), ""
+    if column.kind == "number":
+        return column, ""  # the cell that is no number is named later
+    forms = find_formats(list(present))
+    if len(forms) == 1:
+        return replace(column, kind="date", form=forms[0]), ""
     if forms:
-        return Column(name, "date", form=forms[0]), ""
-    alone = [readings([cell]) for cell in present]
-    if 2 * sum(map(bool, alone)) > len(present):
-        notations = next(filter(None, alone))
-        is_other = [not any(notation in reading for notation in notations) for reading in alone]
-        place, cell = next(iter(present[is_other].items()))
-        return Column(name, "unclear"), f"{place}: {cell!r} is no number like the others"
+        return replace(column, kind="unclear"), f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
+    alone = present.map(lambda cell: set(readings([cell])))
+    numbers = alone[alone.map(bool)]
+    if 2 * len(numbers) > len(present):
+        place = alone.index[alone.map(numbers.iloc[0].isdisjoint)][0]
+        return replace(column, kind="unclear"), f"{place}: {present[place]!r} is no number like the others"
     is_different = present.nunique() > max(MIN_DIFFERENT, len(present) / 2)
-    return Column(name, "mostly different values" if is_different else "category"), ""
+    return replace(column, kind="mostly different values" if is_different else "category"), ""
 
 
-def _choose(
-    name: str, present: pd.Series, reading: Mapping[Notation, np.ndarray], *, is_label: bool
-) -> tuple[Column, str]:
-    """Return a column whose cells are numbers with either decimal mark.
+def _doubt(present: pd.Series, notations: Sequence[Notation], *, is_label: bool) -> str:
+    """Return why it matters that two decimal marks read a column, empty if it does not.
 
-    For a feature that does not matter if they differ by a factor alone, and ``1,234`` beside ``999`` has a comma of
-    thousands. For a label it does.
+    It does for a label. It does not for a feature if the numbers differ by a factor alone, apart from those that stand
+    for missing ones, nor if commas without points make it one of thousands, such as ``1,234`` beside ``999``.
     """
-    (point, numbers), (_, others) = reading.items()
     texts = present.astype(str).str.strip()
-    with np.errstate(invalid="ignore"):
-        scales = (numbers / others)[~np.isnan(numbers)]
-    scales = scales[np.isfinite(scales) & ~texts.str.fullmatch(_SENTINEL.pattern).to_numpy()]
-    is_factor = bool(scales.max() < 2 * scales.min())
-    has_thousands = texts.str.contains(",").any() and not texts.str.contains(".", regex=False).any()
-    if not is_label and (is_factor or has_thousands):
-        return Column(name, "number", point, is_ambiguous=is_factor), ""
-    example = next(cell for cell in texts if re.search(r"[.,]\d{3}", cell))
-    return Column(name, "unclear"), f"{example!r} may have a decimal mark or one of thousands"
-
-
-def _has_one_reading(cell: Any) -> bool:
-    """Return True for a number of JSON, and for one that stands for a missing number."""
-    return not isinstance(cell, str) or bool(_SENTINEL.fullmatch(cell.strip()))
+    numbers, others = (notation.read(texts[~texts.str.fullmatch(_SENTINEL)]) for notation in notations)
+    scales = numbers[others != 0] / others[others != 0]
+    has_points, has_commas = (texts.str.contains(mark, regex=False).any() for mark in ".,")
+    if not is_label and (scales.max() < 2 * scales.min() or (has_commas and not has_points)):
+        return ""
+    return f"{max(texts, key=len)!r} may have a decimal mark or one of thousands"
 
 
 def _category(cell: Any) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,10 +29,6 @@ class Notation(NamedTuple):
     decimal: str = "."
     before: str = ""
     after: str = ""
-
-    def other(self) -> Self:
-        """Return the notation with the other decimal mark."""
-        return self._replace(decimal="," if self.decimal == "." else ".")
 
     def read(self, cells: Sequence[Any]) -> np.ndarray:
         """Return the numbers of cells, float64 (n,): NaN where one is missing, infinity where it is no such number."""

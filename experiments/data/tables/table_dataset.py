@@ -1,7 +1,6 @@
 """Data sets of tables, for classes or for regression."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,15 +10,13 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.config.validation import Columns, Delimiter
-from probattn.experiments.data.batch_loader import BatchLoader, TableLoader
+from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
-from probattn.experiments.data.own.rows import check_columns, names, read_parts
+from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_parts
 from probattn.experiments.data.tables.encoding import Column, Kind, TableEncoding, choose_features, find_columns
 from probattn.experiments.data.tables.numbers import is_missing, readings
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,19 +46,17 @@ class TableDataset(Dataset):
 
     def batches(self, table: Table, /, *, shuffle: bool = False, **options: Any) -> BatchLoader:
         """Return a loader of any rows: in their order, or shuffled for training, with some unknown categories."""
-        if shuffle:
-            options["categories"] = torch.tensor(self.encoding.are_categories)
-        loader = TableLoader if shuffle else BatchLoader
-        return loader(table.features, table.labels, shuffle=shuffle, **options)
+        categories = torch.tensor(self.encoding.are_categories) if shuffle else None
+        return BatchLoader(table.features, table.labels, shuffle=shuffle, categories=categories, **options)
 
     def preprocessing(self) -> dict[str, Any]:
         """Return the encoding of the columns, and the scale of the labels."""
         scale = {"label_column": self.label_column, "label_mean": self.label_mean, "label_std": self.label_std}
         return {"kind": "table", **asdict(self.encoding), **scale}
 
-    def remarks(self, inputs: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return which cells of each row are unlike the training part."""
-        return self.encoding.remarks(pd.DataFrame(list(inputs), dtype=object))
+    def unseen(self, part: Table) -> pd.DataFrame:
+        """Return which cells of each row are unlike those of training, by column."""
+        return self.encoding.unlike_training(part.features)
 
 
 def read(
@@ -74,7 +69,6 @@ def read(
     categorical_columns: Columns = (),
     number_columns: Columns = (),
     decimal: Literal[".", ","] | None = None,
-    date_format: str | None = None,
     delimiter: Delimiter | None = None,
     **division: Any,
 ) -> TableDataset:
@@ -90,7 +84,6 @@ def read(
             :func:`~.encoding.find_columns`).
         number_columns: columns of numbers, also where they only number the rows.
         decimal: decimal mark of the numbers; None finds it in each column.
-        date_format: format of dates such as ``%d/%m/%Y``, for columns that it reads; None finds it.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
@@ -106,14 +99,10 @@ def read(
     chosen[label_column] = "number" if is_regression else "category"
     for rows in parts.values():
         check_columns(rows, chosen)
-    options = {"decimal": decimal, "date_format": date_format, "label_column": label_column}
-    columns, description = find_columns(parts["train"], chosen=chosen, **options)
+    options = {"chosen": chosen, "decimal": decimal, "label_column": label_column}
+    columns, description = find_columns(parts["train"], **options)
     features, label = choose_features(columns, description, label_column=label_column), columns[label_column]
-    labelled = {}
-    for role, rows in parts.items():
-        labelled[role] = _examples(rows, features, label)
-        if group_column is not None:
-            labelled[role]["group"] = names(rows, group_column)
+    labelled = {role: _examples(rows, features, label, group_column) for role, rows in parts.items()}
     examples = divide(labelled, **division)
     tables = {role: parts.get(role, parts["train"]).loc[part.index] for role, part in examples.items()}
     classes = () if is_regression else class_names(examples["train"].label)
@@ -123,14 +112,14 @@ def read(
     else:
         scale, labels = (0.0, 1.0), [class_indices(part.label, classes) for part in examples.values()]
     encoding = TableEncoding(tuple(column.fit(tables["train"][column.name]) for column in features))
-    for role in ("valid", "test"):
-        _log_outside(encoding, tables[role], role)
     train, valid, test = map(Table, map(encoding.features, tables.values()), labels)
     return TableDataset("table-csv", classes, train, valid, test, encoding, label.name, *scale, columns=description)
 
 
-def _examples(rows: pd.DataFrame, features: Sequence[Column], label: Column) -> pd.DataFrame:
-    """Return the labels and keys of rows; all of a regression have one label, so that they are divided at random.
+def _examples(
+    rows: pd.DataFrame, features: Sequence[Column], label: Column, group_column: str | None
+) -> pd.DataFrame:
+    """Return the labels, keys and groups of rows; all of a regression have one label, so that they are divided at random.
 
     Raises:
         DatasetError: missing labels, or many classes that are numbers.
@@ -142,18 +131,11 @@ def _examples(rows: pd.DataFrame, features: Sequence[Column], label: Column) -> 
     number = rows[label.name].nunique()
     if label.kind == "category" and number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
         raise DatasetError(f"{label.name!r} has {number:,} numbers: predict them with --set data.task=regression")
+    check_columns(rows, [column.name for column in features])
     values = pd.DataFrame({column.name: column.read(rows[column.name]) for column in features})
     keys = pd.util.hash_pandas_object(values, index=False).to_numpy()
-    labels = names(rows, label.name) if label.kind == "category" else "a number"
-    return pd.DataFrame({"label": labels, "key": keys}, index=rows.index)
-
-
-def _log_outside(encoding: TableEncoding, table: pd.DataFrame, role: str) -> None:
-    """Log the shares of cells of a part that are unlike the training part, by column."""
-    shares = {column.name: column.outside(table[column.name]).mean() for column in encoding.columns}
-    shown = [f"{name} {share:.1%}" for name, share in shares.items() if share > 0]
-    if shown:
-        _log.warning("%s part: unknown categories and numbers outside of training: %s", role, ", ".join(shown))
+    examples = labelled_rows(rows, keys, label.name, group_column).rename(columns={"input": "key"})
+    return examples if label.kind == "category" else examples.assign(label="a number")
 
 
 def _scale(label: Column) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
 
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -47,28 +46,16 @@ class TextDataset(Dataset):
         """Return the tokenizer or encoder."""
         return {"kind": "texts", "tokens": self.tokens.to_json()}
 
-    def checks(self) -> list[str]:
-        """Return which texts are cut, and what the tokens do not know, as shares of each part."""
-        parts = {"training": self.train, "validation": self.valid, "test": self.test}
-        notes = [f"first training text: {textwrap.shorten(self.train.texts[0], 80, placeholder=' …')!r}"]
-        for name, part in parts.items():
-            usage = _token_usage(self.tokens, part.texts)
-            cut, unknown = (usage["cut"] > 0).mean(), (usage["unknown"] == 1).mean()
-            notes.append(f"{name} part: {usage['unknown'].mean():.1%} of a text's tokens are unknown on average")
-            if cut > 0:
-                notes.append(f"warning: {name} part: {cut:.1%} of the texts are cut at network.max_length tokens")
-            if unknown > 0:
-                notes.append(f"warning: {name} part: of {unknown:.1%} of the texts no token is known")
-        return notes
-
-    def remarks(self, inputs: Sequence[str]) -> list[str]:
-        """Return how many tokens of each text are cut or unknown."""
-        remarks = []
-        for tokens, cut, unknown in _token_usage(self.tokens, inputs).itertuples(index=False):
-            parts = [f"cut after {tokens:.0f} of {tokens + cut:.0f} tokens"] if cut else []
-            parts += [f"{unknown:.0%} of its tokens unknown"] if unknown else []
-            remarks.append("; ".join(parts))
-        return remarks
+    def unseen(self, part: Texts) -> pd.DataFrame:
+        """Return the shares of each text's tokens that are cut, and of the others that are unknown."""
+        pipeline = self.tokens.pipeline
+        unknown = pipeline.token_to_id(getattr(pipeline.model, "unk_token", None) or "")
+        rows = []
+        for encoding in pipeline.encode_batch(well_formed(part.texts)):
+            length = len(encoding.ids)
+            cut = sum(part.special_tokens_mask.count(0) for part in encoding.overflowing)
+            rows.append((cut / (length + cut), encoding.ids.count(unknown) / length))
+        return pd.DataFrame(rows, columns=["tokens cut at network.max_length", "tokens unknown"])
 
     def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: with its tokens.
@@ -117,16 +104,6 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any,
     limits = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
     fit_words = partial(WordTokenizer.fit, train.texts, **limits)
     return TextDataset(name, classes, train, valid, test, WordTokenizer, fit_words, **options)
-
-
-def _token_usage(tokens: Encoder, texts: Sequence[str]) -> pd.DataFrame:
-    """Return for each text the numbers of its tokens that are read and cut, and the share that is unknown."""
-    unknown = tokens.pipeline.token_to_id(getattr(tokens.pipeline.model, "unk_token", None) or "")
-    rows = []
-    for encoding in tokens.pipeline.encode_batch(well_formed(texts)):
-        cut = sum(part.special_tokens_mask.count(0) for part in encoding.overflowing)
-        rows.append((len(encoding.ids), cut, encoding.ids.count(unknown) / len(encoding.ids)))
-    return pd.DataFrame(rows, columns=["tokens", "cut", "unknown"])
 
 
 @lru_cache(maxsize=8)
