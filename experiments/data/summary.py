@@ -16,7 +16,6 @@ from probattn.experiments.data.tables.numbers import is_missing
 # Logger of all readers, whose notes on what they do are of level INFO.
 _log = logging.getLogger("probattn.experiments.data")
 _log.setLevel(logging.INFO)
-SUMMARY = "data.txt"  # in a run's folder
 # Number of classes that are listed: the most frequent ones.
 MAX_CLASSES = 20
 # Classes with fewer training examples are named.

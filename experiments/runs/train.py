@@ -9,13 +9,12 @@ import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.summary import SUMMARY, summarise
+from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
 from probattn.experiments.runs.sources import load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
-from probattn.inference.io.files import write_bytes
 
 
 def train(
@@ -32,7 +31,7 @@ def train(
 
     Args:
         settings: settings of the run.
-        out: folder of the run. It gets ``settings.json``, ``data.txt`` (what was read), the preprocessing, the
+        out: folder of the run. It gets ``settings.json`` with the summary of the data, the preprocessing, the
             checkpoints and the log.
         name: name of the preset.
         root: folder of the data sets.
@@ -66,11 +65,10 @@ def train(
     with ExitStack() as stack:
 
         def begin() -> None:
-            record = RunRecord(name, settings, environment(device), build.fitted_parts(dataset))
+            parts = build.fitted_parts(dataset)
+            record = RunRecord(name, settings, environment(device), parts, summary.splitlines())
             stack.enter_context(claim(out, record, resume=resume))
             dataset.save_preprocessing(out)
-            if is_fresh:
-                write_bytes(out / SUMMARY, f"{summary}\n".encode(), tag="part")
 
         broadcast_result(begin)
         if first is not None and start is not None:

@@ -58,11 +58,16 @@ def find_parts(names: Iterable[str]) -> dict[str, str]:
     """
     parts: dict[str, str] = {}
     for name_of_part, spellings in PARTS.items():
-        matching = [name for name in names if _SUFFIX.sub("", normal_name(Path(name).stem).casefold()) in spellings]
+        matching = [name for name in names if _plain_name(name) in spellings]
         if len(matching) > 1:
             raise DatasetError(f"{' and '.join(matching)} are both the {name_of_part} part: remove or rename one")
         parts |= {name_of_part: matching[0]} if matching else {}
     return parts
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a file, folder or split in lower case, without suffixes such as ``.csv`` and ``_set``."""
+    return _SUFFIX.sub("", normal_name(Path(name.removesuffix(".gz")).stem).casefold())
 
 
 def part_likeness(name: str) -> int:
