@@ -20,6 +20,8 @@ MASKS = ("mask", "attention_mask")
 """Names of masks that are True (or not 0) at real tokens, as Hugging Face's tokenizers return them."""
 PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask")
 """Names of masks that are True (or not 0) at padding, as ``nn.MultiheadAttention`` takes them; they are inverted."""
+NETWORK_INPUTS = ("_ids", "_mask", "_embeds", "_states", "_values", "bbox", "langs")
+"""Ends of the names of further inputs of networks, such as ``position_ids`` and ``head_mask``, which are refused."""
 PREDICTION_BATCH_SIZE = 256
 """Batch size of a data set that is predicted without a loader."""
 
@@ -57,13 +59,15 @@ def unpack_batch(batch: Any) -> Batch:
 
     A batch is a tensor or NumPy array of inputs; a tuple or list ``(x,)``, ``(x, y)`` or ``(x, y, mask)``; or a
     mapping, named tuple or data class with one of :data:`INPUTS`, at most one of :data:`LABELS`, and at most one of
-    :data:`MASKS` or :data:`PADDING_MASKS`. Other fields are not used (see :func:`select_fields` for other names).
+    :data:`MASKS` or :data:`PADDING_MASKS`. Other fields are not used (see :func:`select_fields` for other names), unless
+    a network would need them (:data:`NETWORK_INPUTS`).
     Masks of integers become boolean. NumPy's float64 becomes PyTorch's default dtype.
 
     Raises:
         TypeError: an object of another type, more than three entries, or entries that are no arrays.
         ValueError: an empty batch; labels or a mask of another length than the inputs; fields that are missing or
-            ambiguous; masks of floats; segments (``token_type_ids`` other than 0), which no network here takes.
+            ambiguous; masks of floats; further inputs that would change what a network returns, such as
+            ``token_type_ids`` other than 0 and ``position_ids`` other than 0, 1, …, which no network here takes.
     """
     fields = _fields(batch)
     if fields is None:
@@ -82,9 +86,9 @@ def unpack_batch(batch: Any) -> Batch:
         if mask.is_floating_point():
             raise ValueError(f"the mask of the batch must be boolean or of integers, 0 or 1, got {mask.dtype}")
         mask = mask != 0 if padding is None else mask == 0
-    segments = _one_of(fields, ("token_type_ids",))
-    if segments is not None and segments.any():
-        raise ValueError("token_type_ids other than 0 mark a second segment, which the network would not see")
+    for name, value in fields.items():
+        if name not in INPUTS + LABELS + MASKS + PADDING_MASKS and _is_needed(name, value):
+            raise ValueError(f"the network would not see {name} (a second segment, positions, …): use select_fields")
     return Batch(x, y, mask)
 
 
@@ -174,6 +178,17 @@ def _one_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
     if not _is_array(value):
         raise TypeError(f"{present[0]} of the batch must be a tensor or a NumPy array, not {type(value)}")
     return torch.as_tensor(value, dtype=torch.get_default_dtype() if value.dtype == np.float64 else None)
+
+
+def _is_needed(name: str, value: Any) -> bool:
+    """Return True for a further input of a network that is not its default: segment 0, positions in order, no mask."""
+    if not (name.endswith(NETWORK_INPUTS) and _is_array(value)) or name == "special_tokens_mask":
+        return False
+    if value.ndim < 2 and name != "head_mask":  # such as the numbers of the examples
+        return False
+    defaults = {"token_type_ids": torch.tensor(0), "position_ids": torch.arange(value.shape[-1])}
+    default = defaults.get(name, torch.tensor(1))
+    return bool((torch.as_tensor(value).cpu() != default).any())
 
 
 def _fields(batch: Any) -> Mapping[str, Any] | None:

@@ -66,7 +66,7 @@ class ColumnEmbedding(nn.Module):
 
     Args:
         sizes: number of codes of each column of categories, None for a column of numbers. Code 0, an unknown category,
-            has the vector 0, which is not trained; the column's bias is added to it.
+            has the vector 0, so that its token is the column's bias, which training with such codes fits.
         dim: width.
     """
 

@@ -43,6 +43,9 @@ def evaluate(
             say(f"\n{title}", style="bold")
             show_metrics(comparison_table(table))
         section = report.section(done.result)
+        if notes := done.result.summary.notes:
+            say("\nData", style="bold")
+            say("\n".join(notes))
         say("\nConclusion", style="bold")
         say("\n".join(section["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")

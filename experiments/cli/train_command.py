@@ -51,7 +51,8 @@ def train(
     history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
     if history.best_value is None:
         fail("no epoch had a valid value to compare: choose another with --set train.monitor=METRIC")
-    best = f"best epoch {history.best_epoch} of {len(history.epochs)}"
+    done = max([history.best_epoch, *(record["epoch"] for record in history.epochs)])
+    best = f"best epoch {history.best_epoch} of {done}"
     value = f"valid {settings.train.monitor or 'nll'} {history.best_value:.4f}"
     say(f"{best}, {value}; next: probattn evaluate {shlex.quote(str(folder))}")
 

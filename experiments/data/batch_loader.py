@@ -10,6 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 Floats = Sequence[float]
 _BATCHES_PER_GROUP = 50
+# Share of the categories of a table that are unknown in training.
+UNKNOWN_SHARE = 0.02
 
 
 class BatchLoader:
@@ -26,6 +28,8 @@ class BatchLoader:
         generator: CPU generator, whose state a resumed run needs; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
         by_length: has no effect on rows and images, which are equally long.
+        categories: which inputs are codes of categories, bool (inputs,): a small share of them becomes 0, an unknown
+            category, so that its token is trained.
 
     Attributes:
         num_data: number of examples.
@@ -43,11 +47,13 @@ class BatchLoader:
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
         by_length: bool = False,
+        categories: Tensor | None = None,
     ) -> None:
         self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
         self.generator = torch.Generator() if generator is None else generator
         self.device, self.order = torch.device(device), torch.arange(len(labels))
         self._inputs, self._labels = inputs.to(device), labels.to(device)
+        self._categories = categories
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -64,7 +70,11 @@ class BatchLoader:
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         indices = indices.to(self.device, non_blocking=True)
-        return self._inputs[indices], self._labels[indices]
+        inputs = self._inputs[indices]
+        if self._categories is not None and self._categories.any():
+            is_unknown = self._categories & (torch.rand(inputs.shape, generator=self.generator) < UNKNOWN_SHARE)
+            inputs = inputs.masked_fill(is_unknown.to(self.device, non_blocking=True), 0.0)
+        return inputs, self._labels[indices]
 
 
 class ImageLoader(BatchLoader):

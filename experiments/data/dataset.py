@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
+import pandas as pd
 import torch
 from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
 from torch import Generator, Tensor
@@ -35,6 +36,12 @@ class Part:
     def digest(self) -> str:
         """Digest of the inputs and labels, computed once."""
         return digest(*(getattr(self, field.name) for field in fields(cast(Any, self))))
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Digest of each input without its label, computed once: equal inputs have equal keys."""
+        inputs = getattr(self, fields(cast(Any, self))[0].name)
+        return list(map(digest, inputs))
 
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""
@@ -124,6 +131,7 @@ class Dataset:
         classes: names, in the order of the labels; empty for regression.
         train, valid, test: disjoint parts.
         domains: test sets of other domains, by name.
+        notes: what readers have said about the files, such as what they have left out.
 
     Raises:
         DatasetError: a part is empty, or all labels of the training part are the same.
@@ -135,6 +143,7 @@ class Dataset:
     valid: Any
     test: Any
     domains: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         labels = self.train.labels
@@ -148,6 +157,13 @@ class Dataset:
     def preprocessing(self) -> dict[str, Any]:
         """Return what turns new inputs into those of the network."""
         raise NotImplementedError
+
+    def unseen(self, part: Any) -> pd.DataFrame:
+        """Return what the network does not see of each example or has not seen in training, as shares by kind.
+
+        Rows are the examples; images have no columns.
+        """
+        return pd.DataFrame(index=range(len(part)))
 
     def training(self, **options: Any) -> BatchLoader:
         """Return the loader of training batches, in random order; options of the loader."""

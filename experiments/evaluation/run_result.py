@@ -8,6 +8,7 @@ from pyro import poutine
 
 from probattn.draws import at_mean
 from probattn.experiments.data.dataset import Part
+from probattn.experiments.data.summary import Summary, summarise
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.evaluated_run import nested
 from probattn.experiments.runs.folder import train_command
@@ -48,6 +49,7 @@ class RunResult:
     by_class: dict[str, dict[str, float]] = field(default_factory=dict)  # class → n, accuracy, coverage of both sets
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
+    summary: Summary | None = None  # of the data
 
 
 def run_result(
@@ -66,7 +68,10 @@ def run_result(
     examples = [tuple(tensor[:EXAMPLES] for tensor in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
-    settings = run.settings.flat() | {"epochs done": len(epochs) or "unknown", "best epoch": run.best_epoch}
+    settings = run.settings.flat() | {
+        "epochs done": epochs[-1]["epoch"] if epochs else "unknown",
+        "best epoch": run.best_epoch,
+    }
     settings |= {"num_samples": calibration.num_samples, **run.environment}
     return RunResult(
         name=run.name,
@@ -87,6 +92,7 @@ def run_result(
         by_class=calibration.by_class(test, classes) if classes else {},
         domains=nested(scores, "domain"),
         ood=nested(predictions, "ood"),
+        summary=summarise(run.dataset),
     )
 
 

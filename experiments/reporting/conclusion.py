@@ -48,7 +48,8 @@ def conclusion(result: RunResult) -> list[str]:
     numbers = _of_classes(result) if result.classes else _of_numbers(result)
     terms = [value for step in result.steps for value in step.values() if isinstance(value, float)]
     diverged = not all(map(math.isfinite, terms))
-    text = render("conclusion.txt", result=result, diverged=diverged, **numbers)
+    repeated = result.summary.repeated if result.summary else 0
+    text = render("conclusion.txt", result=result, diverged=diverged, repeated=repeated, **numbers)
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 

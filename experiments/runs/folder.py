@@ -34,12 +34,14 @@ class RunRecord:
         settings: of the run.
         environment: versions and hardware at the start of the training.
         data: digests of the training and validation part.
+        summary: lines that say what was read at the start of the training.
     """
 
     name: str
     settings: Settings
     environment: dict[str, str] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
+    summary: list[str] = field(default_factory=list)
 
     @classmethod
     def from_dict(cls, content: Any, *, where: Path, trust_code: Trust = False, with_data: bool = True) -> Self:

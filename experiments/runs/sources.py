@@ -1,6 +1,6 @@
 """Data sets of a run by its settings: known by name, a user's own, or returned by a user's function."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING, Dataset, read_preprocessing, undamaged
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
+from probattn.experiments.data.summary import collect_notes
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import text_dataset
@@ -22,7 +23,7 @@ NETWORKS = {"image": ("vit",), "text": ("text", "encoder"), "table": ("tabular",
 
 
 def load_data(settings: Settings, root: Path | None) -> Dataset:
-    """Load the data set of a run.
+    """Load the data set of a run, with what its readers say in its ``notes``.
 
     Args:
         settings: of the run.
@@ -32,6 +33,12 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         SettingsError: the network does not suit the data; a pretrained encoder, or a user's own data, is not named.
         DatasetError: the data cannot be read.
     """
+    with collect_notes() as notes:
+        dataset = _load(settings, root)
+    return replace(dataset, notes=(*dataset.notes, *notes)) if notes else dataset
+
+
+def _load(settings: Settings, root: Path | None) -> Dataset:
     data, network = settings.data, settings.network
     kind = "text" if data.name in text_dataset.NAMES else "image"
     if isinstance(data, OwnDataSettings):

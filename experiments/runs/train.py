@@ -10,10 +10,11 @@ import torch
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING
+from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
 from probattn.experiments.runs.load import check_best
-from probattn.experiments.runs.sources import TableDataset, load_data
+from probattn.experiments.runs.sources import load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.inference.io import checkpoint
@@ -34,12 +35,13 @@ def train(
 
     Args:
         settings: settings of the run.
-        out: folder of the run. It gets ``settings.json``, the preprocessing, the checkpoints and the log.
+        out: folder of the run. It gets ``settings.json`` with the summary of the data, the preprocessing, the
+            checkpoints and the log.
         name: name of the preset.
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
         progress: show a progress bar.
-        say: called with a line of text for each phase, and a table's columns.
+        say: called with the summary of the data and a line of text for each phase.
 
     Raises:
         FileExistsError: the folder holds other files, or a run while ``resume`` is False.
@@ -53,9 +55,10 @@ def train(
     is_fresh = not (out / "last.pt").exists()
     if not is_fresh:
         check_best(out, checkpoint.read(out / "best.pt")["extra"])
-    if is_fresh and isinstance(dataset, TableDataset) and dataset.columns is not None:
-        say(dataset.columns.to_string(index=False))
     dataset = dataset if is_fresh else dataset.for_run(out)
+    summary = str(summarise(dataset)) if is_fresh else ""
+    if summary and settings.data.constructor is not None:  # the papers' data sets are known
+        say(summary)
     model = build.build_model(settings, dataset)
     random_state = torch.get_rng_state()
     guide, first, start = build.build_guide(settings, model), None, None
@@ -68,7 +71,8 @@ def train(
     with ExitStack() as stack:
 
         def begin() -> dict[str, str]:
-            record = RunRecord(name, settings, environment(device), build.fitted_parts(dataset))
+            parts = build.fitted_parts(dataset)
+            record = RunRecord(name, settings, environment(device), parts, summary.splitlines())
             stack.enter_context(claim(out, record, resume=resume))
             dataset.save_preprocessing(out)
             return {PREPROCESSING: file_digest(out / PREPROCESSING)}

@@ -13,13 +13,12 @@ import pandas as pd
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import find_files, path_text, read_pixels
+from probattn.experiments.data.images.files import find_files, is_image, path_text, read_pixels
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.own.examples import shorten
-from probattn.experiments.data.own.rows import SUFFIXES, read_file
+from probattn.experiments.data.own.rows import SUFFIXES, TABLES, read_file, read_text, suffix
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import TableDataset
-from probattn.experiments.data.text.labelled_texts import decode
 from probattn.experiments.runs.load import TrainedRun
 
 
@@ -73,15 +72,15 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
     """Read image files, and those of folders at any depth.
 
     Args:
-        paths: files and folders; hidden files in folders are left out.
+        paths: files and folders; of folders, hidden files and those that are no images are left out.
         shape: channels, height and width of the images.
         options: as for :func:`~probattn.experiments.data.images.files.read_pixels`.
     """
     inputs = Inputs()
-    files = (file for path in paths for file in (find_files(path) if os.path.isdir(path) else [path]))
-    for file in files:
-        with inputs.failing(path_text(file)):
-            inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
+    for path in paths:
+        for file in filter(is_image, find_files(path)) if os.path.isdir(path) else [path]:
+            with inputs.failing(path_text(file)):
+                inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
     return inputs
 
 
@@ -91,7 +90,7 @@ def read_rows(
     """Read texts, and the rows of files; one that fails stops no others.
 
     Args:
-        paths: CSV and TSV files, whose rows are cells by column; JSON Lines; others have a text a line.
+        paths: CSV, TSV, Parquet and Excel files, whose rows are cells by column; JSON Lines; others have a text a line.
         convert: :func:`checked_text` or :func:`checked_row` with its options.
         texts: texts themselves.
         delimiter: between the cells of CSV; None: a tab in ``.tsv`` files, else a comma.
@@ -101,7 +100,7 @@ def read_rows(
         with inputs.failing(place := f"text {number}"):
             inputs.values[place] = convert(text)
     for path in paths:
-        is_json = path.suffix.lower() in SUFFIXES["jsonl"]
+        is_json = suffix(path) in SUFFIXES["jsonl"]
         with inputs.failing(path_text(path)):
             for line, row in _rows(path, delimiter=delimiter):
                 with inputs.failing(place := f"{path_text(path)}:{line}"):
@@ -127,9 +126,9 @@ def checked_row(row: Any, *, encoding: TableEncoding) -> dict[str, Any]:
 
 
 def _rows(path: Path, *, delimiter: str | None) -> list[tuple[int, Any]]:
-    """Return the rows of a CSV file as cells by column, or the lines of others that are not blank, by line number."""
-    if path.suffix.lower() in SUFFIXES["csv"]:
+    """Return the rows of a table as cells by column, or the lines of others that are not blank, by line number."""
+    if suffix(path) in (*SUFFIXES["csv"], *TABLES):
         table = read_file(path, kind="csv", delimiter=delimiter)
         return list(zip(table.index, table.to_dict("records"), strict=True))
-    lines = decode(path.read_bytes(), where=path_text(path)).removeprefix("\ufeff").split("\n")
+    lines = read_text(path).split("\n")
     return [(number, line.rstrip("\r")) for number, line in enumerate(lines, start=1) if line.strip()]

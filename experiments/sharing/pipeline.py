@@ -126,6 +126,9 @@ class Pipeline:
     def answers(self, inputs: Values, *, by_class: bool = False, **options: Any) -> pd.DataFrame:
         """Return a table with an answer to each input: class or number, uncertainty, and conformal set or interval.
 
+        If there is anything to say, the column ``notes`` names what the network does not see of a text (cut or unknown
+        tokens), and the cells of a row that are unlike those of training.
+
         Args:
             inputs: as for :meth:`predict`.
             by_class: sets that hold each class with the calibration's level.
@@ -133,9 +136,16 @@ class Pipeline:
         """
         calibration = self.calibration if options.get("calibrated", True) else None
         prediction = self.predict(inputs, **options | {"calibrated": False})
-        if not self.classes:
-            return number_answers(prediction, calibration=calibration)
-        return class_answers(prediction, self.classes, calibration=calibration, by_class=by_class)
+        if self.classes:
+            answers = class_answers(prediction, self.classes, calibration=calibration, by_class=by_class)
+        else:
+            answers = number_answers(prediction, calibration=calibration)
+        unseen = self.run.dataset.unseen(self._data(inputs)).astype(float)
+        if unseen.any(axis=None):
+            answers["notes"] = [
+                ", ".join(f"{kind} {row[kind]:.0%}" for kind in row[row > 0].index) for _, row in unseen.iterrows()
+            ]
+        return answers
 
     def _data(self, inputs: Any) -> Part:
         labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset

@@ -101,6 +101,9 @@ def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | Non
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
     try:
         for role, module in modules.items():
+            for tensor in (*module.parameters(), *module.buffers()):
+                if 0 in tensor.stride():  # expanded: its entries share memory, into which nothing can be copied
+                    tensor.data = tensor.data.clone()
             module.load_state_dict(content[role])
     except Exception as error:  # of many types: a module's extra state
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
@@ -153,8 +156,8 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
 
 def _check_kind(value: Any, like: Any) -> None:
     """Raise ValueError unless a value has the type of another, of which ints and floats are one, at any depth."""
-    kinds = (int | float, str, dict, list | tuple)
-    kind = next((kind for kind in kinds if isinstance(like, kind)), object)
+    kinds: tuple[Any, ...] = (int | float, str, dict, list | tuple)
+    kind: Any = next((kind for kind in kinds if isinstance(like, kind)), object)
     if not isinstance(value, kind):
         raise ValueError(f"{value!r:.99} is in the place of {like!r:.99}")
     inside: Iterable[tuple[Any, Any]] = ()

@@ -59,7 +59,7 @@ class KEPSVGPAttention(KSVDAttention):
             queries and keys, plus ``amplitude`` times the GP's. The KSVD penalty then fits W_e, W_r and Λ alone: no
             gradient of it reaches the queries, the keys and what is below them.
         amplitude: initial factor of the GP's output, learned, positive; only with ``mean="softmax"``.
-        dropout: dropout rate of the softmax mean's probabilities in training, in [0, 1).
+        dropout: dropout rate of the softmax mean's probabilities in training, in [0, 1); only with ``mean="softmax"``.
         bias: give query, key and the softmax mean's value a bias.
 
     Raises:
@@ -104,7 +104,8 @@ class KEPSVGPAttention(KSVDAttention):
         self.log_residual_amplitude = None if residual is None else nn.Parameter(torch.full((heads,), residual).log())
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
-        self.dropout = None if mean == "zero" else dropout_rate(dropout)
+        rate = dropout_rate(dropout)
+        self.dropout = None if mean == "zero" else rate
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and merge, pair, projection and prior."""

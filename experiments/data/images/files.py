@@ -1,5 +1,7 @@
 """Image files: formats that are read, decoding, and conversion to arrays of one size."""
 
+import logging
+import mimetypes
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from probattn.experiments.data.errors import DatasetError
 # Pillow's formats that are read; of others, Pillow runs PostScript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _MIN_CONTRAST = 16
+_log = logging.getLogger(__name__)
 
 
 def is_hidden(name: str) -> bool:
@@ -28,6 +31,18 @@ def find_files(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         yield from (Path(place, name) for name in sorted(files) if not is_hidden(name))
+
+
+def is_image(path: Path) -> bool:
+    """Return True for a file that is named like an image of any format, or is one of :data:`FORMATS`."""
+    kind = mimetypes.guess_type(path_text(path))[0] or ""
+    if kind.startswith("image/") or not path.is_file():
+        return True
+    try:
+        Image.open(path, formats=FORMATS).close()
+    except Exception as error:  # of many types; decoding the image raises one of ours
+        return not isinstance(error, UnidentifiedImageError)
+    return True
 
 
 def check_number(folder: Path, number: int, expected: int) -> None:
@@ -80,7 +95,7 @@ def pixels(
         crop: scale the shorter side to the size and crop the middle; otherwise scale both sides.
 
     Raises:
-        ValueError: more than 8 bits per channel; or an image that cannot be seen on the background.
+        ValueError: more than 8 bits and no range of levels; or an image that cannot be seen on the background.
     """
     channels, size, _ = shape
     opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
@@ -94,7 +109,7 @@ def pixels(
 def _compose(image: Image.Image, background: str) -> Image.Image:
     """Return the upright image without transparency, which may be that of a channel, a palette or a single colour."""
     if image.mode.startswith(("I", "F")):  # Pillow would keep the lowest 256 levels only
-        raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
+        return _to_8_bits(ImageOps.exif_transpose(image))
     if image.format == "PNG" and "transparency" in image.info:
         layout = cast(Any, image).tile[0].args
         image.info["transparency"] = _transparent_colour(image.info["transparency"], layout=layout)
@@ -107,6 +122,16 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     if alpha.min() < alpha.max() and contrast < _MIN_CONTRAST:
         raise ValueError(f"it is transparent and cannot be seen on {background}: set another data.background=COLOUR")
     return composed
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """Return a grey image with 8 bits, from its darkest to its brightest level."""
+    levels = np.asarray(image, dtype=np.float64)
+    extent = np.ptp(levels)
+    if not 0 < extent < np.inf:
+        raise ValueError("it has more than 8 bits, and a single level or levels that are no numbers")
+    _log.info("grey images with more than 8 bits are scaled, each from its darkest to its brightest level")
+    return Image.fromarray((255 * (levels - levels.min()) / extent).round().astype(np.uint8))
 
 
 def _transparent_colour(colour: Any, *, layout: str) -> Any:

@@ -12,7 +12,7 @@ from torchvision.datasets.utils import download_and_extract_archive
 
 from probattn.experiments.data.dataset import Root, data_root
 from probattn.experiments.data.errors import DatasetError, unknown_name
-from probattn.experiments.data.images.files import check_number, decode_all, find_files, pixels, read_pixels
+from probattn.experiments.data.images.files import check_number, decode_all, find_files, is_image, pixels, read_pixels
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.images.known_sets import CIFAR, downloading, read_cifar
 from probattn.inference.imports import extra
@@ -111,7 +111,7 @@ def _archive(root: Path, place: str, number: int, source: str | None) -> list[Pa
 
 def _find_images(folder: Path) -> list[Path]:
     """Return the files of a folder of images at any depth, sorted by their paths, without hidden ones."""
-    images = sorted(find_files(folder))
+    images = sorted(filter(is_image, find_files(folder)))
     if not images:
         raise DatasetError(f"{folder.absolute()} holds no image")
     return images

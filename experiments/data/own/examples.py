@@ -1,17 +1,22 @@
 """Labelled examples of a user's files, their division into parts, and the classes of their labels.
 
 Examples are a data frame with the columns ``input`` and ``label``; its index says where each was read, for messages.
+Examples with the same ``key``, which equal inputs have, or ``group`` stay in one part; both columns may be missing.
 """
 
 import logging
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from probattn.experiments.data.errors import DatasetError
 
@@ -22,9 +27,16 @@ PARTS = {
     "test": ("test", "testing"),
 }
 _SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
+# Words of other names that may be those of parts, such as train2017, fold1, tr and te.
+_LIKE_PARTS = {*PARTS["train"], *PARTS["valid"], *PARTS["test"], "fold", "split", "tr", "trn", "va", "te", "tst"}
+_WORD = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")  # also in names such as trainA and TrainSet
+# Inputs that occur as often on average are values, such as those of few categories, and no copies.
+_MANY_COPIES = 5
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"
 Parts = tuple[Any, ...]  # the classes, and the labelled images or texts of the training, validation and test part
+# Number of names that a message lists.
+MAX_NAMES = 12
 _log = logging.getLogger(__name__)
 
 
@@ -46,11 +58,22 @@ def find_parts(names: Iterable[str]) -> dict[str, str]:
     """
     parts: dict[str, str] = {}
     for name_of_part, spellings in PARTS.items():
-        matching = [name for name in names if _SUFFIX.sub("", normal_name(Path(name).stem).casefold()) in spellings]
+        matching = [name for name in names if _plain_name(name) in spellings]
         if len(matching) > 1:
             raise DatasetError(f"{' and '.join(matching)} are both the {name_of_part} part: remove or rename one")
         parts |= {name_of_part: matching[0]} if matching else {}
     return parts
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a file, folder or split in lower case, without suffixes such as ``.csv`` and ``_set``."""
+    return _SUFFIX.sub("", normal_name(Path(name.removesuffix(".gz")).stem).casefold())
+
+
+def part_likeness(name: str) -> int:
+    """Return 2 for a name that is all of a part, such as ``train2017``, 1 if a word is, as in ``seg_train``, else 0."""
+    words = {_SUFFIX.sub("", word.casefold()) for word in _WORD.findall(name) if len(word) > 1}
+    return len(words & _LIKE_PARTS) and 1 + (words <= _LIKE_PARTS)
 
 
 def choose_parts(entries: Mapping[str, Any], *, source: str) -> dict[str, Any]:
@@ -68,7 +91,7 @@ def choose_parts(entries: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     if "train" not in parts:
         raise DatasetError(f"{source} has no training part: call it train; there are {others or 'no data'}")
     if others:
-        _log.warning("%s: %s have no name of a part and are left out", source, others)
+        _log.warning("%s: left out, without the name of a part: %s", source, others)
     return {role: entries[name] for role, name in parts.items()}
 
 
@@ -90,7 +113,7 @@ def divide(
 ) -> dict[str, pd.DataFrame]:
     """Return the training, validation and test part; missing ones are taken from the training part at random.
 
-    Each label is divided in the same proportion.
+    Each label is divided in the same proportion. One with few examples is in the training part at least.
 
     Args:
         given: the parts that there are, ``"train"`` at least.
@@ -101,11 +124,14 @@ def divide(
     """
     generator = torch.Generator().manual_seed(seed)
     missing = {role: share for role, share in shares.items() if role not in given}
-    divided = _take(given["train"], [*missing.values()], generator)
+    train = given["train"]
+    divided = _take(train, [*missing.values()], generator, sets=_sets(train))
     parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
-        parts |= {role: _take(parts[role], [fraction], generator)[1] for role in ("train", "valid")}
+        for role in ("train", "valid"):
+            alone = np.arange(len(parts[role]))
+            parts[role] = _take(parts[role], [fraction], generator, sets=alone, remaining=0)[1]
     return {role: parts[role] for role in PARTS if role in parts}
 
 
@@ -123,29 +149,65 @@ def class_indices(labels: pd.Series, classes: Sequence[str]) -> torch.Tensor:
         DatasetError: a label that no training example has.
     """
     indices = pd.Index(classes).get_indexer(pd.Index(labels))
-    for place, label in labels[indices < 0].items():
-        problem = f"{place} has the label {label!r}, which no training example has; they have {shorten(classes)}"
-        raise DatasetError(f"{problem}: add more examples of {label!r}, or remove it")
+    unknown = labels[indices < 0].drop_duplicates()
+    if len(unknown):
+        named = [f"{label!r} ({place})" for place, label in unknown[:MAX_NAMES].items()]
+        problem = f"no training example has {len(unknown)} of the labels, such as {', '.join(named)}"
+        raise DatasetError(f"{problem}; they have {shorten(classes)}: add examples of the others, or remove them")
     return torch.from_numpy(indices)
 
 
 def shorten(names: Sequence[str]) -> str:
     """Return names in a sentence; of many the first twelve and how many more there are."""
-    shown = ", ".join(map(repr, names[:12]))
-    return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown
+    shown = ", ".join(map(repr, names[:MAX_NAMES]))
+    return f"{shown} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else shown
 
 
-def _take(examples: pd.DataFrame, shares: Sequence[float], generator: torch.Generator) -> list[pd.DataFrame]:
+def _sets(examples: pd.DataFrame) -> np.ndarray:
+    """Return the number of each example's set, int64 (n,): examples of one key or one group are in one set."""
+    keys, groups = (examples.get(name, pd.Series(range(len(examples)))) for name in ("key", "group"))
+    if len(examples) >= _MANY_COPIES * keys.nunique():
+        _log.warning("few inputs differ: equal ones may be in several parts")
+        keys = pd.Series(range(len(examples)))
+    # Nodes of a graph are the keys and the groups; each example joins its own two.
+    ends = pd.factorize(keys)[0], pd.factorize(groups)[0] + keys.nunique()
+    size = int(ends[1].max()) + 1
+    graph = coo_matrix((np.ones(len(examples)), ends), shape=(size, size))
+    return connected_components(graph, directed=False)[1][ends[0]]
+
+
+def _take(
+    examples: pd.DataFrame,
+    shares: Sequence[float],
+    generator: torch.Generator,
+    *,
+    sets: np.ndarray,
+    remaining: int = 1,
+) -> list[pd.DataFrame]:
     """Return the rest, then a random part of the examples for each share, each in the order of the data.
 
-    Every part gets one example of each label at least, as long as there are any.
+    Args:
+        examples: with their labels.
+        shares: of the parts.
+        generator: of the random order.
+        sets: number of the set of each example, int64 (n,); a set stays in one part.
+        remaining: number of sets of each label that are left for the rest. Each part gets one, too, while there are
+            any, the last part first.
     """
-    positions: list[list[int]] = [[] for _ in (0, *shares)]
-    for _, group in pd.Series(range(len(examples))).groupby(examples.label.to_numpy(), sort=False):
-        order = group.to_numpy()[torch.randperm(len(group), generator=generator).numpy()].tolist()
-        for chosen, share in zip(positions[1:], shares, strict=True):
-            size = max(1, int(share * len(group)))
-            chosen += order[:size]
-            del order[:size]
-        positions[0] += order
-    return [examples.iloc[sorted(rows)] for rows in positions]
+    part_of = dict[int, int]()  # of each set that is taken
+    for _, positions in pd.Series(range(len(examples))).groupby(examples.label.to_numpy(), sort=False):
+        order = positions.to_numpy()[torch.randperm(len(positions), generator=generator).numpy()]
+        sizes = Counter(sets[order].tolist())  # in random order
+        for part, share in enumerate(shares, start=1):
+            target = max(1, int(share * len(order)))
+            size = sum(sizes[number] for number in sizes if part_of.get(number) == part)
+            free = [number for number in sizes if number not in part_of]
+            spare = len(free) - remaining - (len(shares) - part)
+            # The sets that fit come first, in their random order; a larger one is taken only if the part has none.
+            for number in sorted(free, key=lambda number: max(target, sizes[number])):
+                if spare > 0 and size < target and (size == 0 or size + sizes[number] <= target):
+                    part_of[number] = part
+                    size += sizes[number]
+                    spare -= 1
+    parts = pd.Series(sets).map(part_of).fillna(0).to_numpy()
+    return [examples[parts == part] for part in range(len(shares) + 1)]

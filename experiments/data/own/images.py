@@ -1,6 +1,9 @@
 """A user's own images: in folders, one for each class, or in Hugging Face data sets."""
 
-from collections.abc import Mapping
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -9,18 +12,36 @@ from typing import Any
 import pandas as pd
 
 from probattn.experiments.config.validation import Count
+from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, path_text, read_pixels
+from probattn.experiments.data.images.files import (
+    decode_all,
+    find_files,
+    is_hidden,
+    is_image,
+    path_text,
+    read_pixels,
+)
 from probattn.experiments.data.images.image_datasets import Images
-from probattn.experiments.data.own.examples import Parts, choose_parts, find_parts, labelled, normal_name, shorten
+from probattn.experiments.data.own.examples import (
+    Parts,
+    choose_parts,
+    find_parts,
+    labelled,
+    normal_name,
+    part_likeness,
+    shorten,
+)
 from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_splits
+
+_log = logging.getLogger(__name__)
 
 
 def read(path: Path, **options: Any) -> Parts:
     """Read ``PATH/train/CLASS/*.jpg``, with ``valid`` and ``test`` if they are there, or ``PATH/CLASS/*.jpg``.
 
     Parts have any of the names of :data:`~probattn.experiments.data.own.examples.PARTS`. All folders below that of a
-    class belong to it, as for torchvision's ``ImageFolder``; hidden files are left out.
+    class belong to it, as for torchvision's ``ImageFolder``; hidden files, and files that are no images, are left out.
 
     Args:
         path: the folder.
@@ -28,16 +49,47 @@ def read(path: Path, **options: Any) -> Parts:
 
     Raises:
         OSError: there is no such folder.
-        DatasetError: a class without images; a file that is no image, cannot be decoded, or lies outside of the
-            classes' folders; folders of parts without one for training.
+        DatasetError: a class without images; an image that cannot be decoded, or lies outside of the classes' folders;
+            folders of parts without one for training, or with names that may be those of parts.
     """
     folders = _folders(path)
-    parts = choose_parts(folders, source=str(path)) if find_parts(folders) else {"train": path}
+    parts = choose_parts(folders, source=str(path)) if _are_parts(folders, path) else {"train": path}
     return labelled_images({role: list_images(folder) for role, folder in parts.items()}, **options)
 
 
+def _are_parts(folders: Mapping[str, Path], path: Path) -> bool:
+    """Return True for folders of parts, False for those of classes.
+
+    A folder called ``dev`` or ``test`` that holds images, beside others that do, is that of a class.
+
+    Raises:
+        DatasetError: folders that may be either.
+    """
+    with_images = {name for name, folder in folders.items() if any(map(is_image, _entries(folder, Path.is_file)))}
+    if parts := find_parts(folders):
+        if "train" in parts or len(parts) == len(folders) or with_images != folders.keys():
+            return True
+        _log.warning("%s hold images and no classes: they are classes themselves", shorten([*parts.values()]))
+        return False
+    likeness = {name: part_likeness(name) for name in folders}
+    similar = [name for name in folders if likeness[name] > (name in with_images and not all(likeness.values()))]
+    inside = Counter(itertools.chain.from_iterable(map(_folders, folders.values())))
+    if not with_images and sum(count > 1 for count in inside.values()) > 1:
+        similar = list(folders)
+    if similar:
+        problem = f"{path}: {shorten(similar)} may be parts or classes"
+        raise DatasetError(f"{problem}: call parts train, valid and test; give classes other names, and move images up")
+    return False
+
+
 def read_hub_images(
-    source: Path, *, image_column: str = "image", label_column: str = "label", subset: str | None = None, **options: Any
+    source: Path,
+    *,
+    image_column: str = "image",
+    label_column: str = "label",
+    group_column: str | None = None,
+    subset: str | None = None,
+    **options: Any,
 ) -> Parts:
     """Read images and labels of a Hugging Face data set.
 
@@ -45,6 +97,7 @@ def read_hub_images(
         source: as for :func:`~probattn.experiments.data.own.rows.read_splits`.
         image_column: column of the images.
         label_column: column of the labels.
+        group_column: column of groups that stay in one part, such as patients.
         subset: name of the configuration, or None.
         options: of :func:`labelled_images`.
 
@@ -55,7 +108,8 @@ def read_hub_images(
     examples = {}
     for role, rows in read_splits(source, subset).items():
         check_columns(rows, [image_column])
-        examples[role] = labelled_rows(rows, [_stored(*cell) for cell in rows[image_column].items()], label_column)
+        images = [_stored(*cell) for cell in rows[image_column].items()]
+        examples[role] = labelled_rows(rows, images, label_column, group_column)
     return labelled_images(examples, **options)
 
 
@@ -71,12 +125,20 @@ def labelled_images(
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
     """
     decode = partial(read_pixels, shape=(3, image_size, image_size), background=background)
-    return labelled(given, lambda inputs, labels: Images(decode_all(decode, inputs), labels), **division)
+    examples = pd.concat(given)
+    images = decode_all(decode, examples.input)
+    examples = examples.assign(input=range(len(images)), key=list(map(digest, images)))
+    parts = {role: examples.loc[role] for role in given}
+    return labelled(parts, lambda inputs, labels: Images(images[inputs.to_list()], labels), **division)
 
 
 def list_images(folder: Path) -> pd.DataFrame:
     """Return the images of each class's folder as examples, whose inputs are paths."""
-    files = list(find_files(folder))
+    listed = list(find_files(folder))
+    files = list(filter(is_image, listed))
+    if others := sorted(set(listed) - set(files)):
+        names = shorten([file.name for file in others])
+        _log.warning("%s: left out %s files that are no images: %s", folder, f"{len(others):,}", names)
     if outside := [file for file in files if file.parent == folder]:
         raise DatasetError(f"{path_text(outside[0])} is in no folder of a class: move it")
     names = [file.relative_to(folder).parts[0] for file in files]
@@ -88,7 +150,11 @@ def list_images(folder: Path) -> pd.DataFrame:
 
 
 def _folders(path: Path) -> dict[str, Path]:
-    return {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_dir() and not is_hidden(entry.name)}
+    return {entry.name: entry for entry in _entries(path, Path.is_dir)}
+
+
+def _entries(path: Path, condition: Callable[[Path], bool]) -> list[Path]:
+    return [entry for entry in sorted(path.iterdir()) if condition(entry) and not is_hidden(entry.name)]
 
 
 def _stored(place: str, image: Mapping[str, Any] | None) -> Path | BytesIO:

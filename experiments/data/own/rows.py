@@ -1,9 +1,12 @@
 """Rows of files and Hugging Face data sets: data frames indexed by the place of each row, such as ``a.csv, line 2``."""
 
-import contextlib
 import csv
+import gzip
 import io
+import itertools
 import json
+import logging
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +17,13 @@ from probattn.experiments.config.validation import Delimiter
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import path_text
 from probattn.experiments.data.own.examples import Parts, choose_parts, labelled, normal_name, shorten
+from probattn.experiments.data.tables.numbers import readings
 from probattn.experiments.data.text.labelled_texts import Texts, decode
 from probattn.inference.imports import extra
 
-SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}  # of the files of each format
+SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}  # of the files of each format, also with .gz
+TABLES = (".parquet", ".xlsx", ".xls")  # of files that pandas reads
+_log = logging.getLogger(__name__)
 csv.field_size_limit(2**31 - 1)  # Python's own limit, 131,072 characters, is too small for texts
 
 
@@ -26,7 +32,7 @@ def read_parts(path: Path, *, kind: str, delimiter: Delimiter | None = None) -> 
 
     Args:
         path: file, or folder with files such as ``train``, ``dev`` and ``Testing`` (see :data:`~.examples.PARTS`).
-        kind: ``csv`` or ``jsonl``.
+        kind: ``csv`` or ``jsonl``; Parquet and Excel files are read in place of both.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
 
     Returns:
@@ -38,7 +44,7 @@ def read_parts(path: Path, *, kind: str, delimiter: Delimiter | None = None) -> 
     """
     files = {"train": path}
     if path.is_dir():
-        listed = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES[kind]]
+        listed = [file for file in sorted(path.iterdir()) if suffix(file) in (*SUFFIXES[kind], *TABLES)]
         files = choose_parts({file.name: file for file in listed}, source=path_text(path))
     parts = {role: read_file(file, kind=kind, delimiter=delimiter) for role, file in files.items()}
     for role, rows in parts.items():
@@ -46,15 +52,51 @@ def read_parts(path: Path, *, kind: str, delimiter: Delimiter | None = None) -> 
     return parts
 
 
+def suffix(path: Path) -> str:
+    """Return the suffix of a file in lower case, without that of compression."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, which may be compressed by gzip, without a byte order mark.
+
+    Raises:
+        DatasetError: it is damaged, or not UTF-8.
+    """
+    content, source = path.read_bytes(), path_text(path)
+    if path.suffix.lower() == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DatasetError(f"{source} is no complete gzip file: {error}") from error
+    return decode(content, where=source).removeprefix("\ufeff")
+
+
 def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.DataFrame:
     """Read one file, indexed by the line at which each row begins; arguments and errors as for :func:`read_parts`."""
     source = path_text(path)
-    text = decode(path.read_bytes(), where=source).removeprefix("\ufeff")
-    delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    if suffix(path) in TABLES:
+        return _read_table(path, source)
+    text = read_text(path)
+    delimiter = delimiter or ("\t" if suffix(path) == ".tsv" else ",")
     rows = _read_csv(text, delimiter, source) if kind == "csv" else _read_json_lines(text, source)
     if not rows:
         raise DatasetError(f"{source} holds no rows")
     return pd.DataFrame(list(rows.values()), index=list(rows), dtype=object)
+
+
+def _read_table(path: Path, source: str) -> pd.DataFrame:
+    """Return the cells of a Parquet or Excel file as texts, empty where they are missing; line 1 has the names."""
+    try:
+        read = pd.read_parquet(path) if suffix(path) == ".parquet" else pd.read_excel(path, keep_default_na=False)
+    except Exception as error:  # of many types; that of a missing package says what to install
+        raise DatasetError(f"cannot read {source}: {error}; or save it as CSV") from error
+    if not len(read):
+        raise DatasetError(f"{source} holds no rows")
+    # Whole numbers beside missing cells stay whole.
+    table = read.convert_dtypes()
+    cells = table.astype(object).where(table.notna(), "").map(str)
+    return cells.set_axis([normal_name(str(name)) for name in table], axis=1).set_axis(range(2, len(table) + 2))
 
 
 def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
@@ -110,9 +152,13 @@ def names(rows: pd.DataFrame, column: str) -> list[str]:
     return list(map(normal_name, texts(rows, column)))
 
 
-def labelled_rows(rows: pd.DataFrame, inputs: Iterable[Any], label_column: str) -> pd.DataFrame:
-    """Return inputs as examples with the labels of their rows; errors as for :func:`names`."""
-    return pd.DataFrame({"input": inputs, "label": names(rows, label_column)}, index=rows.index, dtype=object)
+def labelled_rows(
+    rows: pd.DataFrame, inputs: Iterable[Any], label_column: str, group_column: str | None = None
+) -> pd.DataFrame:
+    """Return inputs as examples with the labels and groups of their rows; errors as for :func:`names`."""
+    columns = {"label": label_column, "group": group_column}
+    named = {name: names(rows, column) for name, column in columns.items() if column is not None}
+    return pd.DataFrame({"input": inputs, **named}, index=rows.index, dtype=object)
 
 
 def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
@@ -126,7 +172,12 @@ def read_hub_texts(source: Path, *, subset: str | None = None, **options: Any) -
 
 
 def text_parts(
-    parts: Mapping[str, pd.DataFrame], *, text_column: str = "text", label_column: str = "label", **division: Any
+    parts: Mapping[str, pd.DataFrame],
+    *,
+    text_column: str = "text",
+    label_column: str = "label",
+    group_column: str | None = None,
+    **division: Any,
 ) -> Parts:
     """Return the texts and labels of the rows of each part that there is.
 
@@ -134,18 +185,22 @@ def text_parts(
         parts: rows by part.
         text_column: column of the texts.
         label_column: column of the labels.
+        group_column: column of groups that stay in one part, such as authors.
         division: as for :func:`~.examples.divide`.
 
     Raises:
         DatasetError: missing columns, empty texts or labels, a class with too few examples; names file and line.
     """
-    examples = {role: labelled_rows(rows, texts(rows, text_column), label_column) for role, rows in parts.items()}
+    examples = {}
+    for role, rows in parts.items():
+        inputs = texts(rows, text_column)
+        examples[role] = labelled_rows(rows, inputs, label_column, group_column).assign(key=inputs)
     return labelled(examples, lambda inputs, labels: Texts(tuple(inputs), labels), **division)
 
 
 def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str]]:
     """Return the cells of each row by the line at which it begins; pandas fills short rows and knows no lines."""
-    rows = _parse(text, delimiter, csv.QUOTE_MINIMAL, source) if delimiter != "\t" else _parse_tabs(text, source)
+    rows = _parse(text, delimiter, source)
     first, *lines = rows or [1]
     columns = list(map(normal_name, rows.get(first, [])))
     while columns and not columns[-1]:
@@ -160,17 +215,29 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
     return {line: dict(zip(columns, rows[line], strict=False)) for line in lines}
 
 
-def _parse_tabs(text: str, source: str) -> dict[int, list[str]]:
-    """Return the rows of a file with tabs, in which quotes are marks of the texts if they would join its rows."""
-    plain = _parse(text, "\t", csv.QUOTE_NONE, source)
-    with contextlib.suppress(DatasetError):
-        quoted = _parse(text, "\t", csv.QUOTE_MINIMAL, source)
-        if len(quoted) == len(plain) or len(set(map(len, plain.values()))) > 1:
+def _parse(text: str, delimiter: str, source: str) -> dict[int, list[str]]:
+    """Return the cells of each row that is no blank line, by the line at which it begins.
+
+    Quotes hold a cell together, also over several lines. Where they would join rows, or do not close, they are marks
+    of the texts, unless rows then differ in length.
+    """
+    plain = _split(text, delimiter, csv.QUOTE_NONE)
+    try:
+        quoted = _split(text, delimiter, csv.QUOTE_MINIMAL)
+    except csv.Error as error:
+        problem = f"{source}, {error}"
+    else:
+        joined = _joined_rows(quoted, plain)
+        if joined is None:
             return quoted
-    return plain
+        problem = f"{source}, line {joined}: a quote opens here and closes in a later row"
+    if len(set(map(len, plain.values()))) > 1:
+        raise DatasetError(f"{problem}; double the quotes inside of quoted texts, or save JSON Lines")
+    _log.warning("%s: quotes that do not enclose a cell are read as marks of its text", problem)
+    return {line: list(map(_unquoted, cells)) for line, cells in plain.items()}
 
 
-def _parse(text: str, delimiter: str, quoting: Literal[0, 3], source: str) -> dict[int, list[str]]:
+def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[str]]:
     """Return the cells of each row that is no blank line, by the line at which it begins."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
     rows, line = dict[int, list[str]](), 1
@@ -179,8 +246,41 @@ def _parse(text: str, delimiter: str, quoting: Literal[0, 3], source: str) -> di
             rows |= {line: cells} if cells else {}
             line = reader.line_num + 1
     except csv.Error as error:
-        raise DatasetError(f"{source}, line {line}: {error}; double the quotes inside of quoted texts") from error
+        raise csv.Error(f"line {line}: {error}") from error
     return rows
+
+
+def _joined_rows(quoted: Mapping[int, list[str]], plain: Mapping[int, list[str]]) -> int | None:
+    """Return the line at which a quote first joins rows, or None.
+
+    It joins lines that both have the cells of a row, and in one of the columns those of other rows, or numbers.
+
+    Args:
+        quoted, plain: rows by line, where quotes hold cells together and where they do not.
+    """
+    if plain.keys() <= quoted.keys():
+        return None
+    width = len(next(iter(quoted.values())))
+    rows = [map(_shape, row) for row in quoted.values() if len(row) == width]
+    known = [set(cells) - {""} for cells in zip(*rows, strict=True)]  # by column
+    for line, following in itertools.pairwise(plain):
+        pair = plain[line], plain[following]
+        if following not in quoted and len(pair[0]) == len(pair[1]) == width:
+            columns = [set(map(_shape, cells)) for cells in zip(*pair, strict=True)]
+            if any(map(set.issubset, columns, known)):
+                return line
+    return None
+
+
+def _shape(cell: str) -> str:
+    """Return a cell, with one digit for every number."""
+    return "0" if readings([cell]) else cell
+
+
+def _unquoted(cell: str) -> str:
+    """Return a cell without the quotes that enclose it."""
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1].replace('""', '"') if is_quoted else cell
 
 
 def _read_json_lines(text: str, source: str) -> dict[int, dict[str, Any]]:

@@ -13,60 +13,102 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import normal_name, shorten
+from probattn.experiments.data.own.examples import normal_name
+from probattn.experiments.data.tables.dates import days, find_formats
 from probattn.experiments.data.tables.numbers import Notation, is_missing, readings
 
-# Kinds of columns. Features are the first two; the data's owner may choose the first three, the others are found.
-Kind = Literal["number", "category", "ignored", "empty", "numbers the rows", "unclear"]
-FEATURES = "number", "category"
+# Kinds of columns. Features are the first three; the data's owner may choose four, the others are found.
+Kind = Literal[
+    "number", "category", "date", "ignored", "empty", "numbers the rows", "mostly different values", "unclear"
+]
+FEATURES = "number", "category", "date"
+# Columns of texts are left out if more than half of their values differ, and at least so many.
+MIN_DIFFERENT = 20
+# A number is far outside of training if it is beyond its range by more than this share of the range.
+MARGIN = 0.1
+# Cells that stand for a missing number in some tables, and have no decimals.
+_SENTINEL = r"[-\u2212]9+"
 
 
 @dataclass(frozen=True)
 class Column:
-    """Column of a table: of numbers, which become ``(number - mean) / std``, or of categories, which become codes.
+    """Column of a table: of numbers, which become ``(number - mean) / std``, of categories, which become codes, or dates.
 
-    A missing number is the mean, and a second feature says that it is missing, if numbers of the training part are.
+    A date becomes the number of its days since 1970, and the code of its day of the week. A missing number or date is
+    the mean, and another feature says that it is missing, if some of the training part are.
 
     Attributes:
         name: name of the column.
-        kind: ``number``, ``category``, or why it is no feature.
+        kind: ``number``, ``category``, ``date``, or why it is no feature.
         notation: notation of its numbers.
+        form: format of its dates.
         mean, std, missing: of the training part's numbers: mean, standard deviation, and whether some are missing.
+        low, high: smallest and largest feature of the training part's numbers.
         values: categories, of which entry i has the code i + 1; others have the code 0.
     """
 
     name: str
     kind: Kind = "number"
     notation: Notation = Notation()
+    form: str = ""
     mean: float = 0.0
     std: float = 1.0
     missing: bool = False
+    low: float = 0.0
+    high: float = 0.0
     values: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> list[int | None]:
         """Number of codes of each of its features; None for numbers."""
-        return [len(self.values) + 1] if self.kind == "category" else [None, 2] if self.missing else [None]
+        if self.kind == "category":
+            return [len(self.values) + 1]
+        sizes: list[int | None] = [None]
+        if self.kind == "date":
+            sizes.append(8)
+        if self.missing:
+            sizes.append(2)
+        return sizes
+
+    def read(self, cells: Sequence[Any]) -> np.ndarray:
+        """Return the categories of cells, or numbers, float64 (n,): NaN if missing, infinity if there is no such."""
+        if self.kind == "category":
+            return np.array(list(map(_category, cells)), dtype=object)
+        if self.kind == "date":
+            return days(cells, self.form)
+        return self.notation.read(cells)
 
     def fit(self, cells: pd.Series) -> Self:
         """Return the column fitted to the cells of the training part."""
         if self.kind == "category":
-            return replace(self, values=tuple(sorted(set(map(_category, cells)))))
-        numbers = self.notation.read(cells)
+            return replace(self, values=tuple(sorted(set(self.read(cells)))))
+        numbers = self.read(cells)
         present = numbers[np.isfinite(numbers)].tolist() or [0.0]
-        return replace(self, mean=fmean(present), std=pstdev(present) or 1.0, missing=bool(np.isnan(numbers).any()))
+        mean, std = fmean(present), pstdev(present) or 1.0
+        low, high = (min(present) - mean) / std, (max(present) - mean) / std
+        missing = bool(np.isnan(numbers).any())
+        return replace(self, mean=mean, std=std, missing=missing, low=low, high=high)
 
     def features(self, cells: pd.Series) -> list[np.ndarray]:
-        """Return one or two features of each cell; raise DatasetError for a cell that is no number of the notation."""
+        """Return the features of each cell; raise DatasetError for one that is no number of the notation, or no date."""
+        values = self.read(cells)
         if self.kind == "category":
-            return [pd.Index(self.values).get_indexer(cells.map(_category)) + 1]
-        numbers = self.notation.read(cells)
-        invalid = np.isinf(numbers) | (np.isnan(numbers) & (not self.missing))
+            return [pd.Index(self.values).get_indexer(values) + 1]
+        invalid = np.isinf(values) | (np.isnan(values) & (not self.missing))
         if invalid.any():
-            problem = f"{cells.index[invalid][0]}: {self.name!r} is {cells[invalid].iloc[0]!r}, in a column of numbers"
-            raise DatasetError(f"{problem}; correct it, remove the row, or add the column to data.categorical_columns")
-        scaled = np.nan_to_num((numbers - self.mean) / self.std)
-        return [scaled, np.isnan(numbers)] if self.missing else [scaled]
+            expected = "dates like those of training" if self.kind == "date" else "numbers"
+            problem = (
+                f"{cells.index[invalid][0]}: {self.name!r} is {cells[invalid].iloc[0]!r}, in a column of {expected}"
+            )
+            advice = "correct it, remove the row, train with another data.decimal"
+            raise DatasetError(f"{problem}; {advice}, or add the column to data.categorical_columns")
+        features = [np.nan_to_num((values - self.mean) / self.std)]
+        if self.kind == "date":
+            # 1970 began on a Thursday; Monday has the code 1, a missing date the code 0.
+            features.append(np.nan_to_num((np.floor(values) + 3) % 7 + 1))
+        if self.missing:
+            features.append(np.isnan(values))
+        return features
 
 
 @dataclass(frozen=True)
@@ -79,6 +121,11 @@ class TableEncoding:
     def sizes(self) -> tuple[int | None, ...]:
         """Number of codes of each feature; None for numbers."""
         return tuple(size for column in self.columns for size in column.sizes)
+
+    @property
+    def are_categories(self) -> list[bool]:
+        """Return which features are codes of categories."""
+        return [column.kind == "category" for column in self.columns for _ in column.sizes]
 
     def features(self, rows: pd.DataFrame) -> Tensor:
         """Return the features of rows, float32 ``(n, features)``.
@@ -96,6 +143,21 @@ class TableEncoding:
             features += column.features(rows[column.name])
         return torch.from_numpy(np.stack(features, axis=1).astype(np.float32))
 
+    def unlike_training(self, features: Tensor) -> pd.DataFrame:
+        """Return which cells are unlike those of training, by row and column: unknown categories, numbers far outside.
+
+        Args:
+            features: of rows, ``(n, features)``.
+        """
+        unlike, start, rows = {}, 0, features.numpy()
+        for column in self.columns:
+            values = rows[:, start]
+            start += len(column.sizes)
+            margin = MARGIN * (column.high - column.low)
+            is_far = (values < column.low - margin) | (values > column.high + margin)
+            unlike[f"{column.name} unlike training"] = values == 0 if column.kind == "category" else is_far
+        return pd.DataFrame(unlike)
+
     @classmethod
     def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> Self:
         """Read columns back from ``preprocessing.json``."""
@@ -103,36 +165,45 @@ class TableEncoding:
 
 
 def find_columns(
-    cells: pd.DataFrame, *, chosen: Mapping[str, Kind], decimal: str | None = None
+    cells: pd.DataFrame,
+    *,
+    chosen: Mapping[str, Kind],
+    decimal: str | None = None,
+    label_column: str = "",
 ) -> tuple[dict[str, Column], pd.DataFrame]:
     """Return the columns of a table by name, with their kind and the notation of their numbers, and a description.
 
     A column has numbers if all cells that are not missing have one notation: decimal mark, currency and unit. It is
     unclear if half of them are numbers, or if it may be one of thousands: ``1.234`` and ``999``. The description has
-    a row for each column: kind, range of the numbers or number of values, share of missing cells, an example.
+    a row for each column: kind, range of the numbers or number of values, share of missing cells, an example; of an
+    unclear column what is unclear.
 
     Args:
         cells: texts by column.
         chosen: kinds that the data's owner has chosen: ``number``, ``category`` or ``ignored``.
         decimal: decimal mark, ``"."`` or ``","``; None finds it.
+        label_column: column whose numbers keep their units, so that two readings of them are unclear.
     """
     numeric = [name for name in cells if chosen.get(name, "number") == "number"]
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in numeric}
-    uses_commas = any([notation.decimal for notation in reading] == [","] for reading in possible.values())
+    marks = {
+        next(iter(found)).decimal for name, found in possible.items() if len(found) == 1 and _has_mark(cells[name])
+    }
     columns, description = {}, []
     for name in cells:
-        use, reading = chosen.get(name), possible.get(name, {})
-        present = [cell for cell in cells[name] if not is_missing(cell)]
-        notation = _choose(reading, present, uses_commas=uses_commas)
-        if use is None:
-            use = _kind(name, present, None if notation is None else reading.get(notation))
-        elif use == "number" and notation is None:  # without any, the cell that is no number is named later
-            use, notation = "unclear" if reading else "number", Notation(decimal or ".")
-        columns[name] = Column(name, use, notation or Notation())
-        numbers = columns[name].notation.read(present if use == "number" else [])
+        present = cells[name][~cells[name].map(is_missing)]
+        notations = list(possible.get(name, {}))
+        if len(marks) == 1 and len(notations) == 2:
+            notations = [notation for notation in notations if notation.decimal in marks]
+        column, doubt = Column(name, chosen.get(name, "empty"), Notation(decimal or ".")), ""
+        if len(present) and column.kind not in ("category", "ignored"):
+            column, doubt = _find_column(column, present, notations, is_label=name == label_column)
+        columns[name] = column
+        numbers = column.read(present) if column.kind == "number" else np.array([])
         numbers = numbers[np.isfinite(numbers)]
-        extent = f"{numbers.min():.6g} to {numbers.max():.6g}" if numbers.size else f"{len(set(present))} different"
-        description.append((name, use, extent, f"{1 - len(present) / len(cells):.0%}", (present or [""])[0][:30]))
+        extent = f"{numbers.min():.6g} to {numbers.max():.6g}" if numbers.size else f"{present.nunique()} different"
+        example = doubt or str(next(iter(present), ""))[:30]
+        description.append((name, column.kind, extent, f"{1 - len(present) / len(cells):.0%}", example))
     return columns, pd.DataFrame(description, columns=["column", "kind", "range", "missing", "example"])
 
 
@@ -147,38 +218,71 @@ def choose_features(columns: Mapping[str, Column], table: pd.DataFrame, *, label
         DatasetError: a column is unclear, or none is a feature; the message has the table of all columns.
     """
     features = [column for name, column in columns.items() if column.kind in FEATURES and name != label_column]
-    unclear = [name for name, column in columns.items() if column.kind == "unclear"]
-    if unclear or not features:
-        problem = f"the cells of {shorten(unclear)} are not all numbers of one notation" if unclear else "no features"
-        settings = "data.number_columns=A,B, data.categorical_columns, data.ignore_columns or data.decimal"
-        raise DatasetError(f"{problem}; the columns are:\n{table.to_string(index=False)}\nChoose with --set {settings}")
+    unclear = table[table["kind"] == "unclear"]
+    if len(unclear) or not features:
+        doubts = "; ".join(unclear["column"] + ": " + unclear["example"])
+        settings = "data.decimal, data.number_columns=A,B, data.categorical_columns, data.ignore_columns"
+        problem = f"columns are unclear: {doubts}" if doubts else "no column is a feature"
+        raise DatasetError(f"{problem}\nThe columns are:\n{table.to_string(index=False)}\nChoose by --set {settings}")
     return features
 
 
-def _choose(possible: Mapping[Notation, np.ndarray], cells: Sequence[str], *, uses_commas: bool) -> Notation | None:
-    """Return the notation of numbers; that of ``1,234`` is a comma of thousands, that of ``1.234`` may be unclear."""
-    if len(possible) < 2:
-        return next(iter(possible), None)
-    (point, numbers), (comma, others) = possible.items()
-    if uses_commas:
-        return comma
-    scales = numbers[others != 0] / others[others != 0]
-    is_clear = np.nanmax(scales) < 2 * np.nanmin(scales) or any("," in cell for cell in cells)
-    return point if is_clear else None
+def _has_mark(cells: pd.Series) -> bool:
+    return bool(cells.astype(str).str.contains("[.,]").any())
 
 
-def _kind(name: str, cells: Sequence[str], numbers: np.ndarray | None) -> Kind:
-    """Return the kind of a column by its cells that are not missing, and by its numbers, if all are.
+def _find_column(
+    column: Column, present: pd.Series, notations: Sequence[Notation], *, is_label: bool
+) -> tuple[Column, str]:
+    """Return the kind of a column, with its notation, and what is unclear about it.
 
-    An index without a name, and whole numbers that follow each other in any order, number the rows.
+    An index without a name numbers the rows in any order, another column in theirs.
+
+    Args:
+        column: with its name, and the kind ``number`` if the data's owner has chosen it.
+        present: its cells that are not missing.
+        notations: those that read all of them.
+        is_label: whether the numbers are the labels of a regression.
     """
-    if not cells:
-        return "empty"
-    if numbers is None:
-        return "unclear" if 2 * sum(bool(readings([cell])) for cell in cells) > len(cells) else "category"
-    are_whole = np.array_equal(numbers, np.round(numbers)) and len(np.unique(numbers)) == len(numbers) > 2
-    is_index = are_whole and (name.startswith("Unnamed: ") or np.ptp(numbers) == len(numbers) - 1)
-    return "numbers the rows" if is_index else "number"
+    if len(notations) == 2 and (doubt := _doubt(present, notations, is_label=is_label)):
+        return replace(column, kind="unclear"), doubt
+    if notations:
+        numbers = notations[0].read(present)
+        is_whole = np.array_equal(numbers, np.round(numbers)) and len(np.unique(numbers)) == len(numbers) > 2
+        is_index = is_whole and (column.name.startswith("Unnamed: ") or (np.diff(numbers) == 1).all())
+        kind = "numbers the rows" if is_index and column.kind != "number" else "number"
+        return replace(column, kind=kind, notation=notations[0]), ""
+    if column.kind == "number":
+        return column, ""  # the cell that is no number is named later
+    forms = find_formats(list(present))
+    if len(forms) == 1:
+        return replace(column, kind="date", form=forms[0]), ""
+    if forms:
+        return replace(
+            column, kind="unclear"
+        ), f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
+    alone = present.map(lambda cell: set(readings([cell])))
+    numbers = alone[alone.map(bool)]
+    if 2 * len(numbers) > len(present):
+        place = alone.index[alone.map(numbers.iloc[0].isdisjoint)][0]
+        return replace(column, kind="unclear"), f"{place}: {present[place]!r} is no number like the others"
+    is_different = present.nunique() > max(MIN_DIFFERENT, len(present) / 2)
+    return replace(column, kind="mostly different values" if is_different else "category"), ""
+
+
+def _doubt(present: pd.Series, notations: Sequence[Notation], *, is_label: bool) -> str:
+    """Return why it matters that two decimal marks read a column, empty if it does not.
+
+    It does for a label. It does not for a feature if the numbers differ by a factor alone, apart from those that stand
+    for missing ones, nor if commas without points make it one of thousands, such as ``1,234`` beside ``999``.
+    """
+    texts = present.astype(str).str.strip()
+    numbers, others = (notation.read(texts[~texts.str.fullmatch(_SENTINEL)]) for notation in notations)
+    scales = numbers[others != 0] / others[others != 0]
+    has_points, has_commas = (texts.str.contains(mark, regex=False).any() for mark in ".,")
+    if not is_label and (scales.max() < 2 * scales.min() or (has_commas and not has_points)):
+        return ""
+    return f"{max(texts, key=len)!r} may have a decimal mark or one of thousands"
 
 
 def _category(cell: Any) -> str:

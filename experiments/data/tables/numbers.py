@@ -10,15 +10,16 @@ import numpy as np
 
 LARGEST = 1e18  # magnitude of a number: its square is finite in single precision
 # Cells, in lower case, that stand for a missing number.
-MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "<na>", "null", "none"})
+MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
 _SPELLINGS = str.maketrans("\u2212\u2013\u00a0\u202f\u2009\u2019", "--   '")
 _CELL = re.compile(
     r"(?P<sign>[+-]?) ?(?P<before>[^\w\s.,'+-]*|[A-Z]{3} ) ?(?P<inner>-?)(?P<digits>\d[\d.,' ]*|[.,]\d+)"
     r"(?P<exponent>([eE][+-]?\d+)?) ?(?P<after>([^\d\s.,'+-][^\d]*)?)"
 )
+# Groups of three digits do not begin with 0: 0,616 has a decimal comma.
 _DIGITS = {
-    ".": re.compile(r"\d+(\.\d*)?|\.\d+|\d{1,3}([,' ])\d{3}(\2\d{3})*(\.\d*)?"),
-    ",": re.compile(r"\d+(,\d*)?|,\d+|\d{1,3}([.' ])\d{3}(\2\d{3})*(,\d*)?"),
+    ".": re.compile(r"\d+(\.\d*)?|\.\d+|[1-9]\d{0,2}([,' ])\d{3}(\2\d{3})*(\.\d*)?"),
+    ",": re.compile(r"\d+(,\d*)?|,\d+|[1-9]\d{0,2}([.' ])\d{3}(\2\d{3})*(,\d*)?"),
 }
 
 

@@ -1,10 +1,12 @@
 """Data sets of tables, for classes or for regression."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from probattn.experiments.config.validation import Columns, Delimiter
@@ -12,9 +14,9 @@ from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
-from probattn.experiments.data.own.rows import check_columns, names, read_parts
+from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_parts
 from probattn.experiments.data.tables.encoding import Column, Kind, TableEncoding, choose_features, find_columns
-from probattn.experiments.data.tables.numbers import readings
+from probattn.experiments.data.tables.numbers import is_missing, readings
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,20 +44,26 @@ class TableDataset(Dataset):
     label_std: float = 1.0
     columns: pd.DataFrame | None = None
 
-    def batches(self, table: Table, /, **options: Any) -> BatchLoader:
-        """Return a loader of any rows in their order."""
-        return BatchLoader(table.features, table.labels, **options)
+    def batches(self, table: Table, /, *, shuffle: bool = False, **options: Any) -> BatchLoader:
+        """Return a loader of any rows: in their order, or shuffled for training, with some unknown categories."""
+        categories = torch.tensor(self.encoding.are_categories) if shuffle else None
+        return BatchLoader(table.features, table.labels, shuffle=shuffle, categories=categories, **options)
 
     def preprocessing(self) -> dict[str, Any]:
         """Return the encoding of the columns, and the scale of the labels."""
         scale = {"label_column": self.label_column, "label_mean": self.label_mean, "label_std": self.label_std}
         return {"kind": "table", **asdict(self.encoding), **scale}
 
+    def unseen(self, part: Table) -> pd.DataFrame:
+        """Return which cells of each row are unlike those of training, by column."""
+        return self.encoding.unlike_training(part.features)
+
 
 def read(
     path: Path,
     *,
     label_column: str = "label",
+    group_column: str | None = None,
     task: Literal["classes", "regression"] = "classes",
     ignore_columns: Columns = (),
     categorical_columns: Columns = (),
@@ -69,6 +77,7 @@ def read(
     Args:
         path: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
         label_column: column of the labels; all others are features.
+        group_column: column of groups that stay in one part, such as patients; it is no feature.
         task: whether the labels are classes or numbers.
         ignore_columns: columns that are no features.
         categorical_columns: columns of numbers that stand for categories; the kind of others is found (see
@@ -86,35 +95,47 @@ def read(
     chosen: dict[str, Kind] = dict.fromkeys(ignore_columns, "ignored")
     chosen |= dict.fromkeys(categorical_columns, "category")
     chosen |= dict.fromkeys(number_columns, "number")
+    chosen |= {group_column: "ignored"} if group_column else {}
     chosen[label_column] = "number" if is_regression else "category"
     for rows in parts.values():
         check_columns(rows, chosen)
-    columns, description = find_columns(parts["train"], chosen=chosen, decimal=decimal)
+    options = {"chosen": chosen, "decimal": decimal, "label_column": label_column}
+    columns, description = find_columns(parts["train"], **options)
     features, label = choose_features(columns, description, label_column=label_column), columns[label_column]
-    examples = divide({role: _examples(rows, label) for role, rows in parts.items()}, **division)
-    tables = [parts.get(role, parts["train"]).loc[labelled.index] for role, labelled in examples.items()]
+    labelled = {role: _examples(rows, features, label, group_column) for role, rows in parts.items()}
+    examples = divide(labelled, **division)
+    tables = {role: parts.get(role, parts["train"]).loc[part.index] for role, part in examples.items()}
     classes = () if is_regression else class_names(examples["train"].label)
     if is_regression:
         unscaled = TableEncoding((label,))  # of mean 0 and standard deviation 1: the labels keep their units
-        scale, labels = _scale(label.fit(tables[0][label.name])), list(map(unscaled.features, tables))
+        scale, labels = _scale(label.fit(tables["train"][label.name])), list(map(unscaled.features, tables.values()))
     else:
-        scale, labels = (0.0, 1.0), [class_indices(labelled.label, classes) for labelled in examples.values()]
-    encoding = TableEncoding(tuple(column.fit(tables[0][column.name]) for column in features))
-    train, valid, test = map(Table, map(encoding.features, tables), labels)
+        scale, labels = (0.0, 1.0), [class_indices(part.label, classes) for part in examples.values()]
+    encoding = TableEncoding(tuple(column.fit(tables["train"][column.name]) for column in features))
+    train, valid, test = map(Table, map(encoding.features, tables.values()), labels)
     return TableDataset("table-csv", classes, train, valid, test, encoding, label.name, *scale, columns=description)
 
 
-def _examples(rows: pd.DataFrame, label: Column) -> pd.DataFrame:
-    """Return the labels of rows; those of a regression have one label, so that they are divided at random.
+def _examples(rows: pd.DataFrame, features: Sequence[Column], label: Column, group_column: str | None) -> pd.DataFrame:
+    """Return the labels, keys and groups of rows; all of a regression have one label, so that they are divided at random.
 
     Raises:
-        DatasetError: many classes that are numbers.
+        DatasetError: missing labels, or many classes that are numbers.
     """
+    missing = rows[label.name][list(map(is_missing, rows[label.name]))]
+    if len(missing):
+        problem = (
+            f"{missing.index[0]}: the label {label.name!r} is {missing.iloc[0]!r}: {len(missing)} labels are missing"
+        )
+        raise DatasetError(f"{problem}; fill them in, or remove the rows; rename a class that is called so")
     number = rows[label.name].nunique()
     if label.kind == "category" and number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
         raise DatasetError(f"{label.name!r} has {number:,} numbers: predict them with --set data.task=regression")
-    labels = names(rows, label.name) if label.kind == "category" else "a number"
-    return pd.DataFrame({"label": labels}, index=rows.index)
+    check_columns(rows, [column.name for column in features])
+    values = pd.DataFrame({column.name: column.read(rows[column.name]) for column in features})
+    keys = pd.util.hash_pandas_object(values, index=False).to_numpy()
+    examples = labelled_rows(rows, keys, label.name, group_column).rename(columns={"input": "key"})
+    return examples if label.kind == "category" else examples.assign(label="a number")
 
 
 def _scale(label: Column) -> tuple[float, float]:

@@ -56,6 +56,11 @@ class PretrainedEncoder:
         pipeline.enable_truncation(max_length)
         return cls(config, pipeline, name)
 
+    @property
+    def pipeline(self) -> Any:
+        """The tokenizer, by the name that it has in the tokenizer of words."""
+        return self.tokenizer
+
     def encode_batch(self, texts: Sequence[str]) -> list[Tensor]:
         """Return the ids of each text's tokens, special ones included, int64 (n,)."""
         return [torch.tensor(encoding.ids) for encoding in self.tokenizer.encode_batch(list(texts))]

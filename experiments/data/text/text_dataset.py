@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
+import pandas as pd
 from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TextLoader
@@ -44,6 +45,17 @@ class TextDataset(Dataset):
     def preprocessing(self) -> dict[str, Any]:
         """Return the tokenizer or encoder."""
         return {"kind": "texts", "tokens": self.tokens.to_json()}
+
+    def unseen(self, part: Texts) -> pd.DataFrame:
+        """Return the shares of each text's tokens that are cut, and of the others that are unknown."""
+        pipeline = self.tokens.pipeline
+        unknown = pipeline.token_to_id(getattr(pipeline.model, "unk_token", None) or "")
+        rows = []
+        for encoding in pipeline.encode_batch(well_formed(part.texts)):
+            length = len(encoding.ids)
+            cut = sum(part.special_tokens_mask.count(0) for part in encoding.overflowing)
+            rows.append((cut / (length + cut), encoding.ids.count(unknown) / length))
+        return pd.DataFrame(rows, columns=["tokens cut at network.max_length", "tokens unknown"])
 
     def for_run(self, folder: Path) -> Self:
         """Return the data set as the run in ``folder`` reads it: with its tokens.

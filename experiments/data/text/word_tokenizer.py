@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 # word's begin and end among its characters, longer than one, so that no character equals them.
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 BEGIN, END = "<w>", "</w>"
-# Regular expressions of the two kinds of tokens: a word or another mark, or any character.
-PATTERNS = {"word": r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]", "character": r"[^\s\x1c-\x1f]"}
+# Regular expressions of a letter or digit, and of a mark.
+_LETTER, _MARK = r"[\p{L}\p{N}]", r"[^\p{L}\p{N}\s\x1c-\x1f]"
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +30,8 @@ class WordTokenizer:
     """Vocabulary of the words and characters of training texts, by falling frequency; ties alphabetically.
 
     A token is a word of letters and digits, with the apostrophes and hyphens inside it (``don't``, ``well-known``), or
-    a single other mark; every text that is not all white space has one. Words are compared in lower case, with straight
+    a single other mark; every text that is not all white space has one. In scripts most of whose words are rare, such
+    as those without spaces, each letter is a token. Words are compared in lower case, with straight
     apostrophes. Their spelling is that of the text: a mark for its begin, its characters, and a mark for its end, in
     the first ``spelling`` places, so that a truncated word has no end.
 
@@ -56,7 +58,7 @@ class WordTokenizer:
     ) -> Self:
         """Build the vocabulary from the words and characters of training texts, after truncation.
 
-        Where most words are rare, as in scripts without spaces and in DNA, each character is a token.
+        Of a script most of whose words are rare, such as Chinese beside English, or Latin in DNA, each letter is a token.
 
         Args:
             texts: the training part only; their order does not matter.
@@ -66,14 +68,12 @@ class WordTokenizer:
             max_words: maximal number of words; the most frequent ones are kept.
             spelling: see the class; 0, or at least 3 for both marks and a character.
         """
-        texts = well_formed(texts)
-        for unit in PATTERNS:
-            words, characters = _count(texts, unit, max_length=max_length, size=max(0, spelling - 1))
-            counts = [count for word, count in words.items() if word[0].isalnum()]
-            if unit == "character" or 2 * sum(count for count in counts if count >= min_count) >= sum(counts):
-                break
-            _log.warning("most words of the texts are rare: each character is a token (network.min_count=1: each word)")
-        pipeline = _pipeline(unit, _ranked(words, min_count)[:max_words])
+        texts, size = well_formed(texts), max(0, spelling - 1)
+        words, characters = _count(texts, "", max_length=max_length, size=size)
+        letters = _letters_of_rare_words(words, min_count)
+        if letters:
+            words, characters = _count(texts, letters, max_length=max_length, size=size)
+        pipeline = _pipeline(letters, _ranked(words, min_count)[:max_words])
         pipeline.enable_truncation(max_length)
         return cls(pipeline, _ids([BEGIN, END, *_ranked(characters, min_count)]) if spelling else {}, spelling)
 
@@ -117,20 +117,46 @@ def _tokenizers() -> Any:
         return importlib.import_module("tokenizers")
 
 
-def _pipeline(unit: str, words: Sequence[str] = ()) -> Any:
-    """Return a Hugging Face tokenizer; a character becomes one character, so that positions are those of the text."""
+def _letters_of_rare_words(words: Mapping[str, int], min_count: int) -> str:
+    """Return the letters of the scripts most of whose words occur less often than ``min_count`` times."""
+    surplus = Counter[str]()  # of rare words over others, by script
+    for word, count in words.items():
+        if word[0].isalpha():
+            surplus[_script(word[0])] += count if count < min_count else -count
+    rare = {script for script, count in surplus.items() if count > 0}
+    if rare:
+        shown = ", ".join(sorted(rare)).lower()
+        _log.warning("most %s words are rare: each letter is a token (network.min_count=1: each word)", shown)
+    letters = {letter for letter in "".join(words) if letter.isalpha() and _script(letter) in rare}
+    return "".join(sorted(letters))
+
+
+def _script(letter: str) -> str:
+    """Return the script of a letter, which is the first word of its name in Unicode."""
+    return unicodedata.name(letter, "other").partition(" ")[0]
+
+
+def _pipeline(letters: str, words: Sequence[str] = ()) -> Any:
+    """Return a Hugging Face tokenizer; a character becomes one character, so that positions are those of the text.
+
+    Args:
+        letters: those that are tokens of their own.
+        words: the vocabulary.
+    """
     library = _tokenizers()
     pipeline = library.Tokenizer(library.models.WordLevel(_ids(words), unk_token=UNKNOWN))
     replaced = [library.normalizers.Replace(*pair) for pair in (("’", "'"), ("İ", "i"))]  # lower "İ" has two characters
     pipeline.normalizer = library.normalizers.Sequence([*replaced, library.normalizers.Lowercase()])
-    pattern = library.Regex(PATTERNS[unit])
+    of_word = f"(?![{letters}]){_LETTER}" if letters else _LETTER
+    word = f"(?:{of_word})+(?:['-](?:{of_word})+)*"
+    pattern = library.Regex("|".join([*([f"[{letters}]"] if letters else []), word, _MARK]))
     pipeline.pre_tokenizer = library.pre_tokenizers.Split(pattern, behavior="removed", invert=True)
     return pipeline
 
 
-def _count(texts: Iterable[str], unit: str, *, max_length: int, size: int) -> tuple[Counter[str], Counter[str]]:
+def _count(texts: Iterable[str], letters: str, *, max_length: int, size: int) -> tuple[Counter[str], Counter[str]]:
     """Return how often words occur in truncated texts, and their first ``size`` characters as they are written."""
-    pipeline, tokens, words, characters = _pipeline(unit), Counter[tuple[str, str]](), Counter[str](), Counter[str]()
+    pipeline, tokens, words, characters = _pipeline(letters), Counter[tuple[str, str]](), Counter[str](), Counter[str]()
     for text in texts:
         pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[:max_length]
         tokens.update((word, text[start:end]) for word, (start, end) in pieces)

@@ -38,6 +38,7 @@ REFUSED = {
         ({"multiple": 0}, "multiple"),
         ({"mean": "linear"}, "mean"),
         ({"mean": "softmax", "dropout": 1.0}, "dropout"),
+        ({"dropout": 99.0}, "dropout"),
     ],
     "SGPAttention": [
         ({"inducing": 0}, "positive number, or None"),

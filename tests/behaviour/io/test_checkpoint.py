@@ -47,6 +47,23 @@ def refused(read, path, modules, words):
     assert same(weights(*modules), before)
 
 
+class Expanded(nn.Module):
+    """A module whose parameter and buffer are views of fewer numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.parameter = nn.Parameter(torch.randn(1, 3).expand(2, 3))
+        self.register_buffer("buffer", torch.randn(2, 1).expand(2, 3))
+
+
+@FORMATS
+def test_expanded_tensors_are_saved_and_loaded(tmp_path, write, read):
+    saved, loaded = nn.Sequential(Expanded(), nn.Linear(3, 2)), nn.Sequential(Expanded(), nn.Linear(3, 2))
+    write(tmp_path / "a", saved)
+    read(tmp_path / "a", loaded)
+    assert same(weights(saved), weights(loaded))
+
+
 @FORMATS
 @pytest.mark.parametrize("kind", ["guide", "auto guide", "model alone"])
 def test_what_is_saved_is_loaded_bit_by_bit(tmp_path, write, read, kind):

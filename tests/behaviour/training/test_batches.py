@@ -67,6 +67,34 @@ def test_a_batch_that_could_be_misread_is_refused(batch, words):
         unpack_batch(batch)
 
 
+POSITIONS = torch.arange(5).expand(6, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "needed", "default"),
+    [
+        ("position_ids", POSITIONS.flip(1), POSITIONS),
+        ("head_mask", torch.tensor([1, 0]), torch.ones(2)),
+        ("token_type_ids", X * 0 + 1, X * 0),
+        ("global_attention_mask", X * 0, X * 0 + 1),
+        ("pixel_mask", MASK.long(), X * 0 + 1),
+        ("decoder_input_ids", X, None),
+        ("bbox", X[..., None].expand(6, 5, 4), None),
+        ("encoder_hidden_states", torch.randn(6, 5, 2), None),
+    ],
+)
+@pytest.mark.parametrize("convert", [torch.as_tensor, torch.Tensor.numpy])
+def test_what_the_network_would_need_is_refused_and_its_defaults_are_not(name, needed, default, convert):
+    batch = {"input_ids": X, "attention_mask": MASK.long(), "labels": Y}
+    with pytest.raises(ValueError, match=name):
+        unpack_batch(batch | {name: convert(needed)})
+    other = {"special_tokens_mask": X * 0, "example_ids": Y, "length": Y, "text": ["a"] * 6, "past_key_values": None}
+    defaults = {} if default is None else {name: convert(default)}
+    assert equal(unpack_batch(batch | defaults | other), (X, Y, MASK))
+    loader = select_fields(DataLoader([0], collate_fn=lambda _: batch | {name: needed}), x="input_ids", y="labels")
+    assert equal(next(iter(loader))[:2], (X, Y))
+
+
 def test_other_names_of_fields_are_selected_in_the_workers_of_a_loader():
     examples = [{"tokens": X[i], "kind": Y[i], "padding": ~MASK[i], "number": i} for i in range(6)]
     loader = DataLoader(examples, batch_size=6, num_workers=1)

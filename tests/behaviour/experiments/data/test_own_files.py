@@ -1,7 +1,10 @@
 """A user's own texts and images: from CSV, JSON Lines, folders and Hugging Face data sets to parts with classes."""
 
+import gzip
+import itertools
 from collections import Counter
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -64,6 +67,30 @@ def test_quotes_join_no_rows_and_split_none(tmp_path, name, text, expected):
     assert texts(rows, "text") == expected
 
 
+@pytest.mark.parametrize("delimiter", [",", "|", ";", "\t"])
+@pytest.mark.parametrize("label", ["{1}{0}{2}", "{2}{0}{1}"])
+@pytest.mark.parametrize("target", [lambda n: f"{n % 2}", lambda n: ("good", "bad")[n % 2], lambda n: f"{n}.5"])
+def test_quotes_that_open_in_one_row_and_close_in_another_join_no_rows(tmp_path, delimiter, label, target):
+    cells = [f"text {n}" for n in range(40)]
+    cells[3], cells[14] = '"opens here', 'closes there"'
+    rows = [label.format(delimiter, cell, target(n)) for n, cell in enumerate(cells)]
+    path = tmp_path / ("a.tsv" if delimiter == "\t" else "a.csv")
+    path.write_text("\n".join([label.format(delimiter, "text", "label"), *rows]), encoding="utf-8")
+    read_rows = read_file(path, kind="csv", delimiter=delimiter)
+    assert list(read_rows["text"]) == cells
+    path.write_text(path.read_text() + f"{delimiter}more\n", encoding="utf-8")  # one uneven row
+    with pytest.raises(DatasetError, match="line (5|41)"):
+        read_file(path, kind="csv", delimiter=delimiter)
+
+
+@pytest.mark.parametrize("delimiter", [",", "|", ";", "\t"])
+def test_quoted_cells_of_several_lines_are_one_cell(tmp_path, delimiter):
+    written = [("one, two\nthree", "x"), ("Dear all;\n\nno | yes", "y"), ('a "word"\tand\nmore', "x"), ("plain", "y")]
+    pd.DataFrame(written * 3, columns=["text", "label"]).to_csv(tmp_path / "a.csv", sep=delimiter, index=False)
+    rows = read_file(tmp_path / "a.csv", kind="csv", delimiter=delimiter)
+    assert list(zip(rows["text"], rows["label"], strict=True)) == written * 3
+
+
 def test_json_lines_have_texts_and_numbers_and_files_of_a_folder_are_parts(tmp_path, caplog):
     lines = '{"text": "a\u2028b", "label": 1}\n\n{"text": 2.5, "label": true}'
     for name in ("train", "Validation", "notes"):
@@ -86,6 +113,46 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path, name, text, words):
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(DatasetError, match=words):
         texts(read_parts(tmp_path / name, kind=name[2:])["train"], "text")
+
+
+FORMATS = {
+    "parquet": lambda frame, path: frame.to_parquet(path),
+    "xlsx": lambda frame, path: frame.to_excel(path, index=False),
+    "csv.gz": lambda frame, path: frame.to_csv(path, index=False),
+    "tsv.gz": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
+    "jsonl.gz": lambda frame, path: frame.to_json(path, orient="records", lines=True),
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_parquet_excel_and_compressed_files_are_read_as_the_csv_file_of_the_same_rows(tmp_path, form):
+    if form in ("parquet", "xlsx"):
+        pytest.importorskip({"parquet": "pyarrow", "xlsx": "openpyxl"}[form])
+    frame = pd.DataFrame({"text": ["one, two", "NA"], "count": [1, 2], "share": [0.1, 2.5], "flag": ["True", "x"]})
+    FORMATS[form](frame, tmp_path / f"train.{form}")
+    kind = "jsonl" if form.startswith("jsonl") else "csv"
+    for path in (tmp_path / f"train.{form}", tmp_path):
+        rows = read_parts(path, kind=kind)["train"]
+        assert rows.astype(str).to_numpy().tolist() == [["one, two", "1", "0.1", "True"], ["NA", "2", "2.5", "x"]]
+        assert list(rows) == list(frame)
+
+
+def test_types_of_parquet_are_those_of_csv_and_missing_cells_are_empty(tmp_path):
+    pytest.importorskip("pyarrow")
+    days = pd.to_datetime(["2020-01-31", None, "2021-02-01"])
+    frame = pd.DataFrame({"n": [1, None, 3], "flag": [True, None, False], "day": days, "text": ["a", None, "c"]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    rows = read_file(tmp_path / "a.parquet", kind="csv")
+    assert rows.iloc[0].tolist() == ["1", "True", "2020-01-31 00:00:00", "a"]
+    assert rows.iloc[1].tolist() == [""] * 4
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.parquet", "a.xlsx"])
+def test_a_damaged_file_is_named(tmp_path, name):
+    (tmp_path / name).write_bytes(gzip.compress(b"text,label\n" * 9)[:20])
+    with pytest.raises(DatasetError, match=name.replace(".", r"\.")):
+        read_file(tmp_path / name, kind="csv")
 
 
 def fill(folder, number, colour=(1, 2, 3)):
@@ -124,6 +191,125 @@ def test_folders_that_may_be_parts_or_classes_are_an_error(tmp_path, folders):
         fill(tmp_path / folder, 4, (number, 0, 99))
     with pytest.raises(DatasetError, match="train"):
         load(tmp_path)
+
+
+LAYOUTS = {
+    "prefix": ["seg_train/{}", "seg_test/{}", "seg_pred/{}"],
+    "year": ["train2017/{}", "val2017/{}"],
+    "suffix": ["flowers_train/{}", "flowers_test/{}"],
+    "folds": ["fold1/{}", "fold2/{}", "fold3/{}"],
+    "letters": ["trainA", "trainB", "testA", "testB"],
+    "short": ["tr/{}", "te/{}", "va/{}"],
+    "short, flat": ["tr", "te"],
+    "other language": ["entrenamiento/{}", "prueba/{}"],
+    "sites": ["north/{}", "south/{}"],
+    "number": ["01_train/{}", "02_test/{}"],
+    "case": ["TrainSet1/{}", "TestSet1/{}"],
+    "beside classes": ["cat", "dog", "test2017"],
+    "size": ["train_256x256", "test_256x256"],
+    "words": ["my-training-images/{}", "my-validation-images/{}"],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_folders_that_may_be_parts_are_no_classes(tmp_path, layout):
+    for number, (folder, name) in enumerate(itertools.product(LAYOUTS[layout], ["cat", "dog"])):
+        fill(tmp_path / folder.format(name), 4, (number, 9, 99))
+    with pytest.raises(DatasetError, match="train"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("dev", "ops", "sales"),
+        ("test", "control"),
+        ("latest", "contest"),
+        ("train_station", "airport", "bus"),
+        ("oval", "valley", "carnival"),
+        ("trainers", "boots"),
+        ("cat/indoor", "cat/outdoor", "dog/left", "dog/right"),
+        ("cat/images", "dog/images"),
+        ("None", "NA", "other"),
+    ],
+)
+def test_names_that_only_look_like_parts_or_missing_ones_are_classes(tmp_path, names):
+    for number, name in enumerate(names):
+        fill(tmp_path / name, 9, (20 * number, 9, 99))
+    assert load(tmp_path)[0] == tuple(sorted({name.partition("/")[0] for name in names}))
+
+
+def test_files_that_are_no_images_are_left_out_and_counted(tmp_path, caplog):
+    for name, colour in (("cat", (255, 0, 0)), ("dog", (0, 0, 255))):
+        fill(tmp_path / name, 6, colour)
+        (tmp_path / name / "labels.json").write_text("{}")
+        (tmp_path / name / "README").write_text("Photographs")
+    (tmp_path / "README.md").write_text("# Pets")
+    (tmp_path / "cat" / "photograph").write_bytes(
+        (tmp_path / "cat" / "0.png").read_bytes()
+    )  # an image without a suffix
+    assert sum(map(len, load(tmp_path)[1:])) == 13
+    assert "5 files" in caplog.text
+    (tmp_path / "dog" / "broken.jpg").write_bytes(b"no image")
+    with pytest.raises(DatasetError, match="broken"):
+        load(tmp_path)
+
+
+def test_grey_images_of_16_bits_keep_their_contrast(tmp_path):
+    generator = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(6):
+            levels = generator.integers(300, 900, (8, 8)).astype(np.uint16)
+            levels[0, 0], levels[0, 1] = 200, 1000
+            Image.fromarray(levels).save(tmp_path / name / f"{number}.{('png', 'tif')[number % 2]}")
+            expected = 255 * (levels[2, 2] - 200.0) / 800
+            if (name, number) == ("dog", 5):
+                last = expected
+    train = load(tmp_path)[1]
+    assert (train.images[:, 0, 0, 0] == 0).all()
+    assert (train.images[:, 0, 0, 1] == 255).all()
+    everything = np.concatenate([part.images[:, 0, 2, 2].numpy() for part in load(tmp_path)[1:]])
+    assert np.abs(everything - last).min() <= 1
+
+
+def frame_of(keys, labels, groups=None):
+    frame = pd.DataFrame({"input": range(len(keys)), "label": labels, "key": keys})
+    return frame if groups is None else frame.assign(group=groups)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=6, max_size=60), st.integers(0, 9), st.integers(1, 3))
+def test_equal_inputs_stay_in_one_part_also_with_other_labels(copies, seed, classes):
+    keys = [key for key, count in enumerate(copies) for _ in range(count)]
+    labels = [str(number % classes) for number in range(len(keys))]
+    parts = divide({"train": frame_of(keys, labels)}, shares=DIVISION["shares"], seed=seed, limit=None)
+    assert sum(map(len, parts.values())) == len(keys)
+    for one, other in itertools.combinations(parts.values(), 2):
+        assert not set(one.key) & set(other.key)
+    assert set(parts["train"].label) == set(labels)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=8, max_size=40), st.integers(0, 9))
+def test_groups_and_equal_inputs_of_other_groups_stay_in_one_part(sizes, seed):
+    groups = [f"patient {group}" for group, size in enumerate(sizes) for _ in range(size)]
+    keys = list(range(len(groups)))
+    keys[0] = keys[-1]  # the first and the last group share an input
+    parts = divide({"train": frame_of(keys, "x", groups)}, shares=DIVISION["shares"], seed=seed, limit=None)
+    assert sum(map(len, parts.values())) == len(groups)
+    for one, other in itertools.combinations(parts.values(), 2):
+        assert not set(one.group) & set(other.group)
+        assert not set(one.key) & set(other.key)
+
+
+def test_rare_classes_stay_in_training_and_labels_without_training_examples_are_named_at_once():
+    labels = ["a"] * 30 + ["b"] * 30 + ["twice"] * 2 + ["once"]
+    parts = split(labels)
+    assert set(parts["train"].label) == {"a", "b", "twice", "once"}
+    given_parts = {"train": frame_of(range(4), ["a", "b", "a", "b"]), "test": frame_of(range(3), ["c", "d", "a"])}
+    with pytest.raises(DatasetError, match="'c' .*'d' "):
+        class_indices(given_parts["test"].label, class_names(given_parts["train"].label))
 
 
 def test_transparent_icons_stand_on_the_background_of_the_setting(tmp_path):

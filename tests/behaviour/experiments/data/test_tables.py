@@ -56,6 +56,121 @@ def test_a_comma_may_separate_thousands_and_other_columns_decide():
     assert kinds({"a": ["1.234", "2.345", "9.876"]}) == {"a": Notation(".")}  # the unit alone differs
 
 
+@pytest.mark.parametrize(
+    ("cells", "mark"),
+    [
+        (["0,616", "0,519", "0,001"], ","),
+        (["-0,25", "1,5", "-0,616"], ","),
+        (["1,234", "0,616", "12,345"], ","),
+        (["1.234", "0.616", "12.345"], "."),
+        (["1.234,5", "2.345"], ","),
+        (["1,234.5", "2,345"], "."),
+        (["1,234,567", "2,345"], "."),
+        (["0,616 kg", "1,250 kg"], ","),
+        (["€ 0,616", "€ 1,250"], ","),
+    ],
+)
+def test_a_notation_that_reads_all_cells_is_found_and_groups_of_three_digits_do_not_begin_with_0(cells, mark):
+    ((notation, _),) = readings(cells).items()
+    assert notation.decimal == mark
+
+
+AMBIGUOUS = [
+    ["1,234", "2,345", "9,876"],
+    ["1.234", "2.345", "9.876"],
+    ["1,234", "999", "12,345"],
+    ["$1,234", "$2,345"],
+    ["1,234", "1.234", "5"],
+    ["-1.234", "2.345"],
+]
+
+
+@pytest.mark.parametrize("cells", AMBIGUOUS)
+def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_the_user_decides(cells):
+    frame = {"y": cells, "other": ["1", "2", "3"][: len(cells)]}
+    label = {"label_column": "y", "chosen": {"y": "number"}}
+    assert kinds(frame, **label)["y"] == "unclear"
+    assert kinds(frame, decimal=",", **label)["y"].decimal == ","
+    for other, mark in ((["0.5", "2.25", "3.1"], "."), (["0,5", "2,25", "3,1"], ",")):
+        assert kinds(frame | {"other": other[: len(cells)]}, **label)["y"].decimal == mark
+    if "1.234" in cells and "1,234" in cells:
+        assert kinds(frame)["y"] == "unclear"  # also as a feature
+
+
+def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
+    for cells in (["1.234", "2.345", "-999"], ["1.234", "-9999", "12.345", "-9999"], ["0.123", "1.234", "-999"]):
+        assert kinds({"a": cells}) == {"a": Notation(".")}
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["2020-01-31", "2021-02-01"], ["2020-01-31", "2021-02-01"]),
+        (["31.01.2020", "1.2.2021"], ["2020-01-31", "2021-02-01"]),
+        (["01/31/2020", "2/1/2021"], ["2020-01-31", "2021-02-01"]),
+        (["31/01/20", "01/02/21"], ["2020-01-31", "2021-02-01"]),
+        (["31 Jan 2020", "1 Feb 2021"], ["2020-01-31", "2021-02-01"]),
+        (["January 31, 2020", "February 1, 2021"], ["2020-01-31", "2021-02-01"]),
+        (["2020-01-31T06:00:00Z", "2021-02-01T12:00:00Z"], ["2020-01-31T06", "2021-02-01T12"]),
+        (["31.01.2020 06:00", "01.02.2021 12:00"], ["2020-01-31T06", "2021-02-01T12"]),
+        (["6:00", "12:30"], ["1900-01-01T06:00", "1900-01-01T12:30"]),
+        (["06:00:00", "12:30:30"], ["1900-01-01T06:00", "1900-01-01T12:30:30"]),
+    ],
+)
+def test_dates_and_times_become_days_and_the_day_of_the_week(cells, values):
+    columns, _ = find_columns(pd.DataFrame({"a": [*cells, ""]}, dtype=object), chosen={})
+    column = columns["a"].fit(pd.Series([*cells, ""]))
+    assert column.kind == "date"
+    days, weekday, missing = column.features(pd.Series([*cells, "NA"]))
+    moments = np.array(values, "datetime64[s]")
+    expected = moments.astype(int) / 86_400
+    assert days[:2] * column.std + column.mean == pytest.approx(expected, abs=1e-6)
+    assert weekday.tolist() == [pd.Timestamp(moment).weekday() + 1 for moment in moments] + [0]
+    assert missing.tolist() == [0, 0, 1]
+    assert column.sizes == [None, 8, 2]
+    with pytest.raises(DatasetError, match="3: 'a' is 'soon'"):
+        column.features(pd.Series([*cells, "soon"], index=[1, 2, 3]))
+    restored = TableEncoding.from_json(json.loads(json.dumps([asdict(column)])))
+    assert restored.columns == (column,)
+
+
+def test_dates_with_the_day_or_the_month_first_are_asked_for():
+    assert kinds({"a": ["01/02/2020", "03/04/2021"]}) == {"a": "unclear"}
+    assert kinds({"a": ["01/02/2020", "13/04/2021"]}) == {"a": "date"}
+    assert kinds({"a": ["01/01/2020", "02/02/2021"]}) == {"a": "date"}  # both are the same
+
+
+@pytest.mark.parametrize(
+    "cell", ["A{0:04}", "{0}/80", "user{0}@example.org", "text number {0}", "{0}:{0}:{0}:{0}", "id-{0}-x"]
+)
+def test_columns_of_mostly_different_values_are_left_out_and_named(cell):
+    cells = [cell.format(100 + number) for number in range(60)]
+    columns, table = find_columns(pd.DataFrame({"a": cells, "b": [*"xyz"] * 20}, dtype=object), chosen={})
+    assert [columns[name].kind in ("number", "date", "category") for name in "ab"] == [False, True]
+    assert "mostly" in table.to_string()
+    assert kinds({"a": cells}, chosen={"a": "category"}) == {"a": "category"}
+
+
+def test_whole_numbers_in_order_number_the_rows_and_a_named_permutation_does_not():
+    order = np.random.default_rng(0).permutation(np.arange(1, 31)).astype(str).tolist()
+    rows = list(map(str, range(1, 31)))
+    assert kinds({"dose": order, "n": rows, "Unnamed: 0": order}) == {
+        "dose": Notation("."),
+        "n": "numbers the rows",
+        "Unnamed: 0": "numbers the rows",
+    }
+
+
+@pytest.mark.parametrize(
+    ("cells", "place"), [(["1.5", "2", "oops", "4"], "line 4"), (["1,5", "2,5", "3,5", "4.5"], "line 5"),
+                         (["5 kg", "6 kg", "7 g", "1 kg"], "line 4")]
+)  # fmt: skip
+def test_the_first_bad_cell_of_an_unclear_column_is_named_with_its_line(load, cells, place):
+    frame = pd.DataFrame({"a": cells * 5, "y": ["u", "v"] * 10})
+    with pytest.raises(DatasetError, match=f"a: .*{place}: "):
+        load(frame)
+
+
 DIVISION = {"shares": {"valid": 0.1, "test": 0.2}, "seed": 0, "limit": None}
 
 
@@ -109,6 +224,68 @@ def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
         assert torch.equal(getattr(plain, part).features, getattr(other, part).features)
         assert torch.equal(getattr(plain, part).labels, getattr(other, part).labels)
     assert other.classes == ("n", "y")
+
+
+@pytest.mark.parametrize("cell", ["NA", "nan", "-", "?", "None", "null", "N/A", "", " "])
+@pytest.mark.parametrize("task", ["classes", "regression"])
+def test_a_missing_label_is_an_error_with_its_line(load, rows, cell, task):
+    rows.loc[[5, 9], "y"] = cell
+    if task == "regression":
+        rows["y"] = [cell if number in (5, 9) else str(number) for number in range(len(rows))]
+    with pytest.raises(DatasetError, match="line 7: .*2 labels"):
+        load(rows, task=task)
+
+
+def test_what_training_has_not_is_said_by_column(rows):
+    encoding = fit(
+        rows[:30].assign(d="2020-01-05"), Column("a"), Column("c", "category"), Column("d", "date", form="ISO8601")
+    )
+    low, high = rows[:30]["a"].astype(float).min(), rows[:30]["a"].astype(float).max()
+    new = pd.DataFrame(
+        [
+            {"a": str(low), "c": "red", "d": "2020-01-05"},
+            {"a": str(high + 0.05 * (high - low)), "c": "Red", "d": "2020-01-05"},
+            {"a": str(high + 0.2 * (high - low)), "c": "", "d": "2020-01-05"},
+            {"a": "1e9", "c": "blue", "d": "2031-01-05"},
+            {"a": str(low - 2 * (high - low)), "c": "TRUE", "d": "2020-01-05"},
+        ]
+    )
+    unlike = encoding.unlike_training(encoding.features(new))
+    assert unlike.to_numpy().T.tolist() == [
+        [False, False, True, True, True],
+        [False, True, True, False, True],
+        [False, False, False, True, False],
+    ]
+    restored = TableEncoding.from_json(json.loads(json.dumps(asdict(encoding)))["columns"])
+    assert restored.unlike_training(encoding.features(new)).equals(unlike)
+
+
+def test_a_share_of_categories_is_unknown_in_training_alone(load, rows):
+    data = load(pd.concat([rows] * 9, ignore_index=True))
+    position = data.encoding.are_categories.index(True)
+    assert (data.train.features[:, position] > 0).all()
+    generator = torch.Generator().manual_seed(1)
+    drawn = [x for _ in range(40) for x, _ in data.training(batch_size=64, generator=generator)]
+    shares = (torch.cat(drawn) == 0).double().mean(0)
+    assert 0.005 < shares[position] < 0.06
+    known = torch.cat(drawn)[:, :position]
+    assert set(known.unique().tolist()) <= set(data.train.features[:, :position].unique().tolist())
+    assert torch.equal(torch.cat([x for x, _ in data.batches(data.train, batch_size=7)]), data.train.features)
+
+
+def test_equal_rows_and_groups_stay_in_one_part(load, rows):
+    rows["patient"] = [f"p{number % 11}" for number in range(len(rows))]
+    twice = pd.concat([rows, rows.assign(y="n", patient="p0")], ignore_index=True)
+    data = load(twice.drop(columns="patient"))
+    parts = [set(part.keys) for part in (data.train, data.valid, data.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts))
+    data = load(rows, group_column="patient")
+    assert [column.name for column in data.encoding.columns] == [*"abc"]
+    group_of = {
+        tuple(row): group for row, group in zip(data.encoding.features(rows).tolist(), rows["patient"], strict=True)
+    }
+    groups = [{group_of[tuple(row)] for row in part.features.tolist()} for part in (data.train, data.valid, data.test)]
+    assert sum(map(len, groups)) == 11
 
 
 def test_labels_of_a_regression_keep_their_units(load, rows):

@@ -18,6 +18,8 @@ def test_half_a_surrogate_pair_stops_no_other_text(tmp_path):
 def test_images_that_cannot_be_read_stop_no_others(photos):
     strange = os.fsencode(photos) + b"/\xff.png"
     os.link(photos / "wide.png", strange)  # a name that is not UTF-8
+    (photos / "README.md").write_text("no image")
+    (photos / "more" / "labels.json").write_text("{}")
     inputs = read_images([photos, photos / "missing.png", photos / ("x" * 300)], shape=(3, 8, 8))
     assert {value.shape for value in inputs.values.values()} == {(3, 8, 8)}
     assert sorted(inputs.values) == sorted(

@@ -1,4 +1,5 @@
 import json
+import random
 
 import pytest
 import torch
@@ -77,3 +78,38 @@ def test_every_text_has_a_token_and_ids_fit_the_tables_and_a_saved_one_gives_the
         assert ids[:, 0].max() < tokenizer.pipeline.get_vocab_size()
         assert not spelling or ((ids[:, 1] == 2).all() and ids[:, 1:].max() < len(tokenizer.characters))
     assert all((tokenizer.encode(text) != 1).all() for text in data)
+
+
+SCRIPTS = {
+    "Chinese": ("这部电影很好看不喜欢故事演员", ""),
+    "Japanese": ("私は映画が好きですガーデン", ""),
+    "Korean": ("이영화는정말좋아요배우", " "),
+    "Russian": ("абвгдежзик", " "),
+    "Greek": ("αβγδεζηθικ", " "),
+    "Arabic": ("ابتثجحخدذر", " "),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("spelling", [0, 5])
+def test_words_of_a_rare_script_are_read_by_letters_and_those_of_others_as_words(script, spelling):
+    generator = random.Random(0)
+    letters, space = SCRIPTS[script]
+    common = [" ".join(generator.choices(["the", "cat", "sat", "on", "a", "mat"], k=8)) for _ in range(400)]
+    rare = [space.join("".join(generator.choices(letters, k=7)) for _ in range(4)) for _ in range(60)]
+    tokenizer = WordTokenizer.fit(common + rare[:50], max_length=99, spelling=spelling)
+    assert all("?" not in words_of(tokenizer, text) for text in common)
+    assert words_of(tokenizer, "the cat") == ["the", "cat"]
+    for text in rare:  # also new ones
+        assert words_of(tokenizer, text) == [letter for letter in text.lower() if letter != " "]
+    mixed = f"the cat {rare[0].split(' ')[0]} zebra"
+    assert words_of(tokenizer, mixed)[:2] == ["the", "cat"]
+    assert words_of(tokenizer, mixed)[-1] == "?"
+
+
+def test_where_most_words_are_rare_each_letter_is_a_token():
+    generator = random.Random(0)
+    texts = ["".join(generator.choices("ACGT", k=40)) for _ in range(60)]
+    tokenizer = WordTokenizer.fit(texts, max_length=99)
+    assert words_of(tokenizer, texts[0]) == list(texts[0].lower())
+    assert words_of(WordTokenizer.fit(texts, max_length=99, min_count=1), texts[0]) == [texts[0].lower()]

@@ -1,0 +1,114 @@
+"""What the command says of a user's data: in training, in evaluation and its report, and with each answer."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+SMALL = [part for change in ("network.dim=16", "network.depth=1", "network.heads=1", "network.mlp_dim=8",
+         "layer.rank=1", "train.num_samples=2", "train.warmup_epochs=0") for part in ("--set", change)]  # fmt: skip
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ran", "away", "from", "good", "bad", "films"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of which the test part is a copy of training rows with random labels."""
+    generator = np.random.default_rng(0)
+    size = generator.uniform(0, 10, 90).round(3)
+    frame = pd.DataFrame({"size": size, "colour": generator.choice(["red", "blue"], 90)})
+    frame["flag"], frame["when"] = generator.choice(["True", "False"], 90), pd.date_range("2024-01-01", periods=90)
+    frame["label"] = np.where(size > 5, "big", "small")
+    frame[:60].to_csv(tmp_path / "train.csv", index=False)
+    frame[60:].to_csv(tmp_path / "valid.csv", index=False)
+    frame[:30].assign(label=generator.permutation(frame.label[:30])).to_csv(tmp_path / "test.csv", index=False)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(command, table):
+    code, out, err = command("train", "tabular/csv", "--data", table, "--out", table / "run", "--epochs", "4", *SMALL)
+    assert code == 0, err
+    return out, table / "run"
+
+
+@pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
+def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(command, trained):
+    out, run = trained
+    assert [word for word in ("60", "big", "small", "colour", "date", "30 of 30 test") if word not in out] == []
+    kept = "\n".join(json.loads((run / "settings.json").read_text())["summary"])
+    assert kept in out
+    code, out, err = command("evaluate", run)
+    assert code == 0, err
+    report = (run / "report.html").read_text(encoding="utf-8")
+    for text in (out, report):
+        assert "30 of 30 test" in text
+        assert "can be trusted (" not in text
+    assert report.index("30 of 30 test") < report.index(">Results<")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, None),
+        ({"flag": "TRUE"}, "flag"),
+        ({"flag": ""}, "flag"),
+        ({"colour": "green"}, "colour"),
+        ({"size": "1000"}, "size"),
+        ({"size": "-25.5"}, "size"),
+        ({"when": "2031-01-01"}, "when"),
+    ],
+)
+def test_an_answer_says_what_training_has_not(command, trained, change, named, tmp_path):
+    row = {"size": "5.0", "colour": "red", "flag": "True", "when": "2024-01-20"}
+    pd.DataFrame([row, row | change]).to_csv(tmp_path / "new.csv", index=False)
+    code, _, err = command("predict", trained[1], tmp_path / "new.csv", "--out", tmp_path / "answers.csv")
+    assert (code, err) == (0, "")
+    answers = pd.read_csv(tmp_path / "answers.csv", keep_default_na=False)
+    notes = list(answers["notes"]) if "notes" in answers else ["", ""]
+    assert notes[0] == ""
+    assert [name for name in row if name in notes[1]] == ([named] if named else [])
+
+
+def test_parquet_rows_are_answered_as_those_of_csv(command, trained, tmp_path):
+    pytest.importorskip("pyarrow")
+    rows = pd.DataFrame({"size": [1.5, 8.0], "colour": ["red", "blue"], "flag": [True, False]})
+    rows["when"] = pd.to_datetime(["2024-01-20", "2024-02-20"])
+    rows.to_parquet(tmp_path / "new.parquet")
+    rows.to_csv(tmp_path / "new.csv.gz", index=False)
+    answers = []
+    for name in ("new.parquet", "new.csv.gz"):
+        assert command("predict", trained[1], tmp_path / name, "--out", tmp_path / "a.csv")[0] == 0
+        answers.append(pd.read_csv(tmp_path / "a.csv").drop(columns="input"))
+    assert answers[0].equals(answers[1])
+    assert len(answers[0]) == 2
+
+
+def test_texts_that_are_cut_or_unknown_are_said_and_quotes_join_no_rows_of_a_prediction(command, tmp_path):
+    rows = [(" ".join(WORDS[n % 5 : 6 + n % 5]), ("neg", "pos")[n % 2]) for n in range(60)]
+    pd.DataFrame(rows, columns=["text", "label"]).to_csv(tmp_path / "a.csv", index=False)
+    options = ["--epochs", "1", "--set", "network.max_length=8", *SMALL]
+    code, out, err = command("train", "text/csv", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", *options)
+    assert code == 0, err
+    assert "pos" in out
+    lines = ["text,label", "the cat,0", '"the cat,1', "a mat,0", 'films",1', "你好吗,0", f"{' '.join(WORDS)},0"]
+    (tmp_path / "new.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    code, _, err = command("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "answers.csv")
+    assert code == 0, err
+    notes = pd.read_csv(tmp_path / "answers.csv", keep_default_na=False)["notes"].tolist()
+    assert len(notes) == 6
+    assert notes[0] == notes[2] == ""
+    assert "unknown" in notes[4]
+    assert "cut" in notes[5]
+
+
+def test_an_emptied_log_leaves_the_number_of_epochs(command, trained):
+    (trained[1] / "log.jsonl").write_text("")
+    code, out, err = command("train", "--out", trained[1], "--resume", "--epochs", "5")
+    assert code == 0, err
+    assert "of 5," in out
+    (trained[1] / "log.jsonl").write_text("")
+    best, done = map(
+        int, command("train", "--out", trained[1], "--resume")[1].split("epoch ")[1].split(",")[0].split(" of ")
+    )
+    assert best <= done
