@@ -1,7 +1,6 @@
 """Number of posterior draws, and the dimension that holds them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, Self
 
@@ -14,6 +13,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
+from probattn.functional.context import bound
 from probattn.messages import batch_size, is_latent, is_local, law_of, unwrapped
 from probattn.pyro_internals import HANDLERS
 from probattn.site_info import info_of
@@ -104,18 +104,13 @@ class at_mean(LockedMessenger):  # noqa: N801
                 msg["done"] = True
 
 
-@contextmanager
-def draws_in_batch(number: int) -> Iterator[None]:
+def draws_in_batch(number: int) -> AbstractContextManager[Any]:
     """Mark that draws are folded into the batch of what runs inside, draw by draw: ``(S · batch, ...)``.
 
     Args:
         number: S.
     """
-    token = _FOLDED.set(number)
-    try:
-        yield
-    finally:
-        _FOLDED.reset(token)
+    return bound(_FOLDED, number)
 
 
 def num_folded() -> int | None:
@@ -123,14 +118,9 @@ def num_folded() -> int | None:
     return _FOLDED.get()
 
 
-@contextmanager
-def sample_dimension(number: int | None) -> Iterator[None]:
+def sample_dimension(number: int | None) -> AbstractContextManager[Any]:
     """Declare S draws in the dimension left of the batch, for networks that run without handlers."""
-    token = _SAMPLES.set(number)
-    try:
-        yield
-    finally:
-        _SAMPLES.reset(token)
+    return bound(_SAMPLES, number)
 
 
 def num_samples() -> int | None:

@@ -5,10 +5,10 @@ that of :class:`~probattn.local_sites`), dimension −1 of a batch is that plate
 to one event, as for any statement outside plates, and no plate is opened for them.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.indep_messenger import IndepMessenger
@@ -19,6 +19,7 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 from probattn.draws import num_samples
+from probattn.functional.context import bound
 from probattn.local_sites import local_sites, size_of
 from probattn.messages import batch_size, is_latent, law_of, value_of
 from probattn.pyro_internals import HANDLERS, PLATES_OF_SAMPLES
@@ -26,14 +27,9 @@ from probattn.pyro_internals import HANDLERS, PLATES_OF_SAMPLES
 _BATCH: ContextVar[tuple[int, ...] | None] = ContextVar("batch", default=None)
 
 
-@contextmanager
-def examples(batch_shape: Sequence[int]) -> Iterator[None]:
+def examples(batch_shape: Sequence[int]) -> AbstractContextManager[Any]:
     """Declare the shape ``(..., examples)`` of the batch inside; (0,) where a program has no batch, such as a guide."""
-    token = _BATCH.set(tuple(batch_shape))
-    try:
-        yield
-    finally:
-        _BATCH.reset(token)
+    return bound(_BATCH, tuple(batch_shape))
 
 
 def num_examples() -> int | None:

@@ -63,12 +63,11 @@ class Guide(StoredModule):
             return self.sample_global(*args, **kwargs)
         with poutine.trace() as run:
             self._sample_rest(*args, **kwargs)
-        given = run.trace.nodes
-        exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
-        with poutine.trace() as run, exposed, _FromGuide(self, given, hides=False):
-            self._run_model(*args, **kwargs)
-        drawn = {name: value_of(node) for name, node in run.trace.nodes.items() if is_latent(node)}
-        return drawn | {name: value_of(node) for name, node in given.items() if is_latent(node)}
+            given = dict(run.trace.nodes)
+            exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
+            with exposed, _FromGuide(self, given, hides=False):
+                self._run_model(*args, **kwargs)
+        return {name: value_of(node) for name, node in run.trace.nodes.items() if is_latent(node)}
 
     @pyro_method
     def sample_global(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

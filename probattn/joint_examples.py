@@ -93,6 +93,8 @@ def total(values: Tensor, layout: Layout, weight: Tensor | None = None) -> Tenso
         layout: the place of their batch in plates.
         weight: factor of each example; where it is 0, its value does not count, whatever it is.
     """
+    if not layout.joint:
+        return values
     if weight is not None:
         values = (values * weight).where(weight != 0, 0.0)
     joint = tuple(range(-layout.joint, 0))

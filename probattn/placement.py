@@ -12,7 +12,7 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 from probattn.examples import PLATED, Layout, handlers_of_examples, layout, weight_of
-from probattn.joint_examples import JointExamples, total
+from probattn.joint_examples import JointExamples
 from probattn.pyro_internals import without_handlers
 
 
@@ -42,10 +42,6 @@ class Placement(NamedTuple):
     def separated(self, law: dist.TorchDistribution, value: Tensor) -> Tensor:
         """Return the site's value as ``(..., batch, *event)``, the inverse of :meth:`joined`."""
         return law.separated(value) if isinstance(law, JointExamples) else value
-
-    def total(self, log_factor: Tensor) -> Tensor:
-        """Return the log factor of the site, from one of each example ``(..., batch)``."""
-        return total(log_factor, self.layout, self.example_weights) if self.layout.joint else log_factor
 
     @contextmanager
     def scored(self) -> Iterator[None]:

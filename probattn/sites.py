@@ -14,6 +14,7 @@ from pyro.poutine.runtime import Message, am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.examples import examples, handlers_of_examples, is_shifted
+from probattn.joint_examples import total
 from probattn.messages import seen_by, values_of
 from probattn.param_store import follow_store, register_parameters
 from probattn.placement import placement
@@ -142,7 +143,7 @@ class SiteModule(nn.Module):
         if not self.is_scored():
             return
         place = placement(log_factor.shape)
-        unit = dist.Unit(place.total(log_factor))
+        unit = dist.Unit(total(log_factor, place.layout, place.example_weights))
         infer = site_info(local=True, regulariser=regulariser) | {"is_auxiliary": True}
         with place.scored():
             _sample(self, name, unit, obs=unit.sample(), infer=infer)

@@ -1,8 +1,8 @@
 """Latent values for prediction: from the prior, a guide, or posterior samples such as those of a Markov chain."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.draws import draws
+from probattn.functional.context import bound
 from probattn.guides import Guide, Program, global_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.prediction.aggregate import check_outputs
@@ -82,14 +83,9 @@ class Latents:
     has_local_sites: bool = False
 
 
-@contextmanager
-def numbered_draw(first: int) -> Iterator[None]:
+def numbered_draw(first: int) -> AbstractContextManager[Any]:
     """Declare the number of the first draw inside, counted from 0, for guides whose draws take turns."""
-    token = _FIRST.set(first)
-    try:
-        yield
-    finally:
-        _FIRST.reset(token)
+    return bound(_FIRST, first)
 
 
 def first_draw() -> int | None:

@@ -1,10 +1,13 @@
 """Numerical errors, which name the layer that raises them, and the policy of branches on values."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from typing import Any
 
 from torch import Tensor
+
+from probattn.functional.context import bound
 
 _WHERE = ContextVar("where", default="")
 _BRANCHES = ContextVar("branches", default=True)
@@ -15,27 +18,17 @@ class NumericalError(ArithmeticError):
     """A NaN, an Inf, or a matrix that is not positive definite with the largest jitter; the message names the layer."""
 
 
-@contextmanager
-def located(where: str) -> Iterator[None]:
+def located(where: str) -> AbstractContextManager[Any]:
     """Name the layer in errors and warnings raised inside."""
-    token = _WHERE.set(where)
-    try:
-        yield
-    finally:
-        _WHERE.reset(token)
+    return bound(_WHERE, where)
 
 
-@contextmanager
-def branch_free() -> Iterator[None]:
+def branch_free() -> AbstractContextManager[Any]:
     """Branch on no value and on no length of a text inside, in this thread alone: what would be an error is NaN.
 
     So one program holds for all values, as ``torch.export`` needs.
     """
-    token = _BRANCHES.set(False)
-    try:
-        yield
-    finally:
-        _BRANCHES.reset(token)
+    return bound(_BRANCHES, False)
 
 
 def may_branch() -> bool:
@@ -43,18 +36,12 @@ def may_branch() -> bool:
     return _BRANCHES.get()
 
 
-@contextmanager
-def deferred() -> Iterator[list[Tensor]]:
+def deferred() -> AbstractContextManager[Any]:
     """Go on inside as if nothing had failed in the numerics, and list what has, since each look waits for the device.
 
     If any of these scalars is True, what was computed means nothing: compute it again without this.
     """
-    failures: list[Tensor] = []
-    token = _FAILURES.set(failures)
-    try:
-        yield failures
-    finally:
-        _FAILURES.reset(token)
+    return bound(_FAILURES, [])
 
 
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:

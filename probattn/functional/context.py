@@ -1,0 +1,18 @@
+"""Values of context variables inside a block; each thread has its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@contextmanager
+def bound(variable: ContextVar[T], value: T) -> Iterator[T]:
+    """Give a context variable a value inside, and the one before on exit."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
