@@ -6,16 +6,19 @@ from torch.distributions import Distribution
 
 from probattn.inference.prediction.mixture import innermost, masked, parameter_checks
 from probattn.inference.programs import required
-from probattn.messages import infer_of, law_of, value_of
+from probattn.messages import infer_of, is_amortised, law_of, value_of
 
 
 def checks(trace: Trace) -> list[Tensor]:
     """Return True, on the device, for each observed value of a model, and parameter of its law, that PyTorch allows."""
-    found = []
+    of_sites: list[Tensor] = []
     for site in trace.nodes.values():
-        if site["type"] == "sample" and site["is_observed"] and not infer_of(site).get("is_auxiliary"):
-            found += [*parameter_checks(law_of(site)), *_value_checks(law_of(site), value_of(site))]
-    return found
+        if site["type"] == "sample" and site["is_observed"]:
+            is_factor = infer_of(site).get("is_auxiliary") or is_amortised(site)
+            of_sites += (
+                [] if is_factor else [*parameter_checks(law_of(site)), *_value_checks(law_of(site), value_of(site))]
+            )
+    return of_sites
 
 
 def _value_checks(law: Distribution, value: Tensor) -> list[Tensor]:

@@ -1,14 +1,17 @@
 """Numerical errors, which name the layer that raises them, and the policy of branches on values."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 from torch import Tensor
 
+T = TypeVar("T")
+
 _WHERE = ContextVar("where", default="")
 _BRANCHES = ContextVar("branches", default=True)
-_FAILURES: ContextVar[list[Tensor] | None] = ContextVar("failures", default=None)
+_FAILURES: ContextVar[list[Tensor]] = ContextVar("failures")
 
 
 class NumericalError(ArithmeticError):
@@ -16,26 +19,25 @@ class NumericalError(ArithmeticError):
 
 
 @contextmanager
-def located(where: str) -> Iterator[None]:
-    """Name the layer in errors and warnings raised inside."""
-    token = _WHERE.set(where)
+def _set(variable: ContextVar[T], value: T) -> Iterator[T]:
+    token = variable.set(value)
     try:
-        yield
+        yield value
     finally:
-        _WHERE.reset(token)
+        variable.reset(token)
 
 
-@contextmanager
-def branch_free() -> Iterator[None]:
+def located(where: str) -> AbstractContextManager[str]:
+    """Name the layer in errors and warnings raised inside."""
+    return _set(_WHERE, where)
+
+
+def branch_free() -> AbstractContextManager[bool]:
     """Branch on no value and on no length of a text inside, in this thread alone: what would be an error is NaN.
 
     So one program holds for all values, as ``torch.export`` needs.
     """
-    token = _BRANCHES.set(False)
-    try:
-        yield
-    finally:
-        _BRANCHES.reset(token)
+    return _set(_BRANCHES, False)
 
 
 def may_branch() -> bool:
@@ -43,18 +45,12 @@ def may_branch() -> bool:
     return _BRANCHES.get()
 
 
-@contextmanager
-def deferred() -> Iterator[list[Tensor]]:
+def deferred() -> AbstractContextManager[list[Tensor]]:
     """Go on inside as if nothing had failed in the numerics, and list what has, since each look waits for the device.
 
     If any of these scalars is True, what was computed means nothing: compute it again without this.
     """
-    failures: list[Tensor] = []
-    token = _FAILURES.set(failures)
-    try:
-        yield failures
-    finally:
-        _FAILURES.reset(token)
+    return _set(_FAILURES, [])
 
 
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
@@ -82,7 +78,7 @@ def is_any(failed: Tensor) -> bool | None:
 
 def has_failed(failed: Tensor) -> bool | None:
     """Return :func:`is_any` of entries that have failed, or False in :func:`deferred`, which lists it."""
-    failures = _FAILURES.get()
+    failures = _FAILURES.get(None)
     if failures is None:
         return is_any(failed)
     failures.append(failed.any())
