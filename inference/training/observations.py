@@ -7,15 +7,21 @@ from torch.distributions import Distribution
 from probattn.inference.prediction.mixture import innermost, masked, parameter_checks
 from probattn.inference.programs import required
 from probattn.messages import is_auxiliary, law_of, value_of
+from probattn.site_info import info_of
 
 
 def checks(trace: Trace) -> list[Tensor]:
     """Return True, on the device, for each observed value of a model, and parameter of its law, that PyTorch allows."""
-    found = []
+    of_sites: list[Tensor] = []
     for site in trace.nodes.values():
-        if site["type"] == "sample" and site["is_observed"] and not is_auxiliary(site):
-            found += [*parameter_checks(law_of(site)), *_value_checks(law_of(site), value_of(site))]
-    return found
+        if site["type"] != "sample" or not site["is_observed"]:
+            continue
+        is_factor = is_auxiliary(site) or info_of(site).drawn
+        if not is_factor:
+            law = law_of(site)
+            of_sites += parameter_checks(law)
+            of_sites += _value_checks(law, value_of(site))
+    return of_sites
 
 
 def _value_checks(law: Distribution, value: Tensor) -> list[Tensor]:

@@ -243,8 +243,8 @@ def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) ->
     with one_thread_at_a_time, ExitStack() as stack:
         for module in modules:
             attributes, forward = vars(module), module.forward
-            own = {"forward": attributes.pop("forward")} if "forward" in attributes else {}
-            stack.callback(attributes.update, own)
+            before = {name: value for name, value in attributes.items() if name == "forward"}
+            stack.callback(attributes.update, before)
             stack.callback(attributes.pop, "forward")
             attributes["forward"] = partial(replacement, module, forward)
         yield

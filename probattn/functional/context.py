@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 @contextmanager
-def bound(variable: ContextVar[T], value: T) -> Iterator[T]:
+def bound(variable: ContextVar, value: Any) -> Iterator[Any]:
     """Give a context variable a value inside, and the one before on exit."""
     token = variable.set(value)
     try:

@@ -22,7 +22,6 @@ from probattn.inference import (
     Laplace,
     MCDropout,
     PosteriorPredictive,
-    TemperatureScaling,
     attention_spectra,
     convergence,
     fit,
@@ -38,7 +37,6 @@ from probattn.inference import (
     sgld,
     simulation_based_calibration,
     to_datatree,
-    token_similarity,
     with_gp_readout,
 )
 from probattn.weights import alpha, kl_weight
@@ -133,10 +131,6 @@ def predicted_at_mean(model, guide):
         predict(model, guide, X, num_samples=1)
 
 
-def sample_posterior(model):
-    return sgld(model, BATCHES, num_samples=3, warmup_steps=1)
-
-
 def calibration(model, guide):
     options = {"num_simulations": 2, "num_samples": 3}
     return simulation_based_calibration(model, X, lambda *_: posterior_draws(model, guide, X, num_samples=3), **options)
@@ -148,28 +142,23 @@ def predictor(model, guide):
 
 CALLS = {
     "predict": lambda model, guide: predict(model, guide, BATCHES, num_samples=3, vectorize=False),
-    "predict, prior": lambda model, guide: predict(model, None, BATCHES, num_samples=3),
     "fit": lambda model, guide: fit(model, guide, BATCHES, BATCHES, **short(epochs=1)),
     "loss": loop,
     "pyro": lambda model, guide: draws(3)(TraceMeanField_ELBO().loss)(model, guide, X, Y),
     "at_mean": predicted_at_mean,
     "materialise": lambda model, guide: materialise(AutoNormal(model), (X, Y)),
     "for_model": lambda model, guide: guides.for_model(model),
-    "mean_network": mean_network,
     "predictor_network": predictor_network,
     "refit_guide": lambda model, guide: refit_guide(model, guide, BATCHES, epochs=2),
-    "sgld": lambda model, guide: sample_posterior(model),
+    "sgld": lambda model, guide: sgld(model, BATCHES, num_samples=3, warmup_steps=1),
     "posterior_predictive_check": lambda *pair: posterior_predictive_check(*pair, BATCHES, num_replicates=3),
-    "posterior_draws": lambda model, guide: posterior_draws(model, guide, X, num_samples=3),
     "posterior_summary": posterior_summary,
     "convergence": lambda model, guide: convergence(model, guide, BATCHES, refit_epochs=1),
     "psis_khat": lambda model, guide: psis_khat(model, guide, (X, Y), num_samples=25),
     "simulation_based_calibration": calibration,
     "attention_spectra": lambda model, guide: attention_spectra(model, guide, BATCHES),
-    "token_similarity": lambda model, guide: token_similarity(model, guide, BATCHES),
     "to_datatree": lambda model, guide: to_datatree(model, guide, BATCHES, num_samples=3),
     "mc_dropout": lambda *pair: MCDropout(predictor(*pair)).predict(BATCHES),
-    "temperature": lambda *pair: TemperatureScaling(predictor(*pair)).fit(BATCHES),
     "laplace": lambda *pair: Laplace(predictor(*pair)).fit(BATCHES).predict(BATCHES),
     "sv_dkl": lambda *pair: SVDKL(predictor(*pair), epochs=1).fit(BATCHES).predict(BATCHES),
     "with_gp_readout": lambda *pair: with_gp_readout(predictor(*pair), BATCHES, BATCHES, anchors=4),

@@ -134,15 +134,11 @@ def test_validation_data_that_overflow_are_named():
 ONES = torch.ones(9, 1)
 BAD_LABELS = {
     "class": (Categorical, Y, 7, "0..2"),
-    "negative class": (Categorical, Y, -1, "0..2"),
-    "class of weights": (lambda: Categorical([1.0, 2.0, 3.0]), Y, 7, "0..2"),
     "half a class": (Categorical, Y.float(), 0.5, "support"),
     "ordinal": (lambda: Ordinal(3), Y, 3, "0..2"),
     "negative count": (Poisson, ONES, -1, "support"),
-    "half a count": (Poisson, ONES, 0.5, "support"),
     "negative binomial": (NegativeBinomial, ONES, -1, "support"),
     "binary": (Bernoulli, ONES, 2, "support"),
-    "half binary": (Bernoulli, ONES, 0.5, "support"),
     "no class": (Categorical, Y.float(), math.nan, r"labels, rows \[1\]"),
     "no number": (Gaussian, ONES, math.nan, r"labels, rows \[1\]"),
     "infinite": (StudentT, ONES, math.inf, r"labels, rows \[1\]"),
