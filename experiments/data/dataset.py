@@ -148,7 +148,8 @@ class Dataset:
     def __post_init__(self) -> None:
         labels = self.train.labels
         if not all(map(len, (labels, self.valid, self.test))) or (len(labels) > 1 and (labels == labels[0]).all()):
-            raise DatasetError(f"{self.name}: each part needs examples, and the training part two different labels")
+            problem = f"{self.name}: each part needs examples, and the training part two different labels"
+            raise DatasetError(f"{problem}; classes, and groups, of fewer than three examples stay in the training part")
 
     def batches(self, examples: Any, /, **options: Any) -> BatchLoader:
         """Return a loader of any examples in their order; options of the loader."""

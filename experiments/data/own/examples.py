@@ -131,7 +131,7 @@ def divide(
         fraction = limit / len(parts["train"])
         for role in ("train", "valid"):
             alone = np.arange(len(parts[role]))
-            parts[role] = _take(parts[role], [fraction], generator, sets=alone, remaining=0)[1]
+            parts[role] = _take(parts[role], [fraction], generator, sets=alone, keep_each=False)[1]
     return {role: parts[role] for role in PARTS if role in parts}
 
 
@@ -182,7 +182,7 @@ def _take(
     generator: torch.Generator,
     *,
     sets: np.ndarray,
-    remaining: int = 1,
+    keep_each: bool = True,
 ) -> list[pd.DataFrame]:
     """Return the rest, then a random part of the examples for each share, each in the order of the data.
 
@@ -191,18 +191,22 @@ def _take(
         shares: of the parts.
         generator: of the random order.
         sets: number of the set of each example, int64 (n,); a set stays in one part.
-        remaining: number of sets of each label that are left for the rest. Each part gets one, too, while there are
-            any, the last part first.
+        keep_each: leave a set of each label for the rest; each part gets one, too, while there are any, the last first.
     """
-    part_of = dict[int, int]()  # of each set that is taken
+    orders = []
     for _, positions in pd.Series(range(len(examples))).groupby(examples.label.to_numpy(), sort=False):
-        order = positions.to_numpy()[torch.randperm(len(positions), generator=generator).numpy()]
-        sizes = Counter(sets[order].tolist())  # in random order
+        order = torch.randperm(len(positions), generator=generator).numpy()
+        orders.append(Counter(sets[positions.to_numpy()[order]].tolist()))  # sizes of sets in random order
+    part_of = dict[int, int]()  # of each set, 0 of those that are left
+    for sizes in sorted(orders, key=len):
+        free = [number for number in sizes if number not in part_of]
+        if keep_each and free and not any(part_of.get(number) == 0 for number in sizes):
+            part_of[free[-1]] = 0
         for part, share in enumerate(shares, start=1):
-            target = max(1, int(share * len(order)))
+            target = max(1, int(share * sizes.total()))
             size = sum(sizes[number] for number in sizes if part_of.get(number) == part)
             free = [number for number in sizes if number not in part_of]
-            spare = len(free) - remaining - (len(shares) - part)
+            spare = len(free) - (len(shares) - part)
             # The sets that fit come first, in their random order; a larger one is taken only if the part has none.
             for number in sorted(free, key=lambda number: max(target, sizes[number])):
                 if spare > 0 and size < target and (size == 0 or size + sizes[number] <= target):

@@ -1,6 +1,8 @@
 """Columns of a table: their kinds and notations, and their encoding as numbers, fitted to the training part."""
 
+import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
@@ -97,9 +99,7 @@ class Column:
         invalid = np.isinf(values) | (np.isnan(values) & (not self.missing))
         if invalid.any():
             expected = "dates like those of training" if self.kind == "date" else "numbers"
-            problem = (
-                f"{cells.index[invalid][0]}: {self.name!r} is {cells[invalid].iloc[0]!r}, in a column of {expected}"
-            )
+            problem = f"{cells.index[invalid][0]}: {self.name!r} is {cells[invalid].iloc[0]!r}, in a column of {expected}"
             advice = "correct it, remove the row, train with another data.decimal"
             raise DatasetError(f"{problem}; {advice}, or add the column to data.categorical_columns")
         features = [np.nan_to_num((values - self.mean) / self.std)]
@@ -186,9 +186,7 @@ def find_columns(
     """
     numeric = [name for name in cells if chosen.get(name, "number") == "number"]
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in numeric}
-    marks = {
-        next(iter(found)).decimal for name, found in possible.items() if len(found) == 1 and _has_mark(cells[name])
-    }
+    marks = {next(iter(found)).decimal for name, found in possible.items() if len(found) == 1 and _has_mark(cells[name])}
     columns, description = {}, []
     for name in cells:
         present = cells[name][~cells[name].map(is_missing)]
@@ -197,7 +195,7 @@ def find_columns(
             notations = [notation for notation in notations if notation.decimal in marks]
         column, doubt = Column(name, chosen.get(name, "empty"), Notation(decimal or ".")), ""
         if len(present) and column.kind not in ("category", "ignored"):
-            column, doubt = _find_column(column, present, notations, is_label=name == label_column)
+            column, doubt = _find_column(column, present, notations, decimal, is_label=name == label_column)
         columns[name] = column
         numbers = column.read(present) if column.kind == "number" else np.array([])
         numbers = numbers[np.isfinite(numbers)]
@@ -232,7 +230,7 @@ def _has_mark(cells: pd.Series) -> bool:
 
 
 def _find_column(
-    column: Column, present: pd.Series, notations: Sequence[Notation], *, is_label: bool
+    column: Column, present: pd.Series, notations: Sequence[Notation], decimal: str | None, *, is_label: bool
 ) -> tuple[Column, str]:
     """Return the kind of a column, with its notation, and what is unclear about it.
 
@@ -242,6 +240,7 @@ def _find_column(
         column: with its name, and the kind ``number`` if the data's owner has chosen it.
         present: its cells that are not missing.
         notations: those that read all of them.
+        decimal: the only decimal mark, or None.
         is_label: whether the numbers are the labels of a regression.
     """
     if len(notations) == 2 and (doubt := _doubt(present, notations, is_label=is_label)):
@@ -258,13 +257,11 @@ def _find_column(
     if len(forms) == 1:
         return replace(column, kind="date", form=forms[0]), ""
     if forms:
-        return replace(
-            column, kind="unclear"
-        ), f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
-    alone = present.map(lambda cell: set(readings([cell])))
-    numbers = alone[alone.map(bool)]
-    if 2 * len(numbers) > len(present):
-        place = alone.index[alone.map(numbers.iloc[0].isdisjoint)][0]
+        return replace(column, kind="unclear"), f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
+    alone = [readings([cell], decimal=decimal) for cell in present]
+    if 2 * sum(map(bool, alone)) > len(present):
+        notation = Counter(itertools.chain.from_iterable(alone)).most_common(1)[0][0]
+        place = present.index[np.isinf(notation.read(present))][0]
         return replace(column, kind="unclear"), f"{place}: {present[place]!r} is no number like the others"
     is_different = present.nunique() > max(MIN_DIFFERENT, len(present) / 2)
     return replace(column, kind="mostly different values" if is_different else "category"), ""

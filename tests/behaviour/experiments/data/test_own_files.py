@@ -303,6 +303,15 @@ def test_groups_and_equal_inputs_of_other_groups_stay_in_one_part(sizes, seed):
         assert not set(one.key) & set(other.key)
 
 
+def test_a_class_of_one_example_stays_in_training_with_its_group():
+    labels = ["rare", *"ab" * 29, "once"]
+    groups = [f"author {number % 6}" for number in range(60)]
+    for seed in range(20):
+        parts = divide({"train": frame_of(range(60), labels, groups)}, shares=DIVISION["shares"], seed=seed, limit=None)
+        assert {"rare", "once", "a", "b"} <= set(parts["train"].label)
+        assert all(len(part) for part in parts.values())
+
+
 def test_rare_classes_stay_in_training_and_labels_without_training_examples_are_named_at_once():
     labels = ["a"] * 30 + ["b"] * 30 + ["twice"] * 2 + ["once"]
     parts = split(labels)
