@@ -1,6 +1,8 @@
 """Without the extras: all modules of the library import, a model trains and predicts, missing libraries are named."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -68,3 +70,16 @@ def test_without_extras_all_modules_import_a_model_trains_and_missing_extras_are
     for extra in CALLS:
         kind, message = messages[extra]
         assert (kind, f"pip install 'probattn[{extra}]'" in message) == ("MissingExtraError", True), message
+
+
+def test_the_command_without_its_extra_prints_the_advice_alone(tmp_path):
+    hidden = sorted(libraries("cli"))
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys({hidden!r})
+sys.argv = ["bin/probattn", "presets"]
+import probattn.experiments.cli.main
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "pip install 'probattn[cli]'" in done.stderr

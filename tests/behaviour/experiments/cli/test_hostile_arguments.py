@@ -32,6 +32,12 @@ ROWS = {
     "laplace": [["study", KEP, "--out", "{tmp}/new", "--method", "laplac"]],
     "nowhere": [["study", KEP, "--out", "{tmp}/new", "--layers", "softmax,nowhere:Layer"]],
     "monitor": changes("train.monitor", "foo"),
+    "does not suit": changes("network.kind", "tabular", "text", "encoder"),
+    "preset must be": variants(["train", "--config"], "{tmp}/list.yaml", "{tmp}/mapping.yaml"),
+    "there is no folder": [
+        *variants(["predict"], "runs/typo", "typo", "{tmp}/typo", "https://example.com/user/model", "a/b/c"),
+        ["export", "typo", "--out", "{tmp}/new"],
+    ],
     "4 tokens": [[*TRAIN, "--set", "network.patch_size=4", "--set", "network.dim=128", "--set", "layer.rank=17"]],
     "probattn evaluate": [["compare", "{trained}", "--out", "{tmp}/new"]],
     "KEPSVGPAttention": [[*TRAIN, "--set", "warm_start.epochs=1"]],
@@ -45,7 +51,7 @@ ROWS = {
     "--set takes key=value": variants([*TRAIN, "--set"], "", ESC, "train.epochs"),
     "unknown": variants([*TRAIN, "--set"], "=", "=1", f"{ESC}=1", "train.epochs.x=1"),
     "epochs": changes("train.epochs", "", "nan", "none", "1.5", ESC, "0", BIG),
-    "lr": changes("train.lr", "nan", "inf", "1e400"),
+    "lr": changes("train.lr", "nan", "inf", "1e400", "[" * 5000, "{{" * 5000),
     "devices": changes("train.devices", "", "0", "cuda", "1,", "7,8", "[0]", BIG, ESC),
     "dim": [*changes("network.dim", "0", "nan", BIG, "none"), *changes("network.mlp_dim", BIG)],
     "data.": [*changes("data.batch_size", "0", BIG), *changes("data.limit", "0", BIG)],
@@ -72,6 +78,9 @@ def checked(command, trained, evaluated, monkeypatch, no_network, tmp_path):
     """Runs a command among pipes, links in a circle, and files in place of folders, as far as no work begins."""
     (tmp_path / "file").write_text("text", encoding="utf-8")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "list.yaml").write_text("preset: [x]\n", encoding="utf-8")
+    (tmp_path / "mapping.yaml").write_text("preset: {a: b}\n", encoding="utf-8")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     monkeypatch.chdir(tmp_path)

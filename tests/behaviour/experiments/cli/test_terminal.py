@@ -1,12 +1,15 @@
 """Tables, errors and interruption of the command, in this process and as a process of its own."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import filelock
 import pytest
+from full_disk import full_after
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -39,6 +42,63 @@ def test_an_error_is_shown_as_it_is_without_markup_and_control_characters(comman
     monkeypatch.setattr(train, "load_data", fails_with(DatasetError("[red]x[/red] \x1b[31m\nsecond \u202e line")))
     code, _, err = command("train", KEP, "--out", tmp_path / "[bold]run")
     assert (code, err) == (1, "error: [red]x[/red] \\x1b[31m\nsecond \\u202e line\n")
+
+
+ERRORS = {
+    "out of memory; ": MemoryError(),
+    "out of memory: of 3 GB; ": MemoryError("of 3 GB\nmore"),
+    "No space left on device: standard output; free": OSError(errno.ENOSPC, "No space left on device"),
+    "No such file or directory: gone; ": FileNotFoundError(errno.ENOENT, "No such file or directory", "gone"),
+    "held by another process: wait": filelock.Timeout("run/.lock"),
+}
+
+
+@pytest.mark.parametrize("words", ERRORS)
+def test_an_error_of_memory_or_the_system_says_what_to_do(command, monkeypatch, tmp_path, words):
+    monkeypatch.setattr(train, "load_data", fails_with(ERRORS[words]))
+    code, _, err = command("train", KEP, "--out", tmp_path / "run")
+    assert (code, words in err, err.count("\n")) == (1, True, 1)
+
+
+def test_an_interruption_that_a_library_turns_into_another_error_is_one(command, monkeypatch, tmp_path):
+    def fail(*arguments, **options):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interruption:
+            raise ImportError("numpy failed to import") from interruption
+
+    monkeypatch.setattr(train, "load_data", fail)
+    assert command("train", KEP, "--out", tmp_path / "run")[0] == 130
+
+
+def test_a_full_disk_names_the_file_and_a_run_goes_on(command, tmp_path, tiny, assignments):
+    arguments = ["train", KEP, "--out", tmp_path / "run", *assignments(tiny)]
+    with full_after(9000):
+        code, _, err = command(*arguments)
+    assert (code, str(tmp_path / "run") in err, "Traceback" in err) == (1, True, False)
+    assert command(*arguments, "--resume")[0] == 0
+
+
+QUIET = {
+    "closed output": "{python} -m probattn.experiments presets >&-",
+    "both closed": "{python} -m probattn.experiments presets >&- 2>&-",
+    "a pipe that is closed": "{python} -m probattn.experiments presets | head -1",
+    "a full output": "{python} -m probattn.experiments presets > /dev/full",
+    "a backend that is missing": "MPLBACKEND=module://nowhere {python} -m probattn.experiments compare {csv} --out out",
+    "a backend that is unknown": "MPLBACKEND=nowhere {python} -m probattn.experiments compare {csv} --out out",
+    "Ctrl-C while it starts": "timeout --preserve-status -s INT 1.5 {python} -m probattn.experiments presets",
+}
+
+
+@pytest.mark.parametrize("kind", QUIET)
+def test_no_traceback_where_output_a_figure_or_the_start_fail(tmp_path, kind):
+    scores = "run,seed,method,set,n,accuracy,nll\na/softmax,0,posterior,test,9,0.5,1\n"
+    (tmp_path / "scores.csv").write_text(scores + scores.splitlines()[1].replace("softmax", "kernel") + "\n")
+    line = QUIET[kind].format(python=sys.executable, csv=tmp_path / "scores.csv")
+    options = {"capture_output": True, "text": True, "cwd": tmp_path, "check": False}
+    done = subprocess.run(["bash", "-c", f"trap - INT; {line}"], **options)
+    assert "Traceback" not in done.stderr
+    assert "backend" not in kind or (done.returncode, (tmp_path / "out" / "results.csv").exists()) == (0, True)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
