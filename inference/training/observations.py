@@ -13,11 +13,13 @@ def checks(trace: Trace) -> list[Tensor]:
     """Return True, on the device, for each observed value of a model, and parameter of its law, that PyTorch allows."""
     of_sites: list[Tensor] = []
     for site in trace.nodes.values():
-        if site["type"] == "sample" and site["is_observed"]:
-            is_factor = infer_of(site).get("is_auxiliary") or is_amortised(site)
-            of_sites += (
-                [] if is_factor else [*parameter_checks(law_of(site)), *_value_checks(law_of(site), value_of(site))]
-            )
+        if site["type"] != "sample" or not site["is_observed"]:
+            continue
+        if infer_of(site).get("is_auxiliary") or is_amortised(site):
+            continue
+        law = law_of(site)
+        of_sites += parameter_checks(law)
+        of_sites += _value_checks(law, value_of(site))
     return of_sites
 
 
