@@ -4,7 +4,6 @@ Methods of handlers (``_pyro_sample``, ``_pyro_post_sample``) are Pyro's protoco
 """
 
 import functools
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -71,8 +70,7 @@ def without_validation() -> Iterator[None]:
     """Leave out inside what Pyro and PyTorch check by reading values, and then restore the settings of both."""
     of_torch = is_validated()
     try:
-        with pyro.validation_enabled(False), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Encountered NaN")  # of a loss, which Pyro looks at nevertheless
+        with pyro.validation_enabled(False):
             yield
     finally:
         Distribution.set_default_validate_args(of_torch)

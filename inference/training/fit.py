@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ def fit(
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
+    warnings.filterwarnings("ignore", "Encountered NaN")  # until it returns; the error that follows names the source
     folder, is_main = None if out is None else Path(out), world().rank == 0
     loggers, progress = (tuple(loggers), progress) if is_main else ((), False)
     check_loader(train, "train", sized=True)

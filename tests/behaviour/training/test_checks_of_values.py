@@ -1,6 +1,7 @@
 """Checks of values in training and prediction: few reads of the device, no error lost, the user's settings kept."""
 
 import math
+import warnings
 from contextlib import contextmanager
 
 import pyro
@@ -236,6 +237,15 @@ def test_what_the_user_does_not_validate_is_not():
     model.network.head = nn.Linear(4, 1)
     with pyro.validation_enabled(False):
         fit(model, guide, three_batches(labels=ONES / 2), **short(epochs=1))
+
+
+def test_a_warning_of_the_model_is_shown_once_in_a_run():
+    model, guide, *_ = build(num_data=9)
+    model.network.head.register_forward_pre_hook(lambda *_: warnings.warn("of the model", UserWarning, stacklevel=1))
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        fit(model, guide, three_batches(), **short(epochs=2))
+    assert [str(warning.message) for warning in shown] == ["of the model"]
 
 
 def steps_by_hand(model, guide, batches):
