@@ -3,8 +3,8 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from typing import Self
+from itertools import chain, islice, product
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from probattn.inference.prediction.result import Prediction, entropy
 from probattn.threads import one_thread_at_a_time
 
 PROBES = (0.1, 10.0)
-"""Standard deviations of logits that show whether a prediction is their softmax, whatever they are."""
+"""Standard deviations of the random logits that show whether a prediction is their softmax."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,41 +43,23 @@ def features(predictor: SampledPredictor, data: Tensor | Iterable, *, head: nn.M
         head: another module that maps features to logits, in place of the last ``nn.Linear``.
 
     Raises:
-        ValueError: a prediction that is not the softmax of that layer's output, whatever that is, which is tried on an
-            example; as ``predict`` raises.
+        ValueError: a prediction that is not the softmax of that layer's output, whatever that is,
+            which is tried on an example; as ``predict`` raises.
     """
     batches = iter(iterate_batches(data))
     first = list(islice(batches, 1))
-    for batch in first:
-        _check_softmax(predictor, head or last_linear(predictor), batch)
+    for batch, scale in product(first, PROBES):
+        _check_softmax(predictor, head or last_linear(predictor), batch, scale)
     return _features(predictor, predictor.predict, chain(first, batches), head=head)
 
 
-def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Tensor | Iterable) -> None:
-    """Check that a prediction is the softmax of what the head returns last, also when it returns something else.
+def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Any, scale: float) -> None:
+    """Check that the prediction of an example is the softmax of what the head returned last.
+
+    For this the head returns random numbers of this standard deviation.
 
     Raises:
         ValueError: it is not.
-    """
-    x, _, mask = unpack_batch(batch)
-    example = (x[:1], None, None if mask is None else mask[:1])
-    for scale in PROBES:
-        logits, probs = _with_random_logits(predictor, head, example, scale=scale)
-        expected = logits.softmax(-1).mean(0, keepdim=True).to(probs)
-        if expected.shape != probs.shape or not torch.allclose(expected, probs, rtol=1e-3, atol=1e-6):
-            raise ValueError(
-                "the network must end in its last nn.Linear, run once per batch, and a softmax over classes"
-            )
-
-
-def _with_random_logits(
-    predictor: SampledPredictor, head: nn.Module, example: tuple, *, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Predict an example with random numbers in place of the head's outputs.
-
-    Returns:
-        The last of these numbers in each run of the network ``(runs, classes)``, and the probabilities
-        ``(1, classes)``.
     """
     latest = torch.empty(1, 0)
     used: list[Tensor] = []
@@ -88,14 +70,18 @@ def _with_random_logits(
         return latest
 
     def record(network: nn.Module, inputs: tuple, output: Tensor) -> None:
-        used.append(latest.flatten(0, -2))
+        used.append(latest.flatten(0, -2))  # (draws, classes)
 
+    x, _, mask = unpack_batch(batch)
+    example = (x[:1], None, None if mask is None else mask[:1])
     network = predictor.model.get_submodule("network")
     replaced = head.register_forward_hook(replace_output)
     recorded = network.register_forward_hook(record)
     with torch.random.fork_rng(), replaced, recorded:
         probs = class_probs(predictor.predict([example]))
-    return torch.cat(used), probs
+    expected = torch.cat(used).softmax(-1).mean(0, keepdim=True).to(probs)
+    if expected.shape != probs.shape or not torch.allclose(expected, probs, rtol=1e-3, atol=1e-6):
+        raise ValueError("the network must end in its last nn.Linear, run once per batch, and a softmax over classes")
 
 
 def _features(

@@ -4,14 +4,13 @@ import copy
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.families import Diagonal, Full
 from probattn.inference.batches import unpack_batch
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.objective.elbo import ELBOLoss
@@ -23,7 +22,9 @@ from probattn.threads import one_thread_at_a_time
 from probattn.weights import kl_weight as weighted_kl
 
 REDUCTIONS = 3
-"""Number of times that the rates are divided by 3 before the next epoch without a gain ends the refit."""
+"""Number of times that the rates are divided by 3 before an epoch without a gain ends the steps."""
+CONFIRMATIONS = 3
+"""Number of solutions in a row, each with samples of its own, that must not gain."""
 
 
 class Objective:
@@ -60,18 +61,19 @@ class Objective:
                 raise NonFiniteError("the ELBO is not finite: clean the data, or lower lr")
             yield loss, len(batch[0])
 
-    def estimate(self, *, scale: float | None = None) -> tuple[Tensor, Tensor]:
+    def estimate(self, *, scale: float | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Estimate the ELBO of the data set by each batch, in nats, with draws of a fixed seed.
 
         Args:
             scale: add the gradients of the batches' losses, times their sizes and this, to those of the parameters.
+            seed: of PyTorch's generator.
 
         Returns:
             ELBOs ``(batches,)`` in nats, and the batches' sizes.
         """
         estimates = []
         with torch.random.fork_rng(), torch.set_grad_enabled(scale is not None):
-            torch.manual_seed(0)
+            torch.manual_seed(seed)
             for loss, size in self.losses():
                 if scale is not None:
                     (loss * size * scale).backward()
@@ -91,14 +93,14 @@ class GuideRefit:
     Args:
         elbo_before, elbo_after: ELBO in nats per example, penalties included and with the KLs times their weights.
         epochs: number of epochs.
-        converged: True if the ELBO no longer rises by about ``tolerance`` (see :func:`refit_guide`); False if the
-            epochs did not suffice.
+        converged: True if the ELBO is at its maximum by about ``tolerance``, False if the epochs
+            did not suffice, None if that cannot be told (see :func:`refit_guide`).
     """
 
     elbo_before: float
     elbo_after: float
     epochs: int
-    converged: bool
+    converged: bool | None
 
 
 @one_thread_at_a_time
@@ -121,10 +123,16 @@ def refit_guide(
     ``tolerance``; after three such reductions the next one ends these steps. The ELBO of an epoch is estimated with
     the same samples each time, and the guide keeps the parameters with the highest.
 
-    An epoch without a gain is no optimum: where the means of many Gaussians are correlated, what is left is large in
-    directions in which every step is short. So the means are then solved for by L-BFGS, with one pass over the data an
-    evaluation, counted as an epoch, until that gains less than ``tolerance``. Without Gaussian modules, ``converged``
-    is as of Adam's steps alone.
+    An epoch without a gain is no optimum: where the means of many Gaussians are correlated, what is
+    left is large in directions in which every step is short. So first the means of Gaussian
+    modules, then all parameters are solved for by L-BFGS, with one pass over the data an
+    evaluation, counted as an epoch. Each solution has new samples, the same in all its evaluations.
+    Its gain on these is the distance from the optimum, plus what it owes to their noise.
+
+    ``converged`` is True after three solutions in a row for all parameters that gain less than
+    ``tolerance``. It is None where that cannot be told: a solution gains more, but not for other
+    samples, so ``num_samples`` is too small for the tolerance; two estimates with one seed differ,
+    e.g. by an augmentation with NumPy; a solution diverges.
 
     >>> refit_guide(model, guide, 50 * [(x, y)], epochs=20)  # a data set of one batch: 50 steps an epoch
 
@@ -146,57 +154,135 @@ def refit_guide(
         ValueError: a guide of another model.
     """
     guide = prepared(model, guide, data)
+    trained = [parameter for parameter in guide.parameters() if parameter.requires_grad]
+    gaussians = [
+        module
+        for module in gaussian_modules(guide)
+        if all(parameter.requires_grad for parameter in module.parameters())
+    ]
+    natural = {id(parameter) for module in gaussians for parameter in module.parameters()}
+    others = [parameter for parameter in trained if id(parameter) not in natural]
     with frozen(model):
         objective = Objective(model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight))
-        elbos, sizes = objective.estimate()
-        scale = 1 / (sizes.sum().item() * attribute(model, "num_data"))
-        elbo_before = highest = scale * (elbos @ sizes).item()
-        best = copy.deepcopy(guide.state_dict())
-        gaussians = [module for module in gaussian_modules(guide) if all(p.requires_grad for p in module.parameters())]
-        natural = {id(parameter) for module in gaussians for parameter in module.parameters()}
-        trained = [parameter for parameter in guide.parameters() if parameter.requires_grad]
-        others = {"params": [parameter for parameter in trained if id(parameter) not in natural]}
-        optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam([others], lr=lr / 10)]
+        num_data = attribute(model, "num_data")
+        refit = _Refit(objective, guide, num_data=num_data, epochs=epochs, tolerance=tolerance)
+        elbo_before = refit.highest
+        adam = torch.optim.Adam([{"params": others}], lr=lr / 10)
+        optimizers: list[torch.optim.Optimizer] = [adam]
         if gaussians:
             optimizers.append(NaturalGradientDescent(gaussians, lr=lr, scale=1 / kl_weight))
-        epoch, reductions, converged = 0, 0, not trained
-        while epoch < epochs and not converged:
-            if reductions > REDUCTIONS:
-                epoch += _solve_means(objective, gaussians, scale=scale, steps=epochs - epoch, tolerance=tolerance)
-            else:
-                epoch += 1
-                for loss, size in objective.losses():
-                    guide.zero_grad()
-                    (loss * size / sizes.mean()).backward()
-                    for optimizer in optimizers:
-                        optimizer.step()
-            elbos, sizes = objective.estimate()
-            gain = scale * (elbos @ sizes).item() - highest
-            if gain > 0:
-                highest, best = highest + gain, copy.deepcopy(guide.state_dict())
-            if gain < tolerance:
-                guide.load_state_dict(best)
+        converged: bool | None = not trained
+        if trained:
+            refit.descend(optimizers)
+            converged = refit.solve([module.loc for module in gaussians], trained)
+        guide.zero_grad()
+    return GuideRefit(elbo_before, refit.highest, refit.epoch, converged)
+
+
+class _Refit:
+    """A guide on its way to the optimum, at the best parameters that were found after each method.
+
+    Attributes:
+        highest: the best parameters' ELBO in nats per example.
+        epoch: number of epochs until now.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        guide: nn.Module,
+        *,
+        num_data: int,
+        epochs: int,
+        tolerance: float,
+    ) -> None:
+        self.objective, self.guide = objective, guide
+        self.epochs, self.tolerance = epochs, tolerance
+        elbos, sizes = objective.estimate()
+        self.mean_size = sizes.mean()
+        self.scale = 1 / (sizes.sum().item() * num_data)
+        self.highest = self.scale * (elbos @ sizes).item()
+        self.best = copy.deepcopy(guide.state_dict())
+        self.epoch = 0
+
+    def descend(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        """Take the optimisers' steps until the last reduction of their rates."""
+        reductions = 0
+        while self.epoch < self.epochs and reductions <= REDUCTIONS:
+            self.epoch += 1
+            for loss, size in self.objective.losses():
+                self.guide.zero_grad()
+                (loss * size / self.mean_size).backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+            if self._keep_better() < self.tolerance:
                 reductions += 1
                 for optimizer in optimizers:
                     optimizer.param_groups[0]["lr"] /= 3
-                converged = reductions > REDUCTIONS + bool(gaussians) and (epoch < epochs or not gaussians)
-        guide.load_state_dict(best)
-        guide.zero_grad()
-    return GuideRefit(elbo_before, highest, epoch, converged)
 
+    def solve(self, means: list[nn.Parameter], trained: list[nn.Parameter]) -> bool | None:
+        """Maximise the ELBO over the means, then over all parameters, by L-BFGS.
 
-def _solve_means(
-    objective: Objective, gaussians: list[Full | Diagonal], *, scale: float, steps: int, tolerance: float
-) -> int:
-    """Maximise the ELBO over the means by L-BFGS, with covariances and samples fixed; return the number of passes."""
-    locs = [module.loc for module in gaussians]
-    options: dict[str, Any] = {"history_size": 50, "line_search_fn": "strong_wolfe"}
-    solver = torch.optim.LBFGS(locs, max_iter=steps, max_eval=steps, tolerance_change=tolerance / 100, **options)
+        Returns:
+            Whether it has converged; None if that cannot be told.
+        """
+        if abs(self._estimate() - self.highest) > self.tolerance / 10:
+            return None
+        parameters = means or trained
+        confirmations = 0
+        seed = 0
+        while self.epoch < self.epochs:
+            seed += 1
+            try:
+                gain = self._maximise(parameters, seed)
+            except NonFiniteError:
+                self.guide.load_state_dict(self.best)
+                return None
+            if self._keep_better() >= self.tolerance:
+                confirmations = 0
+            elif parameters is not trained:
+                parameters = trained
+            elif gain >= self.tolerance:
+                return None
+            else:
+                confirmations += 1
+            if confirmations == CONFIRMATIONS and self.epoch < self.epochs:
+                return True
+        return False
 
-    def loss() -> Tensor:
-        solver.zero_grad()
-        elbos, sizes = objective.estimate(scale=scale)
-        return locs[0].new_tensor(-scale * (elbos @ sizes).item())
+    def _maximise(self, parameters: list[nn.Parameter], seed: int) -> float:
+        """Maximise the ELBO with a seed's samples by L-BFGS; return the gain on these samples."""
+        before = self._estimate(seed)
+        steps = self.epochs - self.epoch
+        solver = torch.optim.LBFGS(
+            parameters,
+            max_iter=steps,
+            max_eval=steps,
+            tolerance_change=self.tolerance / 100,
+            history_size=50,
+            line_search_fn="strong_wolfe",
+        )
 
-    solver.step(loss)
-    return solver.state[locs[0]]["func_evals"]
+        def loss() -> Tensor:
+            self.guide.zero_grad()
+            elbos, sizes = self.objective.estimate(scale=self.scale, seed=seed)
+            self.epoch += 1
+            return parameters[0].new_tensor(-self.scale * (elbos @ sizes).item())
+
+        solver.step(loss)
+        return self._estimate(seed) - before
+
+    def _estimate(self, seed: int = 0) -> float:
+        """Estimate the ELBO in nats per example."""
+        elbos, sizes = self.objective.estimate(seed=seed)
+        return self.scale * (elbos @ sizes).item()
+
+    def _keep_better(self) -> float:
+        """Keep the present or the best parameters, those of the higher ELBO; return the gain."""
+        gain = self._estimate() - self.highest
+        if gain > 0:
+            self.highest += gain
+            self.best = copy.deepcopy(self.guide.state_dict())
+        else:
+            self.guide.load_state_dict(self.best)
+        return gain

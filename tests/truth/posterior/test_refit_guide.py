@@ -6,15 +6,16 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from conjugate import F64, NOISE, conjugate, evidence, gaussian_guide, posterior
-from pyro.infer.autoguide import AutoNormal
+from conjugate import F64, NOISE, conjugate, design, gaussian_guide, posterior
+from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
-from torch.distributions import MultivariateNormal, kl_divergence
+from torch.distributions import Normal, kl_divergence
 
 from probattn import CGPAttention, guides, local_site
-from probattn.inference import NonFiniteError, posterior_summary, refit_guide
-from probattn.models import Classifier
+from probattn.guides import latent_sites
+from probattn.inference import NonFiniteError, refit_guide
+from probattn.models import Classifier, Supervised
 from tests.support.correlated_blocks import CorrelatedBlocks
 
 DATA = 12
@@ -30,46 +31,16 @@ def problem():
     return model, guide, x, y
 
 
-def kl_to_prior(mean, covariance):
-    prior = MultivariateNormal(torch.zeros(2, dtype=F64), torch.eye(2, dtype=F64))
-    return sum(kl_divergence(MultivariateNormal(m, covariance), prior) for m in mean).item()
-
-
 def split(*tensors):
     return list(zip(*(each.split(5) for each in tensors), strict=True))
 
 
-@pytest.mark.parametrize("kl_weight", [1.0, 0.2])
-def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
-    model, guide, x, y = problem()
-    mean, covariance = posterior(model, x, y, noise=kl_weight**0.5 * NOISE)
-    scale = model.network.scale[0].detach()
-    mean, covariance = mean / scale, covariance / scale.outer(scale)  # of v = Λ⁻¹ u
-    (before,) = posterior_summary(model, guide)
-    result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, num_samples=128)
-    (after,) = posterior_summary(model, guide)
-    q = guide.network.u
-    std = covariance.diag().sqrt()
-    assert result.converged
-    assert 4 <= result.epochs < 100
-    assert (((q.loc[0] - mean) / std).abs() < 0.5).all()
-    fitted = (q.scale_tril @ q.scale_tril.mT)[0]
-    assert (((fitted - covariance) / std.outer(std)).abs() < 0.25).all()
-    assert after.kl == pytest.approx(kl_to_prior(mean, covariance), rel=0.05)
-    assert before.std_ratio[0] == pytest.approx(0.1)
-    assert after.std_ratio[0] == pytest.approx(std.mean().item(), rel=0.1)
-    assert result.elbo_after > result.elbo_before + 0.1
-    if kl_weight == 1:
-        assert result.elbo_after == pytest.approx(evidence(model, x, y).item() / DATA, abs=0.05)
-
-
 @pytest.mark.parametrize(("size", "epochs"), [(60, 20), (20, 200)])
 def test_converged_means_near_the_optimum_of_correlated_gaussians(size, epochs):
-    """The remaining difference is the samples' noise in the covariances."""
     blocks = CorrelatedBlocks()
     result = refit_guide(blocks.model, blocks.guide, blocks.batches(size), epochs=epochs)
-    assert result.epochs <= epochs
-    assert not result.converged or blocks.gap() < 0.08
+    assert not result.converged or blocks.gap() < 3e-4
+    assert epochs < 200 or blocks.gap() < 0.08  # what is left is the samples' noise in the covariances
 
 
 def test_a_natural_step_of_length_1_near_the_optimum_reaches_the_covariance_under_a_tempered_kl():
@@ -81,6 +52,142 @@ def test_a_natural_step_of_length_1_near_the_optimum_reaches_the_covariance_unde
     scale, q = model.network.scale[0].detach(), guide.network.u
     fitted, std = (q.scale_tril @ q.scale_tril.mT)[0] * scale.outer(scale), covariance.diag().sqrt()
     assert (((fitted - covariance) / std.outer(std)).abs() < 0.3).all()
+
+
+class Shifted(Supervised):
+    """y = F + b + noise, with a global b ~ N(0, 1) outside the layer."""
+
+    def forward(self, x, y=None, mask=None):
+        self.b = pyro.sample("b", dist.Normal(torch.zeros((), dtype=F64), 1.0))
+        return super().forward(x, y)
+
+
+class Factors(PyroModule):
+    """A user's guide of independent Gaussians."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.loc = PyroParam(torch.ones(1, 2, 2, dtype=F64))
+        self.sd = PyroParam(torch.full((1, 2, 2), 0.1, dtype=F64), dist.constraints.positive)
+
+    def forward(self, x, y=None):
+        pyro.sample("network.u", dist.Normal(self.loc, self.sd).to_event(3))
+
+
+def diagonal(model):
+    return guides.for_model(model, "diagonal").double()
+
+
+def full(model):
+    return guides.for_model(model).double()
+
+
+def mixed(model):
+    return guides.for_model(model, rest=AutoNormal).double()
+
+
+def moments(model, guide):
+    """Means and covariance of a Gaussian guide of both columns of u and, if it is there, b."""
+    if isinstance(guide, AutoMultivariateNormal):
+        q = guide.get_posterior()
+        return q.mean, q.covariance_matrix
+    if isinstance(guide, AutoNormal | Factors):
+        loc, sd = guide._get_loc_and_scale("network.u") if isinstance(guide, AutoNormal) else (guide.loc, guide.sd)
+        return loc.flatten(), sd.flatten().square().diag()
+    (prior,) = (prior for _, prior in latent_sites(model))
+    q = guide.network.u(prior)
+    mean, sd, tril = q.mean.flatten(), q.stddev.flatten(), getattr(q.base_dist, "scale_tril", None)
+    covariance = sd.square().diag() if tril is None else torch.block_diag(*(tril @ tril.mT).flatten(0, -3))
+    if guide.rest is None:
+        return mean, covariance
+    loc, sd = guide.rest._get_loc_and_scale("b")
+    return torch.cat([mean, loc.view(1)]), torch.block_diag(covariance, sd.square().view(1, 1))
+
+
+def known_posterior(model, x, y, noise):
+    """Precision and means of both columns of u and, in a shifted model, b."""
+    phi, prior = design(model, x)
+    features, precision = torch.block_diag(phi, phi), torch.block_diag(prior.inverse(), prior.inverse())
+    if isinstance(model, Shifted):
+        features = torch.cat([features, torch.ones(len(features), 1, dtype=F64)], -1)
+        precision = torch.block_diag(precision, torch.ones(1, 1, dtype=F64))
+    precision = precision + features.mT @ features / noise**2
+    return precision, torch.linalg.solve(precision, features.mT @ y.flatten(0, 1).mT.flatten() / noise**2)
+
+
+def gap(model, guide, x, y, blocks, kl_weight=1.0):
+    """Distance of the ELBO from its optimum in the guide's family, in nats per example.
+
+    −ELBO is ½ (m − m*)ᵀ P (m − m*) + ½ tr P S − ½ log |S| with the posterior's P and m*, lowest for the inverses of
+    P's blocks. A weight w of the KL gives w times the ELBO under a noise of variance w σ².
+    """
+    precision, mean = known_posterior(model, x, y, kl_weight**0.5 * NOISE)
+
+    def loss(loc, covariance):
+        spread = torch.trace(precision @ covariance) - torch.logdet(covariance)
+        return ((loc - mean) @ precision @ (loc - mean) + spread) / 2
+
+    diagonal = [rows.split(blocks, 1)[index] for index, rows in enumerate(precision.split(blocks))]
+    optimum = loss(mean, torch.block_diag(*(block.inverse() for block in diagonal)))
+    with torch.no_grad():
+        return (kl_weight * (loss(*moments(model, guide)) - optimum) / DATA).item()
+
+
+FAMILIES = [
+    (full, [2, 2]),
+    (diagonal, [1, 1, 1, 1]),
+    (AutoNormal, [1, 1, 1, 1]),
+    (AutoMultivariateNormal, [4]),
+    (Factors, [1, 1, 1, 1]),
+    (mixed, [2, 2, 1]),
+]
+"""Guides, and the numbers of components that each makes dependent."""
+
+
+def conjugate_problem(family):
+    """A conjugate model with dropout, which would disturb a refit, and its data."""
+    model, x, y = conjugate(num_data=DATA)
+    model.network.out = nn.Dropout(0.5)
+    if family is mixed:
+        model = Shifted(model.network, lambda f: dist.Normal(f + model.b, NOISE).to_event(2), num_data=DATA).double()
+        y = y + 1
+    return model, x, y
+
+
+@pytest.mark.parametrize(
+    ("family", "blocks", "kl_weight"),
+    [(*row, 1.0) for row in FAMILIES] + [(*row, 0.2) for row in FAMILIES[:3]],
+)
+def test_minibatches_of_unequal_size_lead_to_the_optimum_of_the_guides_family(family, blocks, kl_weight):
+    model, x, y = conjugate_problem(family)
+    guide = family(model)
+    options = {"num_samples": 512, "tolerance": 0.01}
+    if family is mixed:  # whose samples run one after another
+        options = {"num_samples": 12, "tolerance": 0.3}
+    result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, epochs=1000, lr=0.5, **options)
+    assert result.converged
+    assert gap(model, guide, x, y, blocks, kl_weight) < options["tolerance"]
+    assert result.elbo_after > result.elbo_before
+
+
+@pytest.mark.parametrize(("family", "blocks"), FAMILIES)
+def test_few_samples_do_not_pass_for_convergence(family, blocks):
+    model, x, y = conjugate_problem(family)
+    guide = family(model)
+    result = refit_guide(model, guide, split(x, y), num_samples=2, tolerance=1e-4, lr=0.5)
+    assert not result.converged or gap(model, guide, x, y, blocks) < 3e-4
+
+
+def test_whether_it_has_converged_is_unknown_if_estimates_of_one_seed_differ():
+    """Here the inputs are noisy, by a generator that the seed does not set."""
+    model, guide, x, y = problem()
+    generator = torch.Generator()
+
+    class Noisy:
+        def __iter__(self):
+            yield x + torch.randn(x.shape, dtype=F64, generator=generator), y
+
+    assert refit_guide(model, guide, Noisy(), num_samples=64, tolerance=0.01).converged is None
 
 
 class LocalAndGlobal(nn.Module):
@@ -95,27 +202,28 @@ class LocalAndGlobal(nn.Module):
             pyro.sample("y", dist.Normal(u, 1.0), obs=y)
 
 
-class NormalGuide(PyroModule):
-    def __init__(self):
+class PointGuide(PyroModule):
+    """q(u) = N(loc, 10⁻¹⁶), so that expectations are values at loc, and q(z) = N(0, 1)."""
+
+    def __init__(self, loc):
         super().__init__()
-        self.loc = PyroParam(torch.tensor(2.0, dtype=F64))
-        self.sd = PyroParam(torch.tensor(0.1, dtype=F64), dist.constraints.positive)
+        self.loc = PyroParam(torch.tensor(loc, dtype=F64))
 
     def forward(self, x, y=None):
-        pyro.sample("u", dist.Normal(self.loc, self.sd))
+        pyro.sample("u", dist.Normal(self.loc, 1e-8))
         with pyro.plate("data", len(x), dim=-1):
             pyro.sample("z", dist.Normal(torch.zeros(len(x), dtype=F64), 1.0), infer=local_site())
 
 
-def test_kls_of_local_sites_have_a_weight_of_their_own():
-    """The objective is w KL(q ‖ N(0, 1)) + v N E[u²] / 2 − Σ E log N(y; u, 1), by hand."""
-    y, guide = torch.randn(DATA, dtype=F64) + 1, NormalGuide()
-    kl_weight, local_kl_weight = 0.5, 0.1
-    weights = {"kl_weight": kl_weight, "local_kl_weight": local_kl_weight}
-    refit_guide(LocalAndGlobal(), guide, [(torch.zeros(DATA), y)], lr=0.5, num_samples=16, tolerance=1e-5, **weights)
-    precision = kl_weight + local_kl_weight * DATA + DATA
-    assert guide.loc.item() == pytest.approx(y.sum().item() / precision, abs=0.05)
-    assert guide.sd.item() == pytest.approx((kl_weight / precision) ** 0.5, rel=0.1)
+@pytest.mark.parametrize("loc", [-1.0, 2.0])
+def test_kls_of_local_sites_have_a_weight_of_their_own(loc):
+    """The objective is w KL(q ‖ N(0, 1)) + v N u² / 2 − Σ log N(y; u, 1)."""
+    y, w, v = torch.randn(DATA, dtype=F64) + 1, 0.5, 0.1
+    weights = {"kl_weight": w, "local_kl_weight": v}
+    result = refit_guide(LocalAndGlobal(), PointGuide(loc), [(torch.zeros(DATA), y)], epochs=0, **weights)
+    kl = kl_divergence(Normal(loc, 1e-8), Normal(0.0, 1.0)).item()
+    loss = w * kl + v * DATA * loc**2 / 2 - Normal(loc, 1.0).log_prob(y).sum().item()
+    assert result.elbo_before == pytest.approx(-loss / DATA, abs=1e-5)
 
 
 def test_the_model_is_untouched_and_a_second_refit_starts_where_the_first_ended():
