@@ -153,8 +153,8 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
 
 def _check_kind(value: Any, like: Any) -> None:
     """Raise ValueError unless a value has the type of another, of which ints and floats are one, at any depth."""
-    kinds = (int | float, str, dict, list | tuple)
-    kind = next((kind for kind in kinds if isinstance(like, kind)), object)
+    kinds: tuple[Any, ...] = (int | float, str, dict, list | tuple)
+    kind: Any = next((kind for kind in kinds if isinstance(like, kind)), object)
     if not isinstance(value, kind):
         raise ValueError(f"{value!r:.99} is in the place of {like!r:.99}")
     inside: Iterable[tuple[Any, Any]] = ()

@@ -128,7 +128,7 @@ WRONG = {
 def test_a_calibration_that_no_evaluation_writes_is_refused(digits_run, tmp_path, key):
     run = shutil.copytree(digits_run, tmp_path / "run")
     edit(run / "calibration.json", lambda content: content.update({key.strip(): WRONG[key]}))
-    with pytest.raises(CheckpointError, match=r"calibration\.json is damaged"):
+    with pytest.raises(CheckpointError, match=r"calibration\.json is missing or damaged"):
         Pipeline.from_pretrained(run)
 
 
@@ -136,7 +136,7 @@ def test_a_calibration_that_no_evaluation_writes_is_refused(digits_run, tmp_path
 def test_a_calibration_of_another_structure_is_refused(digits_run, tmp_path, content):
     run = shutil.copytree(digits_run, tmp_path / "run")
     (run / "calibration.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"calibration\.json is damaged"):
+    with pytest.raises(CheckpointError, match=r"calibration\.json is missing or damaged"):
         Pipeline.from_pretrained(run)
 
 
@@ -271,7 +271,7 @@ def test_checkpoints_of_another_structure_are_one_line(command, trained, tmp_pat
     run = shutil.copytree(trained["digits/kep-svgp"], tmp_path / "run")
     broken(name, ARCHIVES[name][number])(run)
     verb = ["train", "--out", run, "--resume", "--epochs", 3]
-    for arguments in ([verb] if name == "last.pt" else [verb, ["evaluate", run], ["predict", run, photos]]):
+    for arguments in [verb] if name == "last.pt" else [verb, ["evaluate", run], ["predict", run, photos]]:
         code, out, err = command(*arguments)
         assert (code, out, name in err) == (1, "", True), err
         assert err.startswith("error: ")

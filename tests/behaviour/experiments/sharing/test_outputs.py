@@ -219,7 +219,9 @@ def test_names_of_classes_are_written_like_failures():
     answers.insert(0, "input", ["=1.png", "b.png"])
     text = to_csv(answers, {"@c": "=d"})
     rows = list(csv.DictReader(text.splitlines()))
-    assert all(cell[:1] not in ("=", "@") for row in [dict(zip(rows[0], rows[0], strict=True)), *rows] for cell in row.values())
+    assert all(
+        cell[:1] not in ("=", "@") for row in [dict(zip(rows[0], rows[0], strict=True)), *rows] for cell in row.values()
+    )
     assert text.isprintable() or all(character.isprintable() or character == "\n" for character in text)
     assert json.loads(rows[0]["set"])[0] == names[0]
     assert rows[0][f"p({names[0]})"] == "0.6000000238418579"
