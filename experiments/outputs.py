@@ -1,8 +1,9 @@
 """What a command writes where its user says: whole or not at all, and over nothing that is not its own."""
 
 import os
+import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ MODELS = (
     ("last.pt", "log.jsonl"),
     ("config.json", "model.safetensors"),
 )
+# Texts that a spreadsheet computes, and those of them that are numbers.
+FORMULA, NUMBER = re.compile(r"\s*[=+@-]"), re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?")
 # Bytes at the beginning and at the end of a file in which the mark of its command is looked for.
 HEAD, TAIL = 2**12, 2**20
 
@@ -27,7 +30,7 @@ class OutputError(FileExistsError):
     """A place where a command may not write; nothing was written."""
 
 
-def check_place(path: Path, *, inputs: Iterable[Path] = ()) -> Path:
+def check_place(path: Path, *, inputs: Sequence[Path] = ()) -> Path:
     """Return a place that may be written, without links; it may be that of a file or a folder.
 
     Args:
@@ -48,7 +51,7 @@ def check_place(path: Path, *, inputs: Iterable[Path] = ()) -> Path:
     return place
 
 
-def check_outputs(paths: Iterable[Path], *, mark: str, inputs: Iterable[Path] = ()) -> list[Path]:
+def check_outputs(paths: Iterable[Path], *, mark: str, inputs: Sequence[Path] = ()) -> list[Path]:
     """Return the places of files that may be written: they are free, or hold an earlier output of the same command.
 
     Args:
@@ -60,13 +63,13 @@ def check_outputs(paths: Iterable[Path], *, mark: str, inputs: Iterable[Path] = 
         OutputError: as for :func:`check_place`, or a file is there that is no earlier output.
     """
     places = [check_place(path, inputs=inputs) for path in paths]
-    used = [place for place in places if place.exists() and not (place.is_file() and not place.stat().st_size)]
+    used = [place for place in places if place.exists() and (not place.is_file() or place.stat().st_size)]
     if used and not (places[0].is_file() and mark.encode() in _ends(places[0])):
         raise OutputError(f"{used[0]} exists and is no output of this command: choose another --out, or remove it")
     return places
 
 
-def write_outputs(files: Mapping[Path, str | bytes], *, mark: str, inputs: Iterable[Path] = ()) -> None:
+def write_outputs(files: Mapping[Path, str], *, mark: str, inputs: Sequence[Path] = ()) -> None:
     """Write the files of a command together, and create their folders; arguments as for :func:`check_outputs`.
 
     Raises:
@@ -76,7 +79,7 @@ def write_outputs(files: Mapping[Path, str | bytes], *, mark: str, inputs: Itera
     places = check_outputs(files, mark=mark, inputs=inputs)
     for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
-    contents = [content.encode() if isinstance(content, str) else content for content in files.values()]
+    contents = [text.encode() for text in files.values()]
     write_files(dict(zip(places, contents, strict=True)))
 
 
@@ -96,16 +99,8 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = displayable(value)
-    starts_formula = unicodedata.normalize("NFKC", text).lstrip()[:1] in ("=", "+", "-", "@")
-    return f"'{text}" if starts_formula and not _is_number(text) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    is_formula = FORMULA.match(unicodedata.normalize("NFKC", text)) and not NUMBER.fullmatch(text)
+    return f"'{text}" if is_formula else text
 
 
 def _ends(path: Path) -> bytes:

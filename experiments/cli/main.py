@@ -18,13 +18,6 @@ from probattn.experiments.cli.terminal import fail, lines
 
 # Messages of PyTorch's errors where memory does not suffice.
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
-# What to do about errors of the system.
-FULL = "free some space, or write elsewhere"
-ADVICE = {
-    errno.ENOSPC: FULL,
-    errno.EDQUOT: FULL,
-    errno.ENOENT: "correct the name, or restore what was moved or deleted",
-}
 COMMANDS = (
     *(train_command.presets, train_command.train, evaluate_command.evaluate),
     *(deployment.predict, deployment.export, study_command.study, study_command.compare, study_command.demo),
@@ -83,7 +76,8 @@ def _message(error: BaseException) -> str | None:
         advice = "wait until that has ended, or choose another folder"
         return f"The file lock '{error.lock_file}' is held by another process: {advice}"
     if isinstance(error, OSError) and error.strerror:
-        advice = ADVICE.get(error.errno or 0, "correct the name, or choose another place")
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free some space" if is_full else "correct the name, or restore what was moved or deleted"
         return f"{error.strerror}: {error.filename or 'standard output'}; {advice}"
     if flag := getattr(error, "flag", None):
         command, *rest = sys.argv[1:]

@@ -31,14 +31,12 @@ def compare(
 def _compare(results: list[Path], out: Path, *, trust_code: "Trust") -> None:
     from probattn.experiments.studies import compare as comparison
 
-    # Runs may lie in the folder of the comparison, but it in none of them.
-    inputs = [path for path in results if path.is_file()]
-    comparison.check(out, inputs=inputs)
     rows, compared = comparison.read(results, trust_code=trust_code)
+    # Runs may lie in the folder of the comparison, but it in none of them.
+    comparison.write(out, rows, compared, inputs=[path for path in results if path.is_file()])
     for title, table in comparison.tables(rows, compared).items():
         say(f"\n{title}", style="bold")
         terminal.show_metrics(table)
-    comparison.write(out, rows, compared, inputs=inputs)
     say(f"results.csv, comparison.md, comparison.tex: {out}")
 
 

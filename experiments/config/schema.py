@@ -12,13 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from torch import nn
 
-from probattn.experiments.config.validation import (
-    Count,
-    SettingsError,
-    UntrustedCodeError,
-    setting,
-    unknown,
-)
+from probattn.experiments.config.validation import Count, SettingsError, setting, unknown
+from probattn.experiments.data.errors import UntrustedCodeError
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
 GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}

@@ -83,23 +83,16 @@ class Settings:
         return Settings.from_dict, (asdict(self),)
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any], *, data: DataSettings | None = None) -> "Settings":
-        """Return the settings that a file or a preset holds as nested values.
+    def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
+        """Return the settings that a file or a preset holds as nested values; its data may be settings already.
 
         Names of layers and data sets that are not this library's are imported: check what a folder holds first
         (:class:`~probattn.experiments.runs.folder.RunRecord`).
 
-        Args:
-            content: the values of each part.
-            data: the part ``data`` itself, in place of its values.
-
         Raises:
             SettingsError: unknown or missing keys, or invalid values.
         """
-        needed: dict[str, Any] = {"network": {}, "layer": {}, "train": {}}
-        if data is not None:
-            return _merged({"data": data}, needed | dict(content))
-        return _merged({}, {"data": {}} | needed | dict(content))
+        return _merged({}, {"data": {}, "network": {}, "layer": {}, "train": {}} | dict(content))
 
     def names(self) -> set[str]:
         """Return the names of what may be code of others: layer, data set and likelihood."""
@@ -205,6 +198,9 @@ def _merged(parts: Mapping[str, Any], nested: Mapping[str, Any]) -> Settings:
     for section, values in nested.items():
         if section not in PARTS:
             raise unknown("setting", section, PARTS, listing=LISTING)
+        if isinstance(values, DataSettings):
+            changed[section] = values
+            continue
         if not isinstance(values, Mapping) and (section, values) != ("warm_start", None):
             raise SettingsError(f"{section} needs settings below it, such as {section}.NAME; {LISTING}")
         changed[section] = None if values is None else _merged_part(section, parts.get(section), values)

@@ -34,12 +34,6 @@ class SettingsError(ValueError):
     """An unknown preset or key, or an invalid value."""
 
 
-class UntrustedCodeError(SettingsError):
-    """A folder names code that is not this library's, which is not run unless the caller trusts it."""
-
-    flag = "--trust-code"
-
-
 def unknown(kind: str, name: str, known: Iterable[str], *, listing: str) -> SettingsError:
     """Return the error of an unknown name; arguments as for :func:`~probattn.experiments.data.errors.unknown_name`."""
     return SettingsError(unknown_name(kind, name, known, listing=listing))

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,7 @@ from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
 from torch import Generator, Tensor
 
 from probattn.experiments.data.batch_loader import BatchLoader
-from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.errors import DatasetError, undamaged
 from probattn.inference.io.files import read_json, write_bytes
 
 Root = str | os.PathLike[str] | None  # folder of all data sets
@@ -225,15 +224,3 @@ def read_preprocessing(folder: Path) -> dict[str, Any]:
         content = read_json(path)
         Preprocessing.model_validate(content)
         return content
-
-
-@contextmanager
-def undamaged(path: Path) -> Iterator[None]:
-    """Make any error inside, of a file that another program may have written, a DatasetError that names it."""
-    try:
-        yield
-    except (DatasetError, ImportError):
-        raise
-    except Exception as error:  # of many types
-        problem = " ".join(str(error).split())
-        raise DatasetError(f"{path} is missing or damaged ({problem}); restore it, or resume the run") from error

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
-from probattn.experiments.config.validation import Count, Seed, validation_error
+from probattn.experiments.config.validation import Count, Seed
+from probattn.experiments.data.errors import undamaged
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
@@ -19,9 +20,12 @@ from probattn.inference.prediction.predictor import FewExamplesWarning, class_pr
 from probattn.inference.programs import required
 
 CALIBRATION = "calibration.json"
-# Types of a share, and of a temperature, whose range has room for rounding.
+# Types of a share, of a temperature, and of a probability or infinity, with room for rounding.
+LEAST = -1e-6
 Share = Annotated[float, Field(gt=0, lt=1)]
 Temperature = Annotated[float, Field(ge=0.99 * TEMPERATURE_RANGE[0], le=1.01 * TEMPERATURE_RANGE[1])]
+
+Score = Annotated[float, Field(ge=LEAST)]
 
 
 class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="strings"):
@@ -46,20 +50,16 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     level: Share = 0.9
     max_risk: Share = 0.05
     temperature: Temperature | None = None
-    quantile: float = math.inf
-    class_quantiles: tuple[float, ...] = ()
-    confidence: float | None = None
+    quantile: Annotated[float, Field(gt=-math.inf)] = math.inf
+    class_quantiles: tuple[Score, ...] = ()
+    confidence: Score | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         has_classes = self.temperature is not None
-        if has_classes != (self.confidence is not None) or has_classes != bool(self.class_quantiles):
-            raise ValueError("temperature, class_quantiles and confidence are for classes, all or none")
-        of_classes = (self.quantile, *self.class_quantiles, self.confidence) if has_classes else ()
-        # Scores and confidences are probabilities, but for rounding; ∞ where no value is large enough.
-        are_probabilities = all(-1e-6 <= required(value) <= 1 + 1e-6 or value == math.inf for value in of_classes)
-        if not are_probabilities or not self.quantile > -math.inf:
-            raise ValueError("quantiles and confidence must be probabilities, or infinity")
+        parts = [self.confidence is not None, bool(self.class_quantiles)]
+        if parts != [has_classes] * 2 or (has_classes and self.quantile < LEAST):
+            raise ValueError("a quantile is negative, or a value of classes is missing, or in a model of numbers")
         return self
 
     @classmethod
@@ -167,13 +167,10 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         path = folder / CALIBRATION
         if not path.exists():
             return None
-        try:
+        with undamaged(path, CheckpointError, advice="evaluate the run again"):
             calibration = cls.model_validate_json(regular_file(path).read_bytes())
             if len(calibration.class_quantiles) != classes:
                 raise ValueError(f"class_quantiles must be {classes}")
-        except ValueError as error:
-            problem = validation_error(CALIBRATION, error) if isinstance(error, ValidationError) else error
-            raise CheckpointError(f"{path} is damaged ({problem}): evaluate the run again") from error
         if calibration.weights != weights:
             raise OtherWeightsError(f"{path} belongs to other weights: evaluate the run again")
         return calibration

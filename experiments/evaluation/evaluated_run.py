@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 import pyro.distributions as dist
 import torch
-from pydantic import BaseModel
 
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.errors import undamaged
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
-from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record, usable
+from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
 from probattn.inference.io.files import file_digest, read_archive, read_json, write_archive
 from probattn.inference.metrics import ood
@@ -63,20 +63,6 @@ def run_stamp(folder: Path) -> dict[str, Any]:
     return {name: file_digest(folder / name) for name in (WEIGHTS, SETTINGS)}
 
 
-class Stamp(BaseModel, extra="allow"):
-    """Schema of what an evaluation depends on; the digests of :func:`run_stamp` are further values."""
-
-    num_samples: int
-    seed: int
-
-
-class StoredEvaluation(BaseModel, extra="allow"):
-    """Schema of what a comparison needs of ``evaluation.json``."""
-
-    stamp: Stamp
-    data: dict[str, str]
-
-
 def read_evaluated_run(folder: Path, *, trust_code: Trust = False) -> EvaluatedRun:
     """Read the scores of a run; ``trust_code`` as for :func:`~probattn.experiments.runs.load.open_run`.
 
@@ -87,12 +73,13 @@ def read_evaluated_run(folder: Path, *, trust_code: Trust = False) -> EvaluatedR
     for name in (WEIGHTS, EVALUATION, SCORES):
         if not (folder / name).is_file():
             raise SettingsError(f"{folder} was not evaluated: {advice}")
-    with usable(folder / EVALUATION):
+    with undamaged(folder / EVALUATION, SettingsError, advice=advice):
         content = read_json(folder / EVALUATION)
-        stamp = StoredEvaluation.model_validate(content).stamp.model_dump()
+        content |= {name: dict(content[name]) for name in ("stamp", "data")}
+        stamp = {name: content["stamp"][name] for name in (WEIGHTS, SETTINGS, "num_samples", "seed")}
     if not run_stamp(folder).items() <= stamp.items():
         raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
-    with usable(folder / SCORES):
+    with undamaged(folder / SCORES, SettingsError, advice=advice):
         scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
         scores.drop(columns=["run", "method", "set"]).astype({"seed": int, "n": int}).astype(float)
     return EvaluatedRun(**vars(record), folder=folder, scores=scores, content=content)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 import probattn
 from probattn.experiments.config import layers
@@ -18,7 +18,8 @@ from probattn.experiments.config.data import NAMES, stored_settings
 from probattn.experiments.config.presets import preset
 from probattn.experiments.config.schema import Trust, check_trusted
 from probattn.experiments.config.settings import PATHS, Settings
-from probattn.experiments.config.validation import SettingsError, UntrustedCodeError, validation_error
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.errors import UntrustedCodeError, undamaged
 from probattn.experiments.runs import build
 from probattn.inference.io.files import locked, read_json, write_bytes
 
@@ -68,12 +69,8 @@ class RunRecord:
             named.append(("data set", data["name"], NAMES))
         for kind, name, known in named:
             check_trusted(kind, name, known, trust_code=trust_code, where=where)
-        if is_read:
-            settings = Settings.from_dict(stored.settings)
-        else:
-            others = {part: values for part, values in stored.settings.items() if part != "data"}
-            settings = Settings.from_dict(others, data=stored_settings(data))
-        return cls(stored.name, settings, stored.environment, stored.data)
+        parts = stored.settings if is_read else stored.settings | {"data": stored_settings(data)}
+        return cls(stored.name, Settings.from_dict(parts), stored.environment, stored.data)
 
 
 class StoredRecord(BaseModel, extra="forbid"):
@@ -95,21 +92,9 @@ def read_record(folder: Path, *, trust_code: Trust = False, with_data: bool = Tr
     path = folder / SETTINGS
     if not path.is_file():
         raise SettingsError(f"{folder} holds no run (no {SETTINGS}); train one with --out {folder}")
-    with usable(path):
+    with undamaged(path, SettingsError):
         content = read_json(path)
         return RunRecord.from_dict(content, where=folder, trust_code=trust_code, with_data=with_data)
-
-
-@contextlib.contextmanager
-def usable(path: Path) -> Iterator[None]:
-    """Make any error inside, of a file that another program may have written, one of settings that names the file."""
-    try:
-        yield
-    except UntrustedCodeError:
-        raise
-    except Exception as error:  # of many types
-        problem = validation_error(path.name, error) if isinstance(error, ValidationError) else error
-        raise SettingsError(f"{path} cannot be used: {problem}; restore the file, or train the run again") from error
 
 
 def environment(device: str) -> dict[str, str]:
@@ -135,8 +120,8 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
             raise SettingsError(f"{out} holds a run of other settings ({error}): choose another --out") from error
         moved = PATHS if (out / "last.pt").exists() else PATHS[:1]  # an encoder is read for the first epoch
         changes = [change for change in settings.changes_from(started) if not change.startswith(moved)]
-        free = [change for change in changes if change.startswith(("train.epochs=", "train.patience="))]
-        if changes != free or not settings.train.continues(started.train):
+        is_other = any(not change.startswith("train.") for change in changes)
+        if is_other or not settings.train.continues(started.train):
             listed = ", ".join(changes)
             raise SettingsError(f"{out} holds a run without {listed}: resume it without, or choose another --out")
     elif out.exists() and not (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):

@@ -9,8 +9,8 @@ import torch
 
 from probattn import guides
 from probattn.experiments.config.schema import Trust
-from probattn.experiments.data.dataset import PREPROCESSING, Dataset, Part, undamaged
-from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.dataset import PREPROCESSING, Dataset, Part
+from probattn.experiments.data.errors import DatasetError, undamaged
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
 from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record
 from probattn.experiments.runs.sources import blank_dataset, load_data

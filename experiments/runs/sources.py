@@ -9,7 +9,8 @@ import torch
 from probattn.experiments.config.data import NAMES, DataSettings, OwnDataSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import PREPROCESSING, Dataset, read_preprocessing, undamaged
+from probattn.experiments.data.dataset import PREPROCESSING, Dataset, read_preprocessing
+from probattn.experiments.data.errors import undamaged
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
 from probattn.experiments.data.summary import collect_notes

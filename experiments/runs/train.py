@@ -90,8 +90,7 @@ def train(
                 torch.set_rng_state(random_state)
                 cast(Any, model.network).initialise_inducing(batch[0], *batch[2:])
         options = settings.train.options
-        options_of_run: dict[str, Any] = {"out": out, "resume": resume, "progress": progress, "notes": digests}
-        return fit(model, guide, *batches, options=options, **options_of_run)
+        return fit(model, guide, *batches, options=options, out=out, resume=resume, progress=progress, notes=digests)
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:

@@ -13,12 +13,14 @@ import torch
 from pydantic import BaseModel
 
 from probattn.experiments.config.schema import Trust
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING
+from probattn.experiments.data.errors import undamaged
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
 from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.outputs import OutputError, check_place
-from probattn.experiments.runs.folder import RunRecord, train_command, usable, without_paths
+from probattn.experiments.runs.folder import RunRecord, train_command, without_paths
 from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
 from probattn.inference.io.files import read_json
@@ -68,16 +70,16 @@ def check_replaceable(folder: Path, shared: SharedRun) -> None:
     Raises:
         OutputError: it holds something else.
     """
-    names = (CONFIG, WEIGHTS, PREPROCESSING, CALIBRATION, "settings.json", "last.pt", "best.pt")
-    there = [name for name in names if (folder / name).exists()]
+    there = [path for path in folder.glob("*") if path.suffix in (".json", ".safetensors", ".pt")]
     if not there:
         return
     with suppress(Exception):  # of many types: a folder of something else
-        earlier = SharedRun.model_validate(read_json(folder / CONFIG)["config"]).run
-        parts = [[run["name"], {**run["settings"], "train": None}] for run in (earlier, shared.run)]
-        if parts[0] == json.loads(json.dumps(parts[1])):
+        earlier = read_json(folder / CONFIG)["config"]["run"]
+        ours = json.loads(json.dumps(shared.run))
+        earlier["settings"]["train"] = ours["settings"]["train"]
+        if earlier["name"] == ours["name"] and earlier["settings"] == ours["settings"]:
             return
-    raise OutputError(f"{folder} holds {there[0]} of another model: choose another --out, or remove it")
+    raise OutputError(f"{there[0]} is of another model: choose another --out, or remove it")
 
 
 @one_thread_at_a_time
@@ -94,7 +96,7 @@ def load_run(folder: Path, *, trust_code: Trust = False) -> TrainedRun:
         SettingsError: it describes no run that this version can build, or names code that is not trusted.
     """
     config = read_config(folder, PREPROCESSING)
-    with usable(folder / CONFIG):
+    with undamaged(folder / CONFIG, SettingsError):
         shared = SharedRun.model_validate(config)
         record = RunRecord.from_dict(shared.run, where=folder, trust_code=trust_code, with_data=False)
     with torch.random.fork_rng(devices=[]):

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -155,32 +154,29 @@ def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[st
     return shown or {"Results": plain_table(results.columns, results.itertuples(index=False, name=None))}
 
 
-def check(folder: Path, *, inputs: Iterable[Path] = ()) -> None:
+def check(folder: Path) -> None:
     """Check that :func:`write` may write to a folder; raise OutputError if not."""
-    check_outputs([folder / name for name in FILES], mark=MARK, inputs=inputs)
+    check_outputs([folder / name for name in FILES], mark=MARK)
 
 
 def write(
-    folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison], *, inputs: Iterable[Path] = ()
+    folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison], *, inputs: Sequence[Path] = ()
 ) -> None:
     """Write all tables as ``comparison.md`` and ``comparison.tex``, ``results.csv``, and ``differences.svg``.
 
     Raises:
         OutputError: other files of these names are there, or the folder is that of a run or an input.
     """
-    pages = {"#": "", "%": ""}
+    pages = {"#": f"<!-- {MARK} -->\n\n", "%": ""}
     for title, table in tables(results, compared).items():
         pages["#"] += f"# {title}\n\n{markdown(table)}\n"
         pages["%"] += f"% {title}\n\n{latex(table)}\n"
-    contents = [f"<!-- {MARK} -->\n\n{pages['#']}", pages["%"], csv_text(results)]
-    files: dict[Path, Any] = {folder / name: content for name, content in zip(FILES, contents, strict=False)}
-    figure, last = next(map(differences, compared.values()), None), folder / FILES[-1]
-    if figure is not None:
-        files[last] = to_svg(figure)
-    check(folder, inputs=inputs)
+    figure = next(map(differences, compared.values()), None)
+    contents = [*pages.values(), csv_text(results), to_svg(figure).decode() if figure else ""]
+    files = {folder / name: content for name, content in zip(FILES, contents, strict=True)}
     write_outputs(files, mark=MARK, inputs=inputs)
-    if figure is None:
-        last.unlink(missing_ok=True)
+    if figure is None:  # of an earlier comparison
+        (folder / FILES[-1]).unlink()
 
 
 def _baseline(run: str, method: str, twin: str, scores: Mapping[str, Mapping]) -> str:

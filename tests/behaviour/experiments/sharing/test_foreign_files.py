@@ -128,7 +128,7 @@ WRONG = {
 def test_a_calibration_that_no_evaluation_writes_is_refused(digits_run, tmp_path, key):
     run = shutil.copytree(digits_run, tmp_path / "run")
     edit(run / "calibration.json", lambda content: content.update({key.strip(): WRONG[key]}))
-    with pytest.raises(CheckpointError, match=r"calibration\.json is damaged"):
+    with pytest.raises(CheckpointError, match=r"calibration\.json is missing or damaged"):
         Pipeline.from_pretrained(run)
 
 
@@ -136,7 +136,7 @@ def test_a_calibration_that_no_evaluation_writes_is_refused(digits_run, tmp_path
 def test_a_calibration_of_another_structure_is_refused(digits_run, tmp_path, content):
     run = shutil.copytree(digits_run, tmp_path / "run")
     (run / "calibration.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"calibration\.json is damaged"):
+    with pytest.raises(CheckpointError, match=r"calibration\.json is missing or damaged"):
         Pipeline.from_pretrained(run)
 
 
