@@ -20,6 +20,7 @@ from probattn.inference.training.device import compile_blocks
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
 from probattn.pyro_internals import is_validated, without_validation
+from probattn.threads import one_thread_at_a_time
 from probattn.weights import alpha, kl_weight
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Objective:
         self._is_first, self._defers = True, not options.compile and world().size == 1
         self.module: Any = self.loss if fabric is None else fabric.setup_module(self.loss)  # of a private class
 
+    @one_thread_at_a_time
     def __call__(self, batch: tuple[Tensor, ...], coefficients: StepCoefficients) -> Tensor:
         """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example.
 
@@ -187,6 +189,7 @@ class Objective:
                 stack.enter_context(torch.autocast(batch[0].device.type, torch.bfloat16))
             return module(*batch) / self.num_data
 
+    @one_thread_at_a_time
     def terms(self) -> dict[str, Tensor]:
         """Return the terms of the last loss, which sum to it, detached."""
         with without_validation():
