@@ -100,7 +100,7 @@ def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | Non
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
     for role, module in modules.items():
         for tensor in (*module.parameters(), *module.buffers()):
-            if 0 in tensor.stride():  # expanded: its entries share memory, into which nothing can be copied
+            if 0 in tensor.stride():  # expanded: entries share memory, and nothing can be copied there
                 tensor.data = tensor.data.clone()
         module.load_state_dict(content[role])
 
