@@ -21,7 +21,7 @@ MASKS = ("mask", "attention_mask")
 PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask")
 """Names of masks that are True (or not 0) at padding, as ``nn.MultiheadAttention`` takes them; they are inverted."""
 NETWORK_INPUTS = ("_ids", "_mask", "_embeds", "_states", "_values", "bbox", "langs")
-"""Ends of the names of further inputs of networks, such as ``position_ids`` and ``head_mask``, which are refused."""
+"""Ends of the names of further inputs of networks, such as ``position_ids`` and ``head_mask``."""
 PREDICTION_BATCH_SIZE = 256
 """Batch size of a data set that is predicted without a loader."""
 
@@ -59,8 +59,8 @@ def unpack_batch(batch: Any) -> Batch:
 
     A batch is a tensor or NumPy array of inputs; a tuple or list ``(x,)``, ``(x, y)`` or ``(x, y, mask)``; or a
     mapping, named tuple or data class with one of :data:`INPUTS`, at most one of :data:`LABELS`, and at most one of
-    :data:`MASKS` or :data:`PADDING_MASKS`. Other fields are not used (see :func:`select_fields` for other names), unless
-    a network would need them (:data:`NETWORK_INPUTS`).
+    :data:`MASKS` or :data:`PADDING_MASKS`. Other fields are not used (see :func:`select_fields` for other
+    names); those of :data:`NETWORK_INPUTS` are refused.
     Masks of integers become boolean. NumPy's float64 becomes PyTorch's default dtype.
 
     Raises:
@@ -88,7 +88,8 @@ def unpack_batch(batch: Any) -> Batch:
         mask = mask != 0 if padding is None else mask == 0
     for name, value in fields.items():
         if name not in INPUTS + LABELS + MASKS + PADDING_MASKS and _is_needed(name, value):
-            raise ValueError(f"the network would not see {name} (a second segment, positions, …): use select_fields")
+            kinds = "a second segment, positions, a mask"
+            raise ValueError(f"the network would not see {name} ({kinds}): use select_fields")
     return Batch(x, y, mask)
 
 
@@ -181,7 +182,7 @@ def _one_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
 
 
 def _is_needed(name: str, value: Any) -> bool:
-    """Return True for a further input of a network that is not its default: segment 0, positions in order, no mask."""
+    """Return True for a further input of a network, unless it is its default: segment 0, no mask, …"""
     if not (name.endswith(NETWORK_INPUTS) and _is_array(value)) or name == "special_tokens_mask":
         return False
     if value.ndim < 2 and name != "head_mask":  # such as the numbers of the examples

@@ -28,8 +28,8 @@ class BatchLoader:
         generator: CPU generator, whose state a resumed run needs; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
         by_length: has no effect on rows and images, which are equally long.
-        categories: which inputs are codes of categories, bool (inputs,): a small share of them becomes 0, an unknown
-            category, so that its token is trained.
+        categories: which inputs are codes of categories, bool (inputs,): a small share of them becomes
+            0, an unknown category, so that its token is trained.
 
     Attributes:
         num_data: number of examples.
@@ -72,8 +72,9 @@ class BatchLoader:
         indices = indices.to(self.device, non_blocking=True)
         inputs = self._inputs[indices]
         if self._categories is not None and self._categories.any():
-            is_unknown = self._categories & (torch.rand(inputs.shape, generator=self.generator) < UNKNOWN_SHARE)
-            inputs = inputs.masked_fill(is_unknown.to(self.device, non_blocking=True), 0.0)
+            drawn = torch.rand(inputs.shape, generator=self.generator) < UNKNOWN_SHARE
+            is_unknown = (drawn & self._categories).to(self.device, non_blocking=True)
+            inputs = inputs.masked_fill(is_unknown, 0.0)
         return inputs, self._labels[indices]
 
 

@@ -148,7 +148,8 @@ class Dataset:
         labels = self.train.labels
         if not all(map(len, (labels, self.valid, self.test))) or (len(labels) > 1 and (labels == labels[0]).all()):
             problem = f"{self.name}: each part needs examples, and the training part two different labels"
-            raise DatasetError(f"{problem}; classes, and groups, of fewer than three examples stay in the training part")
+            reason = "a class, or a group, of too few examples is in the training part alone"
+            raise DatasetError(f"{problem}; {reason}")
 
     def batches(self, examples: Any, /, **options: Any) -> BatchLoader:
         """Return a loader of any examples in their order; options of the loader."""
@@ -159,9 +160,9 @@ class Dataset:
         raise NotImplementedError
 
     def unseen(self, part: Any) -> pd.DataFrame:
-        """Return what the network does not see of each example or has not seen in training, as shares by kind.
+        """Return what the network does not see of each example, or has not seen in training, as shares.
 
-        Rows are the examples; images have no columns.
+        A row for each example, a column for each kind; images have none.
         """
         return pd.DataFrame(index=range(len(part)))
 

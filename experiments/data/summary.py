@@ -1,4 +1,4 @@
-"""Summary of the data that were read: `train` prints it, a run's folder keeps it, and the report opens with it."""
+"""Summary of the data that were read: `train` prints it, a run keeps it, and the report opens with it."""
 
 import contextlib
 import logging
@@ -39,8 +39,8 @@ class Summary:
     repeated: int
 
     def __str__(self) -> str:
-        tables = [table.to_string(index=False) for table in (self.columns, self.counts) if table is not None]
-        return "\n".join([*tables, *self.notes])
+        tables = [self.counts] if self.columns is None else [self.columns, self.counts]
+        return "\n".join([*(table.to_string(index=False) for table in tables), *self.notes])
 
 
 @contextlib.contextmanager
@@ -53,52 +53,56 @@ def collect_notes() -> Iterator[list[str]]:
     finally:
         _log.removeHandler(handler)
         messages = Counter(record.getMessage() for record in handler.buffer)
-        notes += [f"{message} ({count:,} times)" if count > 1 else message for message, count in messages.items()]
+        for message, count in messages.items():
+            notes.append(f"{message} ({count:,} times)" if count > 1 else message)
 
 
 def summarise(dataset: Dataset) -> Summary:
     """Return the summary of a data set."""
     parts = {"training": dataset.train, "validation": dataset.valid, "test": dataset.test}
-    with collect_notes() as notes:
-        unseen = {name: dataset.unseen(part).astype(float) for name, part in parts.items()}
-    examples = pd.concat({name: _examples(part, dataset.classes) for name, part in parts.items()}, names=["part", None])
-    examples = examples.reset_index("part")
-    counts = pd.crosstab(examples["class"], examples["part"])[[*parts]]
-    notes = [*dataset.notes, *notes]
+    with collect_notes() as logged:
+        unseen = {name: dataset.unseen(part) for name, part in parts.items()}
+    notes = [*dataset.notes, *logged]
     for name, shares in unseen.items():
-        for kind, share in shares.mean().items():
-            if share > 0:
-                count = int((shares[kind] > 0).sum())
-                notes.append(f"{name} part: {kind}: {share:.1%} on average, {count:,} of {len(shares):,} examples")
-    if rare := [f"{name!r} ({count})" for name, count in counts["training"].items() if count < FEW_EXAMPLES]:
-        notes.append(f"classes with fewer than {FEW_EXAMPLES} training examples: {', '.join(rare)}")
-    if missing := [name for name in dataset.classes if is_missing(name)]:
-        notes.append(f"classes that look like missing labels: {', '.join(map(repr, missing))}")
+        for kind, share in shares.mean()[shares.any()].items():
+            number = f"{(shares[kind] > 0).sum():,} of {len(shares):,} examples"
+            notes.append(f"{name} part: {kind}: {share:.1%} on average, {number}")
+    examples = pd.concat([_examples(name, part, dataset.classes) for name, part in parts.items()])
+    counts = pd.crosstab(examples["class"], examples["part"])[[*parts]]
+    for name, count in counts["training"].items():
+        if is_missing(name):
+            notes.append(f"class {name!r} looks like a missing label: {count:,} training examples")
+    rare = counts.index[counts["training"] < FEW_EXAMPLES]
+    if len(rare):
+        listed = ", ".join(map(repr, rare))
+        notes.append(f"classes with fewer than {FEW_EXAMPLES} training examples: {listed}")
     repeated = _repeated(examples, notes)
-    table = pd.concat([counts.nlargest(MAX_CLASSES, "training"), counts.sum().to_frame("all").T])
+    listed = counts.nlargest(MAX_CLASSES, "training")
+    table = pd.concat([listed, counts.sum().to_frame("all").T])
     table.insert(0, "share", [f"{count / len(dataset.train):.1%}" for count in table["training"]])
     table = table.rename_axis("class").reset_index()
     return Summary(table, tuple(notes), getattr(dataset, "columns", None), repeated)
 
 
-def _examples(part: Any, classes: tuple[str, ...]) -> pd.DataFrame:
-    """Return the key, the label and the name of the class of each example; "number" for labels that are no classes."""
+def _examples(name: str, part: Any, classes: tuple[str, ...]) -> pd.DataFrame:
+    """Return part, key, label and class of each example; labels that are no class are a "number"."""
     labels = part.labels.tolist()
-    names = [classes[label] for label in labels] if classes and part.labels.ndim == 1 else "number"
-    return pd.DataFrame({"key": part.keys, "label": list(map(str, labels)), "class": names})
+    has_classes = len(classes) > 0 and part.labels.ndim == 1
+    named = [classes[label] for label in labels] if has_classes else "number"
+    columns = {"part": name, "key": part.keys, "label": list(map(str, labels)), "class": named}
+    return pd.DataFrame(columns)
 
 
 def _repeated(examples: pd.DataFrame, notes: list[str]) -> int:
     """Return how many test examples are also training examples; add notes on equal inputs."""
-    keys = dict(iter(examples.groupby("part")["key"]))
-    repeats = {name: int(keys[name].isin(keys["training"]).sum()) for name in ("validation", "test")}
-    for name, count in repeats.items():
-        if count:
-            share = f"{count:,} of {len(keys[name]):,} {name} examples ({count / len(keys[name]):.1%})"
-            notes.append(f"warning: {share} have the input of a training example: they do not test new inputs")
-    if copies := int(keys["training"].duplicated().sum()):
-        notes.append(f"{copies:,} training examples repeat the input of another one")
-    labels = examples.groupby("key")["label"].nunique()
-    if conflicts := int(examples["key"].isin(labels.index[labels > 1]).sum()):
-        notes.append(f"warning: {conflicts:,} examples have the input of an example with another label")
-    return repeats["test"]
+    sizes, keys = examples["part"].value_counts(), examples["key"]
+    is_train = examples["part"] == "training"
+    copies = examples["part"][keys.isin(keys[is_train])].value_counts()
+    for name, count in copies.drop("training").items():
+        share = f"{count:,} of {sizes[name]:,} {name} examples ({count / sizes[name]:.1%})"
+        notes.append(f"warning: {share} have the input of a training example: they test nothing new")
+    if count := keys[is_train].duplicated().sum():
+        notes.append(f"{count:,} training examples repeat the input of another one")
+    if count := (examples.groupby("key")["label"].transform("nunique") > 1).sum():
+        notes.append(f"warning: {count:,} examples have the input of an example with another label")
+    return int(copies.get("test", 0))

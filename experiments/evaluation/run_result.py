@@ -68,10 +68,8 @@ def run_result(
     examples = [tuple(tensor[:EXAMPLES] for tensor in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
-    settings = run.settings.flat() | {
-        "epochs done": epochs[-1]["epoch"] if epochs else "unknown",
-        "best epoch": run.best_epoch,
-    }
+    done = epochs[-1]["epoch"] if epochs else "unknown"
+    settings = run.settings.flat() | {"epochs done": done, "best epoch": run.best_epoch}
     settings |= {"num_samples": calibration.num_samples, **run.environment}
     return RunResult(
         name=run.name,

@@ -140,11 +140,9 @@ class Pipeline:
             answers = class_answers(prediction, self.classes, calibration=calibration, by_class=by_class)
         else:
             answers = number_answers(prediction, calibration=calibration)
-        unseen = self.run.dataset.unseen(self._data(inputs)).astype(float)
+        unseen = self.run.dataset.unseen(self._data(inputs))
         if unseen.any(axis=None):
-            answers["notes"] = [
-                ", ".join(f"{kind} {row[kind]:.0%}" for kind in row[row > 0].index) for _, row in unseen.iterrows()
-            ]
+            answers["notes"] = unseen.apply(_note, axis=1)
         return answers
 
     def _data(self, inputs: Any) -> Part:
@@ -157,3 +155,9 @@ class Pipeline:
             rows = pd.DataFrame(inputs, index=[f"row {n}" for n in range(1, len(inputs) + 1)], dtype=object)
             return Table(data.encoding.features(rows), labels)
         return Texts(tuple(inputs), labels)
+
+
+def _note(shares: pd.Series) -> str:
+    """Return the kinds of what the network does not see of an input, with shares of less than all."""
+    present = shares[shares > 0].items()
+    return ", ".join(kind if share == 1 else f"{kind} {share:.0%}" for kind, share in present)

@@ -34,7 +34,7 @@ def find_files(folder: Path) -> Iterator[Path]:
 
 
 def is_image(path: Path) -> bool:
-    """Return True for a file that is named like an image of any format, or is one of :data:`FORMATS`."""
+    """Return True for a file that is named like an image, or is one of :data:`FORMATS`."""
     kind = mimetypes.guess_type(path_text(path))[0] or ""
     if kind.startswith("image/") or not path.is_file():
         return True
@@ -95,7 +95,7 @@ def pixels(
         crop: scale the shorter side to the size and crop the middle; otherwise scale both sides.
 
     Raises:
-        ValueError: more than 8 bits and no range of levels; or an image that cannot be seen on the background.
+        ValueError: more than 8 bits and no range of levels, or nothing to be seen on the background.
     """
     channels, size, _ = shape
     opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
@@ -129,8 +129,8 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     levels = np.asarray(image, dtype=np.float64)
     extent = np.ptp(levels)
     if not 0 < extent < np.inf:
-        raise ValueError("it has more than 8 bits, and a single level or levels that are no numbers")
-    _log.info("grey images with more than 8 bits are scaled, each from its darkest to its brightest level")
+        raise ValueError("it has more than 8 bits, and a single level or one that is no number")
+    _log.info("grey images of more than 8 bits: each is scaled from its darkest to its brightest level")
     return Image.fromarray((255 * (levels - levels.min()) / extent).round().astype(np.uint8))
 
 

@@ -1,7 +1,7 @@
 """Labelled examples of a user's files, their division into parts, and the classes of their labels.
 
 Examples are a data frame with the columns ``input`` and ``label``; its index says where each was read, for messages.
-Examples with the same ``key``, which equal inputs have, or ``group`` stay in one part; both columns may be missing.
+Examples with the same ``key``, which equal inputs have, or ``group`` stay in one part; these columns may be missing.
 """
 
 import logging
@@ -28,7 +28,7 @@ PARTS = {
 }
 _SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 # Words of other names that may be those of parts, such as train2017, fold1, tr and te.
-_LIKE_PARTS = {*PARTS["train"], *PARTS["valid"], *PARTS["test"], "fold", "split", "tr", "trn", "va", "te", "tst"}
+_LIKE_PARTS = {*PARTS["train"], *PARTS["valid"], *PARTS["test"], "fold", "split", "tr", "va", "te"}
 _WORD = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")  # also in names such as trainA and TrainSet
 # Inputs that occur as often on average are values, such as those of few categories, and no copies.
 _MANY_COPIES = 5
@@ -66,12 +66,12 @@ def find_parts(names: Iterable[str]) -> dict[str, str]:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name of a file, folder or split in lower case, without suffixes such as ``.csv`` and ``_set``."""
+    """Return the name of a file, folder or split in lower case, without ``.csv``, ``_set`` and the like."""
     return _SUFFIX.sub("", normal_name(Path(name.removesuffix(".gz")).stem).casefold())
 
 
 def part_likeness(name: str) -> int:
-    """Return 2 for a name that is all of a part, such as ``train2017``, 1 if a word is, as in ``seg_train``, else 0."""
+    """Return 2 for a name like that of a part, such as ``train2017``, 1 for ``seg_train``, else 0."""
     words = {_SUFFIX.sub("", word.casefold()) for word in _WORD.findall(name) if len(word) > 1}
     return len(words & _LIKE_PARTS) and 1 + (words <= _LIKE_PARTS)
 
@@ -113,7 +113,7 @@ def divide(
 ) -> dict[str, pd.DataFrame]:
     """Return the training, validation and test part; missing ones are taken from the training part at random.
 
-    Each label is divided in the same proportion. One with few examples is in the training part at least.
+    Each label is divided in the same proportion. One of few examples is in the training part at least.
 
     Args:
         given: the parts that there are, ``"train"`` at least.
@@ -153,7 +153,8 @@ def class_indices(labels: pd.Series, classes: Sequence[str]) -> torch.Tensor:
     if len(unknown):
         named = [f"{label!r} ({place})" for place, label in unknown[:MAX_NAMES].items()]
         problem = f"no training example has {len(unknown)} of the labels, such as {', '.join(named)}"
-        raise DatasetError(f"{problem}; they have {shorten(classes)}: add examples of the others, or remove them")
+        advice = "add examples of these labels, or remove them"
+        raise DatasetError(f"{problem}; they have {shorten(classes)}: {advice}")
     return torch.from_numpy(indices)
 
 
@@ -164,11 +165,12 @@ def shorten(names: Sequence[str]) -> str:
 
 
 def _sets(examples: pd.DataFrame) -> np.ndarray:
-    """Return the number of each example's set, int64 (n,): examples of one key or one group are in one set."""
-    keys, groups = (examples.get(name, pd.Series(range(len(examples)))) for name in ("key", "group"))
+    """Return each example's set, int64 (n,): examples of one key or one group are in one set."""
+    alone = pd.Series(range(len(examples)))
+    keys, groups = examples.get("key", alone), examples.get("group", alone)
     if len(examples) >= _MANY_COPIES * keys.nunique():
         _log.warning("few inputs differ: equal ones may be in several parts")
-        keys = pd.Series(range(len(examples)))
+        keys = alone
     # Nodes of a graph are the keys and the groups; each example joins its own two.
     ends = pd.factorize(keys)[0], pd.factorize(groups)[0] + keys.nunique()
     size = int(ends[1].max()) + 1
@@ -191,12 +193,13 @@ def _take(
         shares: of the parts.
         generator: of the random order.
         sets: number of the set of each example, int64 (n,); a set stays in one part.
-        keep_each: leave a set of each label for the rest; each part gets one, too, while there are any, the last first.
+        keep_each: leave a set of each label for the rest. Each part gets one, too, while there are any,
+            the last part first.
     """
-    orders = []
-    for _, positions in pd.Series(range(len(examples))).groupby(examples.label.to_numpy(), sort=False):
-        order = torch.randperm(len(positions), generator=generator).numpy()
-        orders.append(Counter(sets[positions.to_numpy()[order]].tolist()))  # sizes of sets in random order
+    orders = []  # of the sets of each label: their sizes, in random order
+    for _, members in pd.Series(sets).groupby(examples.label.to_numpy(), sort=False):
+        order = torch.randperm(len(members), generator=generator).numpy()
+        orders.append(Counter(members.to_numpy()[order].tolist()))
     part_of = dict[int, int]()  # of each set, 0 of those that are left
     for sizes in sorted(orders, key=len):
         free = [number for number in sizes if number not in part_of]
@@ -207,7 +210,7 @@ def _take(
             size = sum(sizes[number] for number in sizes if part_of.get(number) == part)
             free = [number for number in sizes if number not in part_of]
             spare = len(free) - (len(shares) - part)
-            # The sets that fit come first, in their random order; a larger one is taken only if the part has none.
+            # Sets that fit come first, in their order; a larger one is taken only if the part has none.
             for number in sorted(free, key=lambda number: max(target, sizes[number])):
                 if spare > 0 and size < target and (size == 0 or size + sizes[number] <= target):
                     part_of[number] = part

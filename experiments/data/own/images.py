@@ -53,7 +53,9 @@ def read(path: Path, **options: Any) -> Parts:
             folders of parts without one for training, or with names that may be those of parts.
     """
     folders = _folders(path)
-    parts = choose_parts(folders, source=str(path)) if _are_parts(folders, path) else {"train": path}
+    parts = {"train": path}
+    if _are_parts(folders, path):
+        parts = choose_parts(folders, source=str(path))
     return labelled_images({role: list_images(folder) for role, folder in parts.items()}, **options)
 
 
@@ -65,20 +67,24 @@ def _are_parts(folders: Mapping[str, Path], path: Path) -> bool:
     Raises:
         DatasetError: folders that may be either.
     """
-    with_images = {name for name, folder in folders.items() if any(map(is_image, _entries(folder, Path.is_file)))}
+    files = {name: _entries(folder, Path.is_file) for name, folder in folders.items()}
+    with_images = {name for name in folders if any(map(is_image, files[name]))}
     if parts := find_parts(folders):
         if "train" in parts or len(parts) == len(folders) or with_images != folders.keys():
             return True
-        _log.warning("%s hold images and no classes: they are classes themselves", shorten([*parts.values()]))
+        _log.warning("classes, since they hold images: %s", shorten([*parts.values()]))
         return False
+    # A name with a word of a part is that of a class if images lie there, and other names have no such word.
     likeness = {name: part_likeness(name) for name in folders}
-    similar = [name for name in folders if likeness[name] > (name in with_images and not all(likeness.values()))]
+    classes = with_images if not all(likeness.values()) else ()
+    similar = [name for name in folders if likeness[name] > (name in classes)]
     inside = Counter(itertools.chain.from_iterable(map(_folders, folders.values())))
     if not with_images and sum(count > 1 for count in inside.values()) > 1:
         similar = list(folders)
     if similar:
         problem = f"{path}: {shorten(similar)} may be parts or classes"
-        raise DatasetError(f"{problem}: call parts train, valid and test; give classes other names, and move images up")
+        advice = "call parts train, valid and test; give classes other names, and move their images up"
+        raise DatasetError(f"{problem}: {advice}")
     return False
 
 
@@ -129,16 +135,16 @@ def labelled_images(
     images = decode_all(decode, examples.input)
     examples = examples.assign(input=range(len(images)), key=list(map(digest, images)))
     parts = {role: examples.loc[role] for role in given}
-    return labelled(parts, lambda inputs, labels: Images(images[inputs.to_list()], labels), **division)
+    return labelled(parts, lambda chosen, labels: Images(images[chosen.to_list()], labels), **division)
 
 
 def list_images(folder: Path) -> pd.DataFrame:
     """Return the images of each class's folder as examples, whose inputs are paths."""
-    listed = list(find_files(folder))
-    files = list(filter(is_image, listed))
-    if others := sorted(set(listed) - set(files)):
-        names = shorten([file.name for file in others])
-        _log.warning("%s: left out %s files that are no images: %s", folder, f"{len(others):,}", names)
+    found = list(find_files(folder))
+    files = list(filter(is_image, found))
+    if others := sorted(set(found) - set(files)):
+        listed = shorten([file.name for file in others])
+        _log.warning("%s: left out %s files that are no images: %s", folder, len(others), listed)
     if outside := [file for file in files if file.parent == folder]:
         raise DatasetError(f"{path_text(outside[0])} is in no folder of a class: move it")
     names = [file.relative_to(folder).parts[0] for file in files]
@@ -154,7 +160,8 @@ def _folders(path: Path) -> dict[str, Path]:
 
 
 def _entries(path: Path, condition: Callable[[Path], bool]) -> list[Path]:
-    return [entry for entry in sorted(path.iterdir()) if condition(entry) and not is_hidden(entry.name)]
+    entries = filter(condition, sorted(path.iterdir()))
+    return [entry for entry in entries if not is_hidden(entry.name)]
 
 
 def _stored(place: str, image: Mapping[str, Any] | None) -> Path | BytesIO:

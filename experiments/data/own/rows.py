@@ -44,7 +44,8 @@ def read_parts(path: Path, *, kind: str, delimiter: Delimiter | None = None) -> 
     """
     files = {"train": path}
     if path.is_dir():
-        listed = [file for file in sorted(path.iterdir()) if suffix(file) in (*SUFFIXES[kind], *TABLES)]
+        known = (*SUFFIXES[kind], *TABLES)
+        listed = [file for file in sorted(path.iterdir()) if suffix(file) in known]
         files = choose_parts({file.name: file for file in listed}, source=path_text(path))
     parts = {role: read_file(file, kind=kind, delimiter=delimiter) for role, file in files.items()}
     for role, rows in parts.items():
@@ -86,9 +87,12 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
 
 
 def _read_table(path: Path, source: str) -> pd.DataFrame:
-    """Return the cells of a Parquet or Excel file as texts, empty where they are missing; line 1 has the names."""
+    """Return the cells of a Parquet or Excel file as texts, empty where missing; line 1 has the names."""
     try:
-        read = pd.read_parquet(path) if suffix(path) == ".parquet" else pd.read_excel(path, keep_default_na=False)
+        if suffix(path) == ".parquet":
+            read = pd.read_parquet(path)
+        else:
+            read = pd.read_excel(path, keep_default_na=False)
     except Exception as error:  # of many types; that of a missing package says what to install
         raise DatasetError(f"cannot read {source}: {error}; or save it as CSV") from error
     if not len(read):
@@ -96,7 +100,8 @@ def _read_table(path: Path, source: str) -> pd.DataFrame:
     # Whole numbers beside missing cells stay whole.
     table = read.convert_dtypes()
     cells = table.astype(object).where(table.notna(), "").map(str)
-    return cells.set_axis([normal_name(str(name)) for name in table], axis=1).set_axis(range(2, len(table) + 2))
+    cells.columns = [normal_name(str(name)) for name in table]
+    return cells.set_axis(range(2, len(table) + 2))
 
 
 def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
@@ -155,7 +160,7 @@ def names(rows: pd.DataFrame, column: str) -> list[str]:
 def labelled_rows(
     rows: pd.DataFrame, inputs: Iterable[Any], label_column: str, group_column: str | None = None
 ) -> pd.DataFrame:
-    """Return inputs as examples with the labels and groups of their rows; errors as for :func:`names`."""
+    """Return inputs as examples with labels and groups of their rows; errors as for :func:`names`."""
     columns = {"label": label_column, "group": group_column}
     named = {name: names(rows, column) for name, column in columns.items() if column is not None}
     return pd.DataFrame({"input": inputs, **named}, index=rows.index, dtype=object)
@@ -218,8 +223,8 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
 def _parse(text: str, delimiter: str, source: str) -> dict[int, list[str]]:
     """Return the cells of each row that is no blank line, by the line at which it begins.
 
-    Quotes hold a cell together, also over several lines. Where they would join rows, or do not close, they are marks
-    of the texts, unless rows then differ in length.
+    Quotes hold a cell together, also over several lines. Where they would join rows, or do not close,
+    they are marks of the texts, unless rows then differ in length.
     """
     plain = _split(text, delimiter, csv.QUOTE_NONE)
     try:
@@ -232,7 +237,7 @@ def _parse(text: str, delimiter: str, source: str) -> dict[int, list[str]]:
             return quoted
         problem = f"{source}, line {joined}: a quote opens here and closes in a later row"
     if len(set(map(len, plain.values()))) > 1:
-        raise DatasetError(f"{problem}; double the quotes inside of quoted texts, or save JSON Lines")
+        raise DatasetError(f"{problem}; double the quotes inside of texts, or save JSON Lines")
     _log.warning("%s: quotes that do not enclose a cell are read as marks of its text", problem)
     return {line: list(map(_unquoted, cells)) for line, cells in plain.items()}
 
@@ -253,7 +258,7 @@ def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[
 def _joined_rows(quoted: Mapping[int, list[str]], plain: Mapping[int, list[str]]) -> int | None:
     """Return the line at which a quote first joins rows, or None.
 
-    It joins lines that both have the cells of a row, and in one of the columns those of other rows, or numbers.
+    It joins lines that both have the cells of a row, and in a column those of other rows, or numbers.
 
     Args:
         quoted, plain: rows by line, where quotes hold cells together and where they do not.

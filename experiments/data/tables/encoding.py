@@ -19,14 +19,22 @@ from probattn.experiments.data.own.examples import normal_name
 from probattn.experiments.data.tables.dates import days, find_formats
 from probattn.experiments.data.tables.numbers import Notation, is_missing, readings
 
-# Kinds of columns. Features are the first three; the data's owner may choose four, the others are found.
+# Kinds of columns. Features are the first three; those of texts are left out if their values mostly
+# differ. The data's owner may choose a number, a category or to ignore a column; the rest is found.
 Kind = Literal[
-    "number", "category", "date", "ignored", "empty", "numbers the rows", "mostly different values", "unclear"
+    "number",
+    "category",
+    "date",
+    "ignored",
+    "empty",
+    "numbers the rows",
+    "mostly different values",
+    "unclear",
 ]
 FEATURES = "number", "category", "date"
-# Columns of texts are left out if more than half of their values differ, and at least so many.
+# Values mostly differ if more than half of them do, and more than this number.
 MIN_DIFFERENT = 20
-# A number is far outside of training if it is beyond its range by more than this share of the range.
+# A number is far outside of training if it exceeds its range by more than this share of the range.
 MARGIN = 0.1
 # Cells that stand for a missing number in some tables, and have no decimals.
 _SENTINEL = r"[-\u2212]9+"
@@ -34,10 +42,11 @@ _SENTINEL = r"[-\u2212]9+"
 
 @dataclass(frozen=True)
 class Column:
-    """Column of a table: of numbers, which become ``(number - mean) / std``, of categories, which become codes, or dates.
+    """Column of a table: of numbers, which become ``(number - mean) / std``, of categories, or dates.
 
-    A date becomes the number of its days since 1970, and the code of its day of the week. A missing number or date is
-    the mean, and another feature says that it is missing, if some of the training part are.
+    A category becomes its code. A date becomes the number of its days since 1970, and the code of its
+    day of the week. A missing number or date is the mean, and another feature says that it is missing,
+    if some of the training part are.
 
     Attributes:
         name: name of the column.
@@ -73,7 +82,10 @@ class Column:
         return sizes
 
     def read(self, cells: Sequence[Any]) -> np.ndarray:
-        """Return the categories of cells, or numbers, float64 (n,): NaN if missing, infinity if there is no such."""
+        """Return the categories of cells, or numbers, float64 (n,).
+
+        NaN stands for what is missing, infinity for what is no number of the notation or no date.
+        """
         if self.kind == "category":
             return np.array(list(map(_category, cells)), dtype=object)
         if self.kind == "date":
@@ -92,16 +104,16 @@ class Column:
         return replace(self, mean=mean, std=std, missing=missing, low=low, high=high)
 
     def features(self, cells: pd.Series) -> list[np.ndarray]:
-        """Return the features of each cell; raise DatasetError for one that is no number of the notation, or no date."""
+        """Return the features of each cell; raise DatasetError for one that is no number or date."""
         values = self.read(cells)
         if self.kind == "category":
             return [pd.Index(self.values).get_indexer(values) + 1]
         invalid = np.isinf(values) | (np.isnan(values) & (not self.missing))
         if invalid.any():
-            expected = "dates like those of training" if self.kind == "date" else "numbers"
-            problem = f"{cells.index[invalid][0]}: {self.name!r} is {cells[invalid].iloc[0]!r}, in a column of {expected}"
-            advice = "correct it, remove the row, train with another data.decimal"
-            raise DatasetError(f"{problem}; {advice}, or add the column to data.categorical_columns")
+            place, cell = next(iter(cells[invalid].items()))
+            problem = f"{place}: {self.name!r} is {cell!r}, in a column of {self.kind}s"
+            advice = "correct it, remove the row, or train with another data.decimal"
+            raise DatasetError(f"{problem}; {advice}, or with the column in data.categorical_columns")
         features = [np.nan_to_num((values - self.mean) / self.std)]
         if self.kind == "date":
             # 1970 began on a Thursday; Monday has the code 1, a missing date the code 0.
@@ -144,7 +156,7 @@ class TableEncoding:
         return torch.from_numpy(np.stack(features, axis=1).astype(np.float32))
 
     def unlike_training(self, features: Tensor) -> pd.DataFrame:
-        """Return which cells are unlike those of training, by row and column: unknown categories, numbers far outside.
+        """Return which cells are unlike training, by row and column: unknown categories, far numbers.
 
         Args:
             features: of rows, ``(n, features)``.
@@ -154,8 +166,10 @@ class TableEncoding:
             values = rows[:, start]
             start += len(column.sizes)
             margin = MARGIN * (column.high - column.low)
-            is_far = (values < column.low - margin) | (values > column.high + margin)
-            unlike[f"{column.name} unlike training"] = values == 0 if column.kind == "category" else is_far
+            is_unlike = (values < column.low - margin) | (values > column.high + margin)
+            if column.kind == "category":
+                is_unlike = values == 0
+            unlike[f"{column.name} unlike training"] = is_unlike
         return pd.DataFrame(unlike)
 
     @classmethod
@@ -171,22 +185,23 @@ def find_columns(
     decimal: str | None = None,
     label_column: str = "",
 ) -> tuple[dict[str, Column], pd.DataFrame]:
-    """Return the columns of a table by name, with their kind and the notation of their numbers, and a description.
+    """Return the columns of a table by name, with their kind and notation, and a description.
 
-    A column has numbers if all cells that are not missing have one notation: decimal mark, currency and unit. It is
-    unclear if half of them are numbers, or if it may be one of thousands: ``1.234`` and ``999``. The description has
-    a row for each column: kind, range of the numbers or number of values, share of missing cells, an example; of an
-    unclear column what is unclear.
+    A column has numbers if all cells that are not missing have one notation: decimal mark, currency and
+    unit. It is unclear if half of them are numbers, or if it may be one of thousands: ``1.234`` and
+    ``999``. The description has a row for each column: kind, range of the numbers or number of values,
+    share of missing cells, an example; of an unclear column what is unclear.
 
     Args:
         cells: texts by column.
         chosen: kinds that the data's owner has chosen: ``number``, ``category`` or ``ignored``.
         decimal: decimal mark, ``"."`` or ``","``; None finds it.
-        label_column: column whose numbers keep their units, so that two readings of them are unclear.
+        label_column: column whose numbers keep their units: two readings of them are unclear.
     """
     numeric = [name for name in cells if chosen.get(name, "number") == "number"]
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in numeric}
-    marks = {next(iter(found)).decimal for name, found in possible.items() if len(found) == 1 and _has_mark(cells[name])}
+    certain = [name for name in numeric if len(possible[name]) == 1 and _has_mark(cells[name])]
+    marks = {next(iter(possible[name])).decimal for name in certain}
     columns, description = {}, []
     for name in cells:
         present = cells[name][~cells[name].map(is_missing)]
@@ -195,13 +210,17 @@ def find_columns(
             notations = [notation for notation in notations if notation.decimal in marks]
         column, doubt = Column(name, chosen.get(name, "empty"), Notation(decimal or ".")), ""
         if len(present) and column.kind not in ("category", "ignored"):
-            column, doubt = _find_column(column, present, notations, decimal, is_label=name == label_column)
+            options = {"decimal": decimal, "is_label": name == label_column}
+            column, doubt = _find_column(column, present, notations, **options)
         columns[name] = column
+        extent = f"{present.nunique()} different"
         numbers = column.read(present) if column.kind == "number" else np.array([])
         numbers = numbers[np.isfinite(numbers)]
-        extent = f"{numbers.min():.6g} to {numbers.max():.6g}" if numbers.size else f"{present.nunique()} different"
+        if numbers.size:
+            extent = f"{numbers.min():.6g} to {numbers.max():.6g}"
+        missing = f"{1 - len(present) / len(cells):.0%}"
         example = doubt or str(next(iter(present), ""))[:30]
-        description.append((name, column.kind, extent, f"{1 - len(present) / len(cells):.0%}", example))
+        description.append((name, column.kind, extent, missing, example))
     return columns, pd.DataFrame(description, columns=["column", "kind", "range", "missing", "example"])
 
 
@@ -219,9 +238,10 @@ def choose_features(columns: Mapping[str, Column], table: pd.DataFrame, *, label
     unclear = table[table["kind"] == "unclear"]
     if len(unclear) or not features:
         doubts = "; ".join(unclear["column"] + ": " + unclear["example"])
-        settings = "data.decimal, data.number_columns=A,B, data.categorical_columns, data.ignore_columns"
         problem = f"columns are unclear: {doubts}" if doubts else "no column is a feature"
-        raise DatasetError(f"{problem}\nThe columns are:\n{table.to_string(index=False)}\nChoose by --set {settings}")
+        listed = f"The columns are:\n{table.to_string(index=False)}"
+        kinds = "data.number_columns=A,B, data.categorical_columns or data.ignore_columns"
+        raise DatasetError(f"{problem}\n{listed}\nChoose by --set data.decimal, {kinds}")
     return features
 
 
@@ -230,7 +250,12 @@ def _has_mark(cells: pd.Series) -> bool:
 
 
 def _find_column(
-    column: Column, present: pd.Series, notations: Sequence[Notation], decimal: str | None, *, is_label: bool
+    column: Column,
+    present: pd.Series,
+    notations: Sequence[Notation],
+    *,
+    decimal: str | None,
+    is_label: bool,
 ) -> tuple[Column, str]:
     """Return the kind of a column, with its notation, and what is unclear about it.
 
@@ -247,9 +272,11 @@ def _find_column(
         return replace(column, kind="unclear"), doubt
     if notations:
         numbers = notations[0].read(present)
-        is_whole = np.array_equal(numbers, np.round(numbers)) and len(np.unique(numbers)) == len(numbers) > 2
-        is_index = is_whole and (column.name.startswith("Unnamed: ") or (np.diff(numbers) == 1).all())
-        kind = "numbers the rows" if is_index and column.kind != "number" else "number"
+        is_whole = np.array_equal(numbers, np.round(numbers))
+        is_different = len(np.unique(numbers)) == len(numbers) > 2
+        is_ordered = column.name.startswith("Unnamed: ") or (np.diff(numbers) == 1).all()
+        is_index = is_whole and is_different and is_ordered and column.kind != "number"
+        kind = "numbers the rows" if is_index else "number"
         return replace(column, kind=kind, notation=notations[0]), ""
     if column.kind == "number":
         return column, ""  # the cell that is no number is named later
@@ -257,27 +284,32 @@ def _find_column(
     if len(forms) == 1:
         return replace(column, kind="date", form=forms[0]), ""
     if forms:
-        return replace(column, kind="unclear"), f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
+        doubt = f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
+        return replace(column, kind="unclear"), doubt
     alone = [readings([cell], decimal=decimal) for cell in present]
     if 2 * sum(map(bool, alone)) > len(present):
         notation = Counter(itertools.chain.from_iterable(alone)).most_common(1)[0][0]
         place = present.index[np.isinf(notation.read(present))][0]
-        return replace(column, kind="unclear"), f"{place}: {present[place]!r} is no number like the others"
-    is_different = present.nunique() > max(MIN_DIFFERENT, len(present) / 2)
-    return replace(column, kind="mostly different values" if is_different else "category"), ""
+        doubt = f"{place}: {present[place]!r} is no number like the others"
+        return replace(column, kind="unclear"), doubt
+    mostly_differ = present.nunique() > max(MIN_DIFFERENT, len(present) / 2)
+    return replace(column, kind="mostly different values" if mostly_differ else "category"), ""
 
 
 def _doubt(present: pd.Series, notations: Sequence[Notation], *, is_label: bool) -> str:
     """Return why it matters that two decimal marks read a column, empty if it does not.
 
-    It does for a label. It does not for a feature if the numbers differ by a factor alone, apart from those that stand
-    for missing ones, nor if commas without points make it one of thousands, such as ``1,234`` beside ``999``.
+    It does for a label. It does not for a feature if the numbers differ by a factor alone, apart from
+    those that stand for missing ones, nor if commas without points make it one of thousands, such as
+    ``1,234`` beside ``999``.
     """
     texts = present.astype(str).str.strip()
-    numbers, others = (notation.read(texts[~texts.str.fullmatch(_SENTINEL)]) for notation in notations)
+    texts = texts[~texts.str.fullmatch(_SENTINEL)]
+    numbers, others = (notation.read(texts) for notation in notations)
     scales = numbers[others != 0] / others[others != 0]
     has_points, has_commas = (texts.str.contains(mark, regex=False).any() for mark in ".,")
-    if not is_label and (scales.max() < 2 * scales.min() or (has_commas and not has_points)):
+    is_scaled = scales.max() < 2 * scales.min()
+    if not is_label and (is_scaled or (has_commas and not has_points)):
         return ""
     return f"{max(texts, key=len)!r} may have a decimal mark or one of thousands"
 

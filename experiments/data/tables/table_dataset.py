@@ -45,9 +45,9 @@ class TableDataset(Dataset):
     columns: pd.DataFrame | None = None
 
     def batches(self, table: Table, /, *, shuffle: bool = False, **options: Any) -> BatchLoader:
-        """Return a loader of any rows: in their order, or shuffled for training, with some unknown categories."""
-        categories = torch.tensor(self.encoding.are_categories) if shuffle else None
-        return BatchLoader(table.features, table.labels, shuffle=shuffle, categories=categories, **options)
+        """Return a loader of any rows: in their order, or shuffled, then with some unknown categories."""
+        options["categories"] = torch.tensor(self.encoding.are_categories) if shuffle else None
+        return BatchLoader(table.features, table.labels, shuffle=shuffle, **options)
 
     def preprocessing(self) -> dict[str, Any]:
         """Return the encoding of the columns, and the scale of the labels."""
@@ -102,32 +102,38 @@ def read(
     options = {"chosen": chosen, "decimal": decimal, "label_column": label_column}
     columns, description = find_columns(parts["train"], **options)
     features, label = choose_features(columns, description, label_column=label_column), columns[label_column]
-    labelled = {role: _examples(rows, features, label, group_column) for role, rows in parts.items()}
+    options = {"features": features, "label": label, "group_column": group_column}
+    labelled = {role: _examples(rows, **options) for role, rows in parts.items()}
     examples = divide(labelled, **division)
-    tables = {role: parts.get(role, parts["train"]).loc[part.index] for role, part in examples.items()}
+    tables = {}
+    for role, part in examples.items():
+        tables[role] = parts.get(role, parts["train"]).loc[part.index]
     classes = () if is_regression else class_names(examples["train"].label)
     if is_regression:
         unscaled = TableEncoding((label,))  # of mean 0 and standard deviation 1: the labels keep their units
-        scale, labels = _scale(label.fit(tables["train"][label.name])), list(map(unscaled.features, tables.values()))
+        scale = _scale(label.fit(tables["train"][label.name]))
+        labels = list(map(unscaled.features, tables.values()))
     else:
-        scale, labels = (0.0, 1.0), [class_indices(part.label, classes) for part in examples.values()]
+        scale = 0.0, 1.0
+        labels = [class_indices(part.label, classes) for part in examples.values()]
     encoding = TableEncoding(tuple(column.fit(tables["train"][column.name]) for column in features))
     train, valid, test = map(Table, map(encoding.features, tables.values()), labels)
     return TableDataset("table-csv", classes, train, valid, test, encoding, label.name, *scale, columns=description)
 
 
-def _examples(rows: pd.DataFrame, features: Sequence[Column], label: Column, group_column: str | None) -> pd.DataFrame:
-    """Return the labels, keys and groups of rows; all of a regression have one label, so that they are divided at random.
+def _examples(
+    rows: pd.DataFrame, *, features: Sequence[Column], label: Column, group_column: str | None
+) -> pd.DataFrame:
+    """Return the labels, keys and groups of rows; those of a regression have one label.
 
     Raises:
         DatasetError: missing labels, or many classes that are numbers.
     """
-    missing = rows[label.name][list(map(is_missing, rows[label.name]))]
+    missing = rows[label.name][rows[label.name].map(is_missing)]
     if len(missing):
-        problem = (
-            f"{missing.index[0]}: the label {label.name!r} is {missing.iloc[0]!r}: {len(missing)} labels are missing"
-        )
-        raise DatasetError(f"{problem}; fill them in, or remove the rows; rename a class that is called so")
+        place, cell = next(iter(missing.items()))
+        problem = f"{place}: the label {label.name!r} is {cell!r}: {len(missing)} labels are missing"
+        raise DatasetError(f"{problem}; fill them in or remove their rows, or rename such a class")
     number = rows[label.name].nunique()
     if label.kind == "category" and number > max(20, len(rows) / 4) and readings(list(rows[label.name])):
         raise DatasetError(f"{label.name!r} has {number:,} numbers: predict them with --set data.task=regression")

@@ -47,7 +47,7 @@ class TextDataset(Dataset):
         return {"kind": "texts", "tokens": self.tokens.to_json()}
 
     def unseen(self, part: Texts) -> pd.DataFrame:
-        """Return the shares of each text's tokens that are cut, and of the others that are unknown."""
+        """Return which share of each text's tokens is cut, and which of the others is unknown."""
         pipeline = self.tokens.pipeline
         unknown = pipeline.token_to_id(getattr(pipeline.model, "unk_token", None) or "")
         rows = []

@@ -58,7 +58,7 @@ class WordTokenizer:
     ) -> Self:
         """Build the vocabulary from the words and characters of training texts, after truncation.
 
-        Of a script most of whose words are rare, such as Chinese beside English, or Latin in DNA, each letter is a token.
+        Of a script most of whose words are rare, such as Chinese, or Latin in DNA, each letter is a token.
 
         Args:
             texts: the training part only; their order does not matter.
@@ -118,7 +118,7 @@ def _tokenizers() -> Any:
 
 
 def _letters_of_rare_words(words: Mapping[str, int], min_count: int) -> str:
-    """Return the letters of the scripts most of whose words occur less often than ``min_count`` times."""
+    """Return the letters of the scripts most of whose words occur fewer than ``min_count`` times."""
     surplus = Counter[str]()  # of rare words over others, by script
     for word, count in words.items():
         if word[0].isalpha():
@@ -126,7 +126,8 @@ def _letters_of_rare_words(words: Mapping[str, int], min_count: int) -> str:
     rare = {script for script, count in surplus.items() if count > 0}
     if rare:
         shown = ", ".join(sorted(rare)).lower()
-        _log.warning("most %s words are rare: each letter is a token (network.min_count=1: each word)", shown)
+        advice = "each letter is a token (network.min_count=1: each word)"
+        _log.warning("most %s words are rare: %s", shown, advice)
     letters = {letter for letter in "".join(words) if letter.isalpha() and _script(letter) in rare}
     return "".join(sorted(letters))
 
