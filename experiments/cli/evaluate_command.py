@@ -43,9 +43,10 @@ def evaluate(
             say(f"\n{title}", style="bold")
             show_metrics(comparison_table(table))
         section = report.section(done.result)
-        if notes := done.result.summary.notes:
+        summary = done.result.summary
+        if summary is not None and summary.notes:
             say("\nData", style="bold")
-            say("\n".join(notes))
+            say("\n".join(summary.notes))
         say("\nConclusion", style="bold")
         say("\n".join(section["conclusion"]))
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")

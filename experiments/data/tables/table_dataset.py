@@ -99,11 +99,11 @@ def read(
     chosen[label_column] = "number" if is_regression else "category"
     for rows in parts.values():
         check_columns(rows, chosen)
-    options = {"chosen": chosen, "decimal": decimal, "label_column": label_column}
-    columns, description = find_columns(parts["train"], **options)
+    columns, description = find_columns(parts["train"], chosen=chosen, decimal=decimal, label_column=label_column)
     features, label = choose_features(columns, description, label_column=label_column), columns[label_column]
-    options = {"features": features, "label": label, "group_column": group_column}
-    labelled = {role: _examples(rows, **options) for role, rows in parts.items()}
+    labelled = {}
+    for role, rows in parts.items():
+        labelled[role] = _examples(rows, features=features, label=label, group_column=group_column)
     examples = divide(labelled, **division)
     tables = {}
     for role, part in examples.items():

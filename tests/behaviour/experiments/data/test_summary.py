@@ -1,4 +1,4 @@
-"""What `train` prints of data: examples of each part, classes, what was left out, copies, and what the network misses."""
+"""What `train` prints of data: examples of each part, classes, what was left out, copies, what the network misses."""
 
 import random
 from types import SimpleNamespace
