@@ -70,7 +70,7 @@ class RunRecord:
         for kind, name, known in named:
             check_trusted(kind, name, known, trust_code=trust_code, where=where)
         parts = stored.settings if is_read else stored.settings | {"data": stored_settings(data)}
-        return cls(stored.name, Settings.from_dict(parts), stored.environment, stored.data)
+        return cls(stored.name, Settings.from_dict(parts), stored.environment, stored.data, stored.summary)
 
 
 class StoredRecord(BaseModel, extra="forbid"):
@@ -80,6 +80,7 @@ class StoredRecord(BaseModel, extra="forbid"):
     settings: dict[str, Any]
     environment: dict[str, str] = {}
     data: dict[str, str] = {}
+    summary: list[str] = []
 
 
 def read_record(folder: Path, *, trust_code: Trust = False, with_data: bool = True) -> RunRecord:
