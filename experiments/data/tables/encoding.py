@@ -276,7 +276,7 @@ def _find_column(
         is_different = len(np.unique(numbers)) == len(numbers) > 2
         is_ordered = column.name.startswith("Unnamed: ") or (np.diff(numbers) == 1).all()
         is_index = is_whole and is_different and is_ordered and column.kind != "number"
-        kind = "numbers the rows" if is_index else "number"
+        kind: Kind = "numbers the rows" if is_index else "number"
         return replace(column, kind=kind, notation=notations[0]), ""
     if column.kind == "number":
         return column, ""  # the cell that is no number is named later
