@@ -88,8 +88,8 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
 
 def _read_table(path: Path, source: str) -> pd.DataFrame:
     """Return the cells of a Parquet or Excel file as texts, empty where missing; line 1 has the names."""
+    is_parquet = suffix(path) == ".parquet"
     try:
-        is_parquet = suffix(path) == ".parquet"
         read = pd.read_parquet(path) if is_parquet else pd.read_excel(path, keep_default_na=False)
     except Exception as error:  # of many types; that of a missing package says what to install
         raise DatasetError(f"cannot read {source}: {error}; or save it as CSV") from error

@@ -99,11 +99,14 @@ def read(
     chosen[label_column] = "number" if is_regression else "category"
     for rows in parts.values():
         check_columns(rows, chosen)
-    columns, description = find_columns(parts["train"], chosen=chosen, decimal=decimal, label_column=label_column)
+    columns, description = find_columns(
+        parts["train"],
+        chosen=chosen,
+        decimal=decimal,
+        label_column=label_column,
+    )
     features, label = choose_features(columns, description, label_column=label_column), columns[label_column]
-    labelled = {}
-    for role, rows in parts.items():
-        labelled[role] = _examples(rows, features=features, label=label, group_column=group_column)
+    labelled = {role: _examples(rows, features, label, group_column) for role, rows in parts.items()}
     examples = divide(labelled, **division)
     tables = {}
     for role, part in examples.items():
@@ -121,9 +124,7 @@ def read(
     return TableDataset("table-csv", classes, train, valid, test, encoding, label.name, *scale, columns=description)
 
 
-def _examples(
-    rows: pd.DataFrame, *, features: Sequence[Column], label: Column, group_column: str | None
-) -> pd.DataFrame:
+def _examples(rows: pd.DataFrame, features: Sequence[Column], label: Column, group_column: str | None) -> pd.DataFrame:
     """Return the labels, keys and groups of rows; those of a regression have one label.
 
     Raises:
