@@ -1,6 +1,14 @@
-"""Text of unknown origin, such as names of classes, files and runs, made safe to display."""
+"""Text of unknown origin, such as names of classes, files and runs, made safe to display, also in a spreadsheet."""
 
+import re
 import unicodedata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Texts that a spreadsheet computes, and those of them that are numbers.
+FORMULA, NUMBER = re.compile(r"\s*[=+@-]"), re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?")
 
 
 def displayable(text: str) -> str:
@@ -15,3 +23,23 @@ def displayable(text: str) -> str:
 
 def _is_visible(character: str) -> bool:
     return character.isprintable() or character in "\u200c\u200d" or unicodedata.category(character) == "Zs"
+
+
+def csv_text(table: "pd.DataFrame") -> str:
+    """Return a table as CSV, whose texts are displayable and are no formulas to a spreadsheet.
+
+    A text that would be one begins with an apostrophe.
+    """
+    safe = table.rename(columns=_cell)
+    for position, kind in enumerate(table.dtypes):
+        if kind.kind not in "biuf":
+            safe.isetitem(position, table.iloc[:, position].map(_cell))
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = displayable(value)
+    is_formula = FORMULA.match(unicodedata.normalize("NFKC", text)) and not NUMBER.fullmatch(text)
+    return f"'{text}" if is_formula else text

@@ -31,8 +31,9 @@ def bench(
     import torch
 
     from probattn.experiments.bench.suites import SUITES
-    from probattn.experiments.outputs import check_outputs, csv_text, write_outputs
+    from probattn.experiments.displayable import csv_text
     from probattn.experiments.runs.folder import environment
+    from probattn.inference.io.outputs import check_outputs, write_outputs
 
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("PyTorch finds no GPU here; use --device cpu")

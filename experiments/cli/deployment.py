@@ -39,11 +39,11 @@ def predict(
     """
     import pandas as pd
 
-    from probattn.experiments.outputs import check_outputs, write_outputs
     from probattn.experiments.reporting.tables import plain_table
     from probattn.experiments.sharing.answers import sort_answers, to_csv
     from probattn.experiments.sharing.inputs import read_inputs
     from probattn.experiments.sharing.pipeline import Pipeline
+    from probattn.inference.io.outputs import check_outputs, write_outputs
 
     # The columns with which answers begin, by which earlier ones are known.
     place: dict[str, Any] = {"mark": "input,predicted", "inputs": inputs or ()}

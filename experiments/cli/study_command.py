@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, say, split_words
-
-if TYPE_CHECKING:
-    from probattn.experiments.config.schema import Trust
 
 Epochs = Annotated[int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")]
 Layers = Annotated[str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")]
@@ -25,10 +22,6 @@ def compare(
     trust_code: terminal.TrustCode = False,
 ) -> None:
     """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by the same method."""
-    _compare(results, out, trust_code=trust_code)
-
-
-def _compare(results: list[Path], out: Path, *, trust_code: "Trust") -> None:
     from probattn.experiments.studies import compare as comparison
 
     rows, compared = comparison.read(results, trust_code=trust_code)
@@ -64,7 +57,7 @@ def study(
     comparison.check(out)
     run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
     typed = set[str]().union(*(job.settings.names() for job in jobs))
-    _compare([job.folder for job in jobs], out, trust_code=typed)
+    compare([job.folder for job in jobs], out, trust_code=cast(Any, typed))
 
 
 def demo(
@@ -87,6 +80,6 @@ def demo(
     sections = [report.section(evaluate(job.folder, **options).result) for job in jobs]
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
-    _compare([job.folder for job in jobs], out, trust_code=False)
+    compare([job.folder for job in jobs], out)
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy; report: {out}/report.html")

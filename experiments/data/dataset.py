@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
 from torch import Generator, Tensor
 
 from probattn.experiments.data.batch_loader import BatchLoader
-from probattn.experiments.data.errors import DatasetError, undamaged
-from probattn.inference.io.files import read_json, write_bytes
+from probattn.experiments.data.errors import DatasetError
+from probattn.inference.io.files import read_json, undamaged, write_bytes
 
 Root = str | os.PathLike[str] | None  # folder of all data sets
 PREPROCESSING = "preprocessing.json"  # in a run's folder
@@ -221,7 +221,7 @@ class Preprocessing(BaseModel, extra="allow"):
 def read_preprocessing(folder: Path) -> dict[str, Any]:
     """Return the preprocessing of the run in a folder; raise DatasetError if it is missing or damaged."""
     path = folder / PREPROCESSING
-    with undamaged(path):
+    with undamaged(path, DatasetError):
         content = read_json(path)
         Preprocessing.model_validate(content)
         return content

@@ -1,11 +1,7 @@
-"""Errors of data and of files that others have made, and the message of a name that is not known."""
+"""Errors of data and of code of others, and the message of a name that is not known."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from difflib import get_close_matches
-from pathlib import Path
-
-from pydantic import ValidationError
 
 
 class DatasetError(RuntimeError):
@@ -16,23 +12,6 @@ class UntrustedCodeError(ValueError):
     """A folder names code that is not this library's, which is not run unless the caller trusts it."""
 
     flag = "--trust-code"
-
-
-@contextmanager
-def undamaged(
-    path: Path, error: type[Exception] = DatasetError, *, advice: str = "restore it, or train the run again"
-) -> Iterator[None]:
-    """Make any error inside, of a file that another program may have written, one of a type that names the file."""
-    try:
-        yield
-    except (UntrustedCodeError, ImportError, DatasetError):
-        raise
-    except Exception as reason:  # of many types
-        problem = " ".join(str(reason).split())
-        if isinstance(reason, ValidationError):
-            first = reason.errors()[0]
-            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise error(f"{path} is missing or damaged ({problem}): {advice}") from reason
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, listing: str = "") -> str:

@@ -10,11 +10,10 @@ from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
 from probattn.experiments.config.validation import Count, Seed
-from probattn.experiments.data.errors import undamaged
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
-from probattn.inference.io.files import regular_file, write_bytes
+from probattn.inference.io.files import regular_file, undamaged, write_bytes
 from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
 from probattn.inference.programs import required

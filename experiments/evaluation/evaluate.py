@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from probattn.experiments.config.schema import Trust
+from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation import evaluated_run, methods
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
 from probattn.experiments.evaluation.run_result import RunResult, run_result
-from probattn.experiments.outputs import csv_text
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction
 from probattn.inference.io.files import locked, write_bytes

@@ -16,11 +16,10 @@ import torch
 
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.errors import undamaged
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
-from probattn.inference.io.files import file_digest, read_archive, read_json, write_archive
+from probattn.inference.io.files import file_digest, read_archive, read_json, undamaged, write_archive
 from probattn.inference.metrics import ood
 from probattn.inference.prediction.mixture import innermost, values
 from probattn.inference.prediction.result import PER_EXAMPLE

@@ -10,12 +10,12 @@ import torch
 from probattn import guides
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.data.dataset import PREPROCESSING, Dataset, Part
-from probattn.experiments.data.errors import DatasetError, undamaged
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
 from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record
 from probattn.experiments.runs.sources import blank_dataset, load_data
 from probattn.inference.io import checkpoint
-from probattn.inference.io.files import file_digest
+from probattn.inference.io.files import file_digest, undamaged
 from probattn.models import Supervised
 from probattn.threads import one_thread_at_a_time
 
@@ -123,7 +123,7 @@ def check_best(folder: Path, extra: Mapping[str, Any]) -> int:
     path, epoch = folder / PREPROCESSING, extra.get("epoch")
     if not isinstance(epoch, int):
         raise checkpoint.CheckpointError(f"{folder / WEIGHTS} is damaged, it has no epoch: train the run again")
-    with undamaged(path):
+    with undamaged(path, DatasetError):
         digest = file_digest(path)
         if extra.get(PREPROCESSING, digest) != digest:
             raise ValueError("it is not that of the weights")

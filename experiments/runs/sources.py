@@ -10,7 +10,7 @@ from probattn.experiments.config.data import NAMES, DataSettings, OwnDataSetting
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING, Dataset, read_preprocessing
-from probattn.experiments.data.errors import undamaged
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.data.images.known_sets import load as load_images
 from probattn.experiments.data.summary import collect_notes
@@ -18,6 +18,7 @@ from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import text_dataset
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.inference.io.files import undamaged
 
 # Networks that take each kind of data.
 NETWORKS = {"image": ("vit",), "text": ("text", "encoder"), "table": ("tabular",)}
@@ -72,7 +73,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
     Raises:
         DatasetError: a file is missing or damaged.
     """
-    with undamaged(folder / PREPROCESSING):
+    with undamaged(folder / PREPROCESSING, DatasetError, passing=(DatasetError, ImportError)):
         return _blank(settings, folder)
 
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from probattn.experiments.displayable import displayable
+from probattn.experiments.displayable import csv_text, displayable
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.outputs import csv_text
 from probattn.inference import Prediction
 from probattn.inference.programs import required
 

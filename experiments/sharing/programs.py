@@ -11,10 +11,10 @@ from torchvision.transforms import v2
 from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
-from probattn.experiments.outputs import check_outputs
 from probattn.experiments.runs.folder import environment
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.inference import Prediction, export, mean_network, predictor_network
+from probattn.inference.io.outputs import check_outputs
 
 # File with the metadata inside a program.
 METADATA = "probattn.json"

@@ -15,15 +15,15 @@ from pydantic import BaseModel
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING
-from probattn.experiments.data.errors import undamaged
+from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
 from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.evaluation.metric_display import DISPLAY
-from probattn.experiments.outputs import OutputError, check_place
 from probattn.experiments.runs.folder import RunRecord, train_command, without_paths
 from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
-from probattn.inference.io.files import read_json
+from probattn.inference.io.files import read_json, undamaged
+from probattn.inference.io.outputs import OutputError, check_place
 from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
 from probattn.threads import one_thread_at_a_time
@@ -96,7 +96,7 @@ def load_run(folder: Path, *, trust_code: Trust = False) -> TrainedRun:
         SettingsError: it describes no run that this version can build, or names code that is not trusted.
     """
     config = read_config(folder, PREPROCESSING)
-    with undamaged(folder / CONFIG, SettingsError):
+    with undamaged(folder / CONFIG, SettingsError, passing=UntrustedCodeError):
         shared = SharedRun.model_validate(config)
         record = RunRecord.from_dict(shared.run, where=folder, trust_code=trust_code, with_data=False)
     with torch.random.fork_rng(devices=[]):

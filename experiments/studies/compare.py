@@ -9,15 +9,16 @@ import pandas as pd
 
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
+from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
 from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
 from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
-from probattn.experiments.outputs import check_outputs, csv_text, write_outputs
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import to_svg
 from probattn.experiments.reporting.tables import Table, comparison_table, latex, markdown, plain_table
 from probattn.experiments.studies import collect
+from probattn.inference.io.outputs import check_outputs, write_outputs
 
 SINGLE_SEED = "With one seed, intervals are percentiles over 300 paired resamples of the test examples."
 OF_LAYER = ("layer.", "warm_start", "train.elbo", "train.samples_per", "train.vectorize", "train.num_", "train.kl_",

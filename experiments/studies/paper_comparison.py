@@ -8,13 +8,14 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
+from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR
 from probattn.experiments.evaluation.metric_display import MISSING, unit
-from probattn.experiments.outputs import csv_text, write_outputs
 from probattn.experiments.reporting.tables import Table, markdown
 from probattn.experiments.studies import collect
 from probattn.experiments.studies.reproduction import Plan, averaged_sets
 from probattn.experiments.studies.study import Job
+from probattn.inference.io.outputs import write_outputs
 
 NOTE = """Mean ± standard deviation over seeds, below it the paper's. In brackets the 95 % interval of the difference
 from the paper, * where it excludes 0. It is of our seeds alone: the paper's number counts as exact."""
@@ -65,11 +66,10 @@ def tables(cells: pd.DataFrame) -> dict[str, Table]:
     paper = [None if math.isnan(cell.value) else _number(cell, cell.value, cell.std) for cell in lines]
     texts = cells.assign(head=heads, ours=[_ours(cell) for cell in lines], paper=paper).set_index(["row", "head"])
     for block, in_block in texts.groupby("block", sort=False):
-        rows, heads = (in_block.index.unique(level) for level in ("row", "head"))
-        lines_of_rows = pd.MultiIndex.from_product([rows, ["ours", "paper"]])
-        # unstack(sort=False) of pandas 2 puts values into wrong cells.
-        unordered = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head")
-        frame = unordered.reindex(index=lines_of_rows, columns=heads).dropna(how="all")
+        # In their order afterwards: unstack(sort=False) of pandas 2 puts values into wrong cells.
+        frame = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head").dropna(how="all")
+        rows, heads = (list(in_block.index.unique(level)) for level in ("row", "head"))
+        frame = frame.loc[rows, heads]
         frame.insert(0, "", [row if whose == "ours" else "the paper" for row, whose in frame.index])
         shown[block] = Table(frame.fillna(MISSING), NOTE)
     return shown

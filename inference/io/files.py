@@ -89,6 +89,30 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@contextmanager
+def undamaged(
+    path: Path,
+    error: type[Exception],
+    *,
+    passing: type[Exception] | tuple[type[Exception], ...] = (),
+    advice: str = "restore it, or train the run again",
+) -> Iterator[None]:
+    """Make any error inside, of a file that another program may have written, one of a type that names the file.
+
+    Those of the types ``passing`` stay as they are.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as reason:  # of many types
+        problem = " ".join(str(reason).split())
+        if hasattr(reason, "errors"):  # pydantic's
+            first = reason.errors()[0]
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise error(f"{path} is missing or damaged ({problem}): {advice}") from reason
+
+
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 

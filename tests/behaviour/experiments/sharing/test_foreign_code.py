@@ -141,19 +141,30 @@ def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(command
         assert code == 0, err
 
 
-@pytest.mark.parametrize("flag", [[], ["--trust-code"]])
-def test_the_function_that_loaded_the_data_is_never_imported_to_predict(command, home, photos, tiny, assignments, flag):
+# Commands in one process that has imported nothing before.
+COMMANDS_OF_A_PROCESS = """
+import contextlib, json, sys
+from probattn.experiments.cli.main import main
+for sys.argv in json.loads(sys.argv[1]):
+    try:
+        main()
+    except SystemExit as stopped:
+        assert stopped.code == 0, sys.argv
+"""
+
+
+def test_the_function_that_loaded_the_data_is_never_imported_to_predict(command, home, photos, tiny, assignments):
     changes = assignments([change for change in tiny if not change.startswith("data")])
     named = ["--set", "data.name=planted:data", "--set", "data.limit_of_mine=100"]
     assert command("train", SOFTMAX, *named, "--out", "own", *changes)[0] == 0
     (home / "was-run").unlink(missing_ok=True)
     shutil.rmtree(photos / "more")
     (photos / "broken.jpg").unlink()
-    for arguments in (["predict", "own", photos], ["export", "own", "--out", "shared"], ["predict", "shared", photos]):
-        words = [sys.executable, "-m", "probattn.experiments", *arguments, *flag]  # a process that has imported nothing
-        done = subprocess.run(words, cwd=home, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-    assert not (home / "was-run").exists()
+    verbs = [["predict", "own", "photos"], ["export", "own", "--out", "shared"], ["predict", "shared", "photos"]]
+    lines = json.dumps([["probattn", *verb, *flag] for flag in ([], ["--trust-code"]) for verb in verbs])
+    words = [sys.executable, "-c", COMMANDS_OF_A_PROCESS, lines]
+    done = subprocess.run(words, cwd=home, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, (home / "was-run").exists()) == (0, "", False)
     assert "data.limit_of_mine=100" in (home / "shared" / "README.md").read_text()
     with pytest.raises(UntrustedCodeError, match="data set"):
         open_run(home / "own")

@@ -11,8 +11,8 @@ import torch
 from full_disk import full_after
 
 from probattn.experiments.bench import measure, suites
+from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.outputs import csv_text
 from probattn.experiments.sharing.answers import class_answers, to_csv
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.inference import Prediction

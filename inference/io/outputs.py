@@ -1,17 +1,10 @@
-"""What a command writes where its user says: whole or not at all, and over nothing that is not its own."""
+"""Where a command writes what its user names: whole or not at all, and over nothing that is not its own."""
 
 import os
-import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from probattn.experiments.displayable import displayable
 from probattn.inference.io.files import write_files
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Files that are together in the folder of a run, of checkpoints, or of a shared model.
 MODELS = (
@@ -20,8 +13,6 @@ MODELS = (
     ("last.pt", "log.jsonl"),
     ("config.json", "model.safetensors"),
 )
-# Texts that a spreadsheet computes, and those of them that are numbers.
-FORMULA, NUMBER = re.compile(r"\s*[=+@-]"), re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?")
 # Bytes at the beginning and at the end of a file in which the mark of its command is looked for.
 HEAD, TAIL = 2**12, 2**20
 
@@ -81,26 +72,6 @@ def write_outputs(files: Mapping[Path, str], *, mark: str, inputs: Sequence[Path
         place.parent.mkdir(parents=True, exist_ok=True)
     contents = [text.encode() for text in files.values()]
     write_files(dict(zip(places, contents, strict=True)))
-
-
-def csv_text(table: "pd.DataFrame") -> str:
-    """Return a table as CSV, whose texts are displayable and are no formulas to a spreadsheet.
-
-    A text that would be one begins with an apostrophe.
-    """
-    safe = table.rename(columns=_cell)
-    for position, kind in enumerate(table.dtypes):
-        if kind.kind not in "biuf":
-            safe.isetitem(position, table.iloc[:, position].map(_cell))
-    return safe.to_csv(index=False, lineterminator="\n")
-
-
-def _cell(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    text = displayable(value)
-    is_formula = FORMULA.match(unicodedata.normalize("NFKC", text)) and not NUMBER.fullmatch(text)
-    return f"'{text}" if is_formula else text
 
 
 def _ends(path: Path) -> bytes:
