@@ -66,10 +66,10 @@ def test_diagonal_is_that_of_the_matrix(kernel):
 @pytest.mark.parametrize(("kernel", "symmetric"), ALL)
 def test_attention_is_alive_at_first(kernel, symmetric, dim, heads):
     """On LayerNorm'ed tokens no entry off the diagonal is near 0, and they are not all one number."""
-    layer = KernelAttention(dim, heads, kernel=kernel, symmetric=symmetric)
-    x = F.layer_norm(torch.randn(8, 64, dim), (dim,))
+    x = F.layer_norm(torch.randn(2, 64, dim), (dim,))
+    layers = [KernelAttention(dim, heads, kernel=kernel, symmetric=symmetric) for _ in range(50)]
     with torch.no_grad():
-        entries = layer.attention_matrix(x)[..., ~torch.eye(64).bool()]
+        entries = torch.stack([layer.attention_matrix(x)[..., ~torch.eye(64).bool()] for layer in layers])
     assert 0.5 < entries.mean() < 1.2
     assert 0.06 < entries.std() < 0.5
     assert (entries < 0.05).float().mean() < 0.02

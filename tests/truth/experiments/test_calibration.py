@@ -51,7 +51,8 @@ def test_abstention_is_counted_with_its_exact_interval():
 
 @pytest.mark.parametrize("quantile", [0.5, math.inf])
 def test_a_calibration_is_read_back_for_its_own_weights_only(tmp_path, quantile):
-    calibration = Calibration(**COMMON, quantile=quantile, class_quantiles=(0.1, math.inf), confidence=0.5)
+    of_classes = {"temperature": 1.5, "class_quantiles": (0.1, math.inf), "confidence": 0.5}
+    calibration = Calibration(**COMMON, quantile=quantile, **of_classes)
     calibration.save(tmp_path)
     assert Calibration.load(tmp_path, weights="digest") == calibration
     with pytest.raises(CheckpointError, match="other weights"):
