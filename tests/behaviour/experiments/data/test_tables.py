@@ -237,7 +237,8 @@ def test_a_missing_label_is_an_error_with_its_line(load, rows, cell, task):
 
 
 def test_what_training_has_not_is_said_by_column(rows):
-    encoding = fit(rows[:30].assign(d="2020-01-05"), Column("a"), Column("c", "category"), Column("d", "date", form="ISO8601"))
+    columns = Column("a"), Column("c", "category"), Column("d", "date", form="ISO8601")
+    encoding = fit(rows[:30].assign(d="2020-01-05"), *columns)
     low, high = rows[:30]["a"].astype(float).min(), rows[:30]["a"].astype(float).max()
     new = pd.DataFrame(
         [
@@ -279,7 +280,8 @@ def test_equal_rows_and_groups_stay_in_one_part(load, rows):
     assert sum(map(len, parts)) == len(set.union(*parts))
     data = load(rows, group_column="patient")
     assert [column.name for column in data.encoding.columns] == [*"abc"]
-    group_of = {tuple(row): group for row, group in zip(data.encoding.features(rows).tolist(), rows["patient"], strict=True)}
+    features = map(tuple, data.encoding.features(rows).tolist())
+    group_of = dict(zip(features, rows["patient"], strict=True))
     groups = [{group_of[tuple(row)] for row in part.features.tolist()} for part in (data.train, data.valid, data.test)]
     assert sum(map(len, groups)) == 11
 
