@@ -104,6 +104,9 @@ def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **d
         division: options of :func:`divide`.
     """
     parts = divide(given, **division)
+    for role, examples in parts.items():
+        place, label = next(iter(examples.label.items()), ("", ""))
+        _log.info("the %s part begins with %s: %r", role, place, label)
     classes = class_names(parts["train"].label)
     return classes, *(convert(examples.input, class_indices(examples.label, classes)) for examples in parts.values())
 

@@ -282,11 +282,12 @@ def _find_column(
     if forms:
         doubt = f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
         return replace(column, kind="unclear"), doubt
-    single = [readings([cell], decimal=decimal) for cell in present]
+    single = [readings([cell]) for cell in present]
     if 2 * sum(map(bool, single)) > len(present):
         notation = Counter(itertools.chain.from_iterable(single)).most_common(1)[0][0]
+        notation = notation._replace(decimal=decimal or notation.decimal)
         place = present.index[np.isinf(notation.read(present))][0]
-        doubt = f"{place}: {present[place]!r} is no number like the others"
+        doubt = f"{place}: {present[place]!r} is no number like the others, or as data.decimal says"
         return replace(column, kind="unclear"), doubt
     mostly_differ = present.nunique() > max(MIN_DIFFERENT, len(present) / 2)
     return replace(column, kind="mostly different values" if mostly_differ else "category"), ""

@@ -97,6 +97,11 @@ def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_th
         assert kinds(frame)["y"] == "unclear"  # also as a feature
 
 
+def test_numbers_that_the_chosen_mark_does_not_read_are_asked_for():
+    for cells, decimal in ((["0.5", "1.25"], ","), (["0,5", "1,25"], "."), (["1", "0.5", "2"], ",")):
+        assert kinds({"a": cells}, decimal=decimal) == {"a": "unclear"}
+
+
 def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
     for cells in (["1.234", "2.345", "-999"], ["1.234", "-9999", "12.345", "-9999"], ["0.123", "1.234", "-999"]):
         assert kinds({"a": cells}) == {"a": Notation(".")}
