@@ -57,7 +57,7 @@ def train(
         check_best(out, checkpoint.read(out / "best.pt")["extra"])
     dataset = dataset if is_fresh else dataset.for_run(out)
     summary = str(summarise(dataset)) if is_fresh else ""
-    if summary and settings.data.constructor is not None:  # the papers' data sets are known
+    if summary and settings.data.constructor is not None:  # the papers' data sets need no description
         say(summary)
     model = build.build_model(settings, dataset)
     random_state = torch.get_rng_state()
@@ -71,8 +71,13 @@ def train(
     with ExitStack() as stack:
 
         def begin() -> dict[str, str]:
-            parts = build.fitted_parts(dataset)
-            record = RunRecord(name, settings, environment(device), parts, summary.splitlines())
+            record = RunRecord(
+                name,
+                settings,
+                environment(device),
+                data=build.fitted_parts(dataset),
+                summary=summary.splitlines(),
+            )
             stack.enter_context(claim(out, record, resume=resume))
             dataset.save_preprocessing(out)
             return {PREPROCESSING: file_digest(out / PREPROCESSING)}

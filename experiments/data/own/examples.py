@@ -104,6 +104,9 @@ def labelled(given: Mapping[str, pd.DataFrame], convert: Callable[..., Any], **d
         division: options of :func:`divide`.
     """
     parts = divide(given, **division)
+    for role, examples in parts.items():
+        place, label = next(iter(examples.label.items()), ("", ""))
+        _log.info("the %s part begins with %s: %r", role, place, label)
     classes = class_names(parts["train"].label)
     return classes, *(convert(examples.input, class_indices(examples.label, classes)) for examples in parts.values())
 
@@ -130,8 +133,8 @@ def divide(
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
         for role in ("train", "valid"):
-            alone = np.arange(len(parts[role]))
-            parts[role] = _take(parts[role], [fraction], generator, sets=alone, keep_each=False)[1]
+            single = np.arange(len(parts[role]))
+            parts[role] = _take(parts[role], [fraction], generator, sets=single, keep_each=False)[1]
     return {role: parts[role] for role in PARTS if role in parts}
 
 
@@ -166,11 +169,11 @@ def shorten(names: Sequence[str]) -> str:
 
 def _sets(examples: pd.DataFrame) -> np.ndarray:
     """Return each example's set, int64 (n,): examples of one key or one group are in one set."""
-    alone = pd.Series(range(len(examples)))
-    keys, groups = examples.get("key", alone), examples.get("group", alone)
+    numbers = pd.Series(range(len(examples)))
+    keys, groups = examples.get("key", numbers), examples.get("group", numbers)
     if len(examples) >= _MANY_COPIES * keys.nunique():
         _log.warning("few inputs differ: equal ones may be in several parts")
-        keys = alone
+        keys = numbers
     # Nodes of a graph are the keys and the groups; each example joins its own two.
     ends = pd.factorize(keys)[0], pd.factorize(groups)[0] + keys.nunique()
     size = int(ends[1].max()) + 1

@@ -74,12 +74,8 @@ class Column:
         """Number of codes of each of its features; None for numbers."""
         if self.kind == "category":
             return [len(self.values) + 1]
-        sizes: list[int | None] = [None]
-        if self.kind == "date":
-            sizes.append(8)
-        if self.missing:
-            sizes.append(2)
-        return sizes
+        days_of_week, is_missing_code = [8] * (self.kind == "date"), [2] * self.missing
+        return [None, *days_of_week, *is_missing_code]
 
     def read(self, cells: Sequence[Any]) -> np.ndarray:
         """Return the categories of cells, or numbers, float64 (n,).
@@ -286,11 +282,12 @@ def _find_column(
     if forms:
         doubt = f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
         return replace(column, kind="unclear"), doubt
-    alone = [readings([cell], decimal=decimal) for cell in present]
-    if 2 * sum(map(bool, alone)) > len(present):
-        notation = Counter(itertools.chain.from_iterable(alone)).most_common(1)[0][0]
+    single = [readings([cell]) for cell in present]
+    if 2 * sum(map(bool, single)) > len(present):
+        notation = Counter(itertools.chain.from_iterable(single)).most_common(1)[0][0]
+        notation = notation._replace(decimal=decimal or notation.decimal)
         place = present.index[np.isinf(notation.read(present))][0]
-        doubt = f"{place}: {present[place]!r} is no number like the others"
+        doubt = f"{place}: {present[place]!r} is no number like the others, or as data.decimal says"
         return replace(column, kind="unclear"), doubt
     mostly_differ = present.nunique() > max(MIN_DIFFERENT, len(present) / 2)
     return replace(column, kind="mostly different values" if mostly_differ else "category"), ""

@@ -245,9 +245,7 @@ def test_files_that_are_no_images_are_left_out_and_counted(tmp_path, caplog):
         (tmp_path / name / "labels.json").write_text("{}")
         (tmp_path / name / "README").write_text("Photographs")
     (tmp_path / "README.md").write_text("# Pets")
-    (tmp_path / "cat" / "photograph").write_bytes(
-        (tmp_path / "cat" / "0.png").read_bytes()
-    )  # an image without a suffix
+    (tmp_path / "cat" / "photograph").write_bytes((tmp_path / "cat" / "0.png").read_bytes())
     assert sum(map(len, load(tmp_path)[1:])) == 13
     assert "5 files" in caplog.text
     (tmp_path / "dog" / "broken.jpg").write_bytes(b"no image")

@@ -1,6 +1,7 @@
-"""What `train` prints of data: examples of each part, classes, what was left out, copies, what the network misses."""
+"""What `train` prints of data: classes in each part, what was left out, copies, and what the network misses."""
 
 import random
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,25 +13,8 @@ from probattn.experiments.config import presets
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs.sources import load_data
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "ran",
-    "away",
-    "from",
-    "good",
-    "bad",
-    "films",
-    "with",
-    "long",
-    "slow",
-    "plots",
-]
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "ran", "away", "from", "good", "bad", "films")
+WORDS += ("with", "long", "slow", "plots")
 
 
 def read(preset, path, *changes):
@@ -130,7 +114,12 @@ def test_classes_have_their_shares_and_rare_ones_and_those_called_none_are_named
 def test_files_that_are_left_out_are_said(tmp_path):
     for name in ("train", "notes"):
         texts(tmp_path / f"{name}.csv", [(text, "ab"[n % 2]) for n, text in enumerate(words(30, seed=0))])
-    assert any("notes.csv" in note for note in read("text/csv", tmp_path).notes)
+    notes = read("text/csv", tmp_path).notes
+    assert any("notes.csv" in note for note in notes)
+    for part in ("train", "valid", "test"):
+        (example,) = [note for note in notes if f"the {part} part begins" in note]
+        line, label = re.search(r"train\.csv, line (\d+): '(.)'", example).groups()
+        assert label == "ab"[int(line) % 2]
 
 
 NETWORK = SimpleNamespace(kind="text", max_length=8, min_count=2, max_words=None, spelling=0)
@@ -147,7 +136,7 @@ def test_shares_of_texts_that_are_cut_and_of_tokens_that_are_unknown_are_said(tm
     assert test.to_numpy().tolist() == [[0, 1]] * 3 + [[0.5, 0]]
     train = dataset.unseen(dataset.train)
     assert (train.iloc[:, 0] > 0).sum() == sum(len(text.split()) > 8 for text, _ in rows)
-    notes = [note for note in summarise(dataset).notes if "test part" in note]
+    notes = [note for note in summarise(dataset).notes if "test part:" in note]
     assert ["cut" in note and "12.5%" in note for note in notes] == [True, False]
     assert ["unknown" in note and "75.0%" in note for note in notes] == [False, True]
 
@@ -156,9 +145,8 @@ def test_categories_and_numbers_that_training_has_not_are_said_by_column(tmp_pat
     rows = pd.DataFrame({"a": [f"{n}.5" for n in range(40)], "c": ["x", "y"] * 20, "label": ["u", "v"] * 20})
     rows.to_csv(tmp_path / "train.csv", index=False)
     rows[:10].to_csv(tmp_path / "valid.csv", index=False)
-    rows[:20].assign(c=["X"] * 5 + ["y"] * 15, a=["1000"] * 10 + ["3.5"] * 10).to_csv(
-        tmp_path / "test.csv", index=False
-    )
+    test = rows[:20].assign(c=["X"] * 5 + ["y"] * 15, a=["1000"] * 10 + ["3.5"] * 10)
+    test.to_csv(tmp_path / "test.csv", index=False)
     notes = " ".join(summarise(read("tabular/csv", tmp_path)).notes)
     assert "a unlike training: 50.0%" in notes
     assert "c unlike training: 25.0%" in notes

@@ -97,6 +97,11 @@ def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_th
         assert kinds(frame)["y"] == "unclear"  # also as a feature
 
 
+def test_numbers_that_the_chosen_mark_does_not_read_are_asked_for():
+    for cells, decimal in ((["0.5", "1.25"], ","), (["0,5", "1,25"], "."), (["1", "0.5", "2"], ",")):
+        assert kinds({"a": cells}, decimal=decimal) == {"a": "unclear"}
+
+
 def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
     for cells in (["1.234", "2.345", "-999"], ["1.234", "-9999", "12.345", "-9999"], ["0.123", "1.234", "-999"]):
         assert kinds({"a": cells}) == {"a": Notation(".")}
@@ -237,9 +242,8 @@ def test_a_missing_label_is_an_error_with_its_line(load, rows, cell, task):
 
 
 def test_what_training_has_not_is_said_by_column(rows):
-    encoding = fit(
-        rows[:30].assign(d="2020-01-05"), Column("a"), Column("c", "category"), Column("d", "date", form="ISO8601")
-    )
+    columns = Column("a"), Column("c", "category"), Column("d", "date", form="ISO8601")
+    encoding = fit(rows[:30].assign(d="2020-01-05"), *columns)
     low, high = rows[:30]["a"].astype(float).min(), rows[:30]["a"].astype(float).max()
     new = pd.DataFrame(
         [
@@ -281,9 +285,8 @@ def test_equal_rows_and_groups_stay_in_one_part(load, rows):
     assert sum(map(len, parts)) == len(set.union(*parts))
     data = load(rows, group_column="patient")
     assert [column.name for column in data.encoding.columns] == [*"abc"]
-    group_of = {
-        tuple(row): group for row, group in zip(data.encoding.features(rows).tolist(), rows["patient"], strict=True)
-    }
+    features = map(tuple, data.encoding.features(rows).tolist())
+    group_of = dict(zip(features, rows["patient"], strict=True))
     groups = [{group_of[tuple(row)] for row in part.features.tolist()} for part in (data.train, data.valid, data.test)]
     assert sum(map(len, groups)) == 11
 
