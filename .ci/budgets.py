@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CODE = {"probattn": 35_500, "models": 11_000, "inference": 49_000, "experiments": 70_500, "tests": 256_500}
-"""Folder → most tokens of code. The aim is 47,000 for ``inference``, 66,500 for ``experiments``, 240,000 for the tests."""
+"""Folder → most tokens of code. The aim is 47,000 for inference, 66,500 for experiments, 240,000 for the tests."""
 WORDS = 32_000
 """Most words of README, ARCHITECTURE, CONTRIBUTING, CHANGELOG, BENCHMARKS, documentation and results."""
 ARCHITECTURE = 150
