@@ -1,7 +1,9 @@
-"""Check the links of the built site without a network: ``python docs/check_links.py [docs/_build/html]``.
+"""Check the links of the built site without a network:
+``python docs/check_links.py [docs/_build/html]``.
 
-Every link to a file of the site must lead to a file, and its fragment to an ``id`` there. The links to other sites are
-not followed: they are listed, each with a page that has it, in ``external-links.txt`` beside the folder of the site.
+Every link to a file of the site must lead to a file, and its fragment to an ``id`` there. The links
+to other sites are not followed: they are listed, each with a page that has it, in
+``external-links.txt`` beside the folder of the site.
 """
 
 import sys
@@ -35,18 +37,24 @@ class Page(HTMLParser):
 
 
 def check(site: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the broken links, a sentence each, and the links to other sites with a page that has each.
+    """Return the broken links, a sentence each, and the links to other sites with a page that has
+    each.
 
     Args:
         site: folder of the built site.
     """
     site = site.resolve()
-    files = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
+    files = [
+        path
+        for path in sorted(site.rglob("*.html"))
+        if "_static" not in path.relative_to(site).parts
+    ]
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in files}
     broken, external = [], {}
     for path, page in pages.items():
         name = path.relative_to(site).as_posix()
-        # sphinx.ext.viewcode gives one prefix to all names of a file, which may be documented under several modules.
+        # sphinx.ext.viewcode gives one prefix to all names of a file, which may be documented under
+        # several modules.
         checks_anchors = not name.startswith("_modules/")
         for link in sorted(page.links):
             parts = urlsplit(link)
@@ -72,7 +80,9 @@ def main(site: Path = SITE) -> int:
     broken, external = check(site)
     others = {link: page for link, page in external.items() if link.startswith(("http:", "https:"))}
     listing = site.parent / "external-links.txt"
-    listing.write_text("".join(f"{link}\t{page}\n" for link, page in sorted(others.items())), encoding="utf-8")
+    listing.write_text(
+        "".join(f"{link}\t{page}\n" for link, page in sorted(others.items())), encoding="utf-8"
+    )
     print("\n".join(broken) or f"No link is broken; {len(others)} lead to other sites: {listing}")
     return 1 if broken else 0
 

@@ -35,14 +35,24 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 4
 nb_execution_mode = "cache"
-nb_execution_excludepatterns = ["tutorials/*"]  # shown with their stored outputs: `make tutorials` executes them
+nb_execution_excludepatterns = [
+    "tutorials/*"
+]  # shown with their stored outputs: `make tutorials` executes them
 nb_execution_timeout = 1200  # a cell takes a minute at most on a quiet machine
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_output_stderr = "remove"
 
 autosummary_generate = True
-autosummary.WELL_KNOWN_ABBREVIATIONS += ("eq.", "eqs.", "Eq.", "Alg.", "alg.", "sec.", "app.")  # do not end a summary
+autosummary.WELL_KNOWN_ABBREVIATIONS += (
+    "eq.",
+    "eqs.",
+    "Eq.",
+    "Alg.",
+    "alg.",
+    "sec.",
+    "app.",
+)  # do not end a summary
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
@@ -73,7 +83,8 @@ def _is_reachable(url: str) -> bool:
 # Without a network the site is built without links to other libraries' documentation.
 intersphinx_mapping = {name: (url, None) for name, url in _LIBRARIES.items() if _is_reachable(url)}
 nitpicky = True
-# Names of other libraries, and type variables; names of this one must resolve (see _extensions/public_names.py).
+# Names of other libraries, and type variables; names of this one must resolve (see
+# _extensions/public_names.py).
 nitpick_ignore_regex = [(r"py:.*", r"(?!probattn).*")]
 
 html_theme = "pydata_sphinx_theme"

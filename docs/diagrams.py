@@ -1,4 +1,5 @@
-"""Diagrams of the layers' programs by ``pyro.render_model``: ``python docs/diagrams.py`` writes ``docs/figures/*.svg``.
+"""Diagrams of the layers' programs by ``pyro.render_model``: ``python docs/diagrams.py`` writes
+``docs/figures/*.svg``.
 
 Needs the ``graphviz`` package and its ``dot`` binary; the sources alone need no binary.
 """
@@ -82,10 +83,13 @@ DARK = b"""<style>@media (prefers-color-scheme: dark) {
 
 
 def diagram(name: str) -> "graphviz.Digraph":
-    """Return the diagram of a model with the layer of that name; latent sites are white, observed ones grey."""
+    """Return the diagram of a model with the layer of that name; latent sites are white, observed
+    ones grey."""
     torch.manual_seed(0)
     model = Regression(LAYERS[name]())
-    return pyro.render_model(model, model_args=(torch.randn(EXAMPLES, TOKENS, DIM), torch.zeros(EXAMPLES)))
+    return pyro.render_model(
+        model, model_args=(torch.randn(EXAMPLES, TOKENS, DIM), torch.zeros(EXAMPLES))
+    )
 
 
 def follow_color_scheme(svg: bytes) -> bytes:

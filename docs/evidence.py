@@ -1,4 +1,5 @@
-"""Figure of *When does it help?* from the committed results: ``python docs/evidence.py`` writes it to ``docs/figures``.
+"""Figure of *When does it help?* from the committed results: ``python docs/evidence.py`` writes it
+to ``docs/figures``.
 
 Needs the extra ``cli``.
 """
@@ -46,14 +47,17 @@ ROWS = {
     "CoLA, fine-tuned: softmax plus GP": ("finetune-cola", f"finetune/cola {GP}"),
     "CoLA, fine-tuned: sparse CGP": ("finetune-cola", "finetune/cola-sparse"),
 }
-"""Row of the figure → study and run of the results; test data, with temperature scaling of both layers."""
+"""Row of the figure → study and run of the results; test data, with temperature scaling of both
+layers."""
 
 
 def cells(study: str, run: str) -> dict[str, Cell]:
-    """Return metric → cell with the difference from softmax attention, both with temperature scaling.
+    """Return metric → cell with the difference from softmax attention, both with temperature
+    scaling.
 
     Raises:
-        ValueError: another number of seeds than :data:`SEEDS`, or a difference from another baseline.
+        ValueError: another number of seeds than :data:`SEEDS`, or a difference from another
+            baseline.
     """
     results, baseline = pd.read_csv(RESULTS / f"{study}.csv"), SOFTMAX[study]
     if "seed" in results:
@@ -62,7 +66,13 @@ def cells(study: str, run: str) -> dict[str, Cell]:
         counts = {compared.cells[name][metric].n for name in (row, twin) for metric in METRICS}
         result = {metric: compared.cells[row][metric] for metric in METRICS}
     else:
-        wanted = {"run": run, "method": METHOD, "set": "test", "baseline": baseline, "baseline_method": METHOD}
+        wanted = {
+            "run": run,
+            "method": METHOD,
+            "set": "test",
+            "baseline": baseline,
+            "baseline_method": METHOD,
+        }
         lines = results[(results[[*wanted]] == pd.Series(wanted)).all(axis=1)].set_index("metric")
         counts = set(lines["n"].reindex(METRICS))
         values = lines.reindex(METRICS)[["mean", "std", "difference", "low", "high"]]

@@ -1,7 +1,8 @@
-"""Execute the tutorials in place: ``python docs/execute_tutorials.py [NOTEBOOK…]``, as ``make tutorials`` does.
+"""Execute the tutorials in place: ``python docs/execute_tutorials.py [NOTEBOOK…]``, as
+``make tutorials`` does.
 
-Each runs in an empty folder, so that it depends on nothing in the repository. Times, versions and other details of
-the machine are removed from the file.
+Each runs in an empty folder, so that it depends on nothing in the repository. Times, versions and
+other details of the machine are removed from the file.
 """
 
 import base64
@@ -46,7 +47,9 @@ def execute(path: Path) -> None:
         ).execute()
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
-        cell.metadata = nbformat.from_dict({"tags": tags} if (tags := cell.metadata.get("tags")) else {})
+        cell.metadata = nbformat.from_dict(
+            {"tags": tags} if (tags := cell.metadata.get("tags")) else {}
+        )
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
                 raise ValueError(f"{path.name}: a cell prints to standard error:\n{output['text']}")
@@ -55,12 +58,17 @@ def execute(path: Path) -> None:
                 if "image/png" in output.data:
                     output.data["image/png"] = figure = compressed(output.data["image/png"])
                     if len(figure) * 3 / 4 > MAX_BYTES:
-                        raise ValueError(f"{path.name}: a figure has more than {MAX_BYTES:,} bytes:\n{cell.source}")
+                        raise ValueError(
+                            f"{path.name}: a figure has more than {MAX_BYTES:,} "
+                            f"bytes:\n{cell.source}"
+                        )
     nbformat.write(notebook, path)
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # Pyro imports tqdm, which looks for ipywidgets
+    os.environ["PYTHONWARNINGS"] = (
+        "ignore:IProgress not found"  # Pyro imports tqdm, which looks for ipywidgets
+    )
     for notebook in map(Path, sys.argv[1:] or sorted(TUTORIALS.glob("*.ipynb"))):
         print(notebook.name, flush=True)
         execute(notebook)

@@ -1,7 +1,9 @@
-"""The README's first figure from the demo's runs: ``python docs/first_figure.py [runs/demo]`` after ``make demo``.
+"""The README's first figure from the demo's runs: ``python docs/first_figure.py [runs/demo]`` after
+``make demo``.
 
-It shows what the last layer of the demo predicts for one sure and three uncertain test images, and how many of the
-accepted answers are wrong when each network answers only the corrupted images that it is most confident of.
+It shows what the last layer of the demo predicts for one sure and three uncertain test images, and
+how many of the accepted answers are wrong when each network answers only the corrupted images that
+it is most confident of.
 """
 
 import sys
@@ -22,7 +24,10 @@ UNCERTAIN = 3
 
 def main(demo: Path) -> None:
     """Draw the figure."""
-    runs = {title: read_evaluated_run(demo / "digits" / layer / "seed-0") for layer, title in LAYERS.items()}
+    runs = {
+        title: read_evaluated_run(demo / "digits" / layer / "seed-0")
+        for layer, title in LAYERS.items()
+    }
     figure = Figure(figsize=(style.WIDTH, 2.9), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
     draw_examples(left, list(runs.values())[-1])
@@ -31,7 +36,8 @@ def main(demo: Path) -> None:
 
 
 def draw_examples(figure: Figure, run: EvaluatedRun) -> None:
-    """Draw the most certain test image and the most uncertain ones, each with its predicted probabilities."""
+    """Draw the most certain test image and the most uncertain ones, each with its predicted
+    probabilities."""
     prediction = run.predictions(["test"], "posterior")["test"]
     images = open_run(run.folder).dataset.test.images
     order = prediction.entropy.argsort()
@@ -40,7 +46,11 @@ def draw_examples(figure: Figure, run: EvaluatedRun) -> None:
     for (top, bottom), number in zip(axes.T, chosen, strict=True):
         label, probs = int(prediction.labels[number]), prediction.probs[number]
         top.imshow(images[number, 0], cmap="gray_r")
-        top.set_title(f"a {label}: entropy {prediction.entropy[number]:.2f}", fontsize=style.SMALL, color=style.INK)
+        top.set_title(
+            f"a {label}: entropy {prediction.entropy[number]:.2f}",
+            fontsize=style.SMALL,
+            color=style.INK,
+        )
         top.axis("off")
         colours = [style.BLUE if digit == label else style.ORANGE for digit in range(10)]
         bottom.bar(range(10), probs, color=colours)
@@ -54,13 +64,15 @@ def draw_examples(figure: Figure, run: EvaluatedRun) -> None:
 
 
 def draw_abstention(figure: Figure, runs: dict[str, EvaluatedRun]) -> None:
-    """Draw the error rate of the accepted answers against their share, over all corrupted images."""
+    """Draw the error rate of the accepted answers against their share, over all corrupted
+    images."""
     ax = figure.subplots()
     for number, (title, run) in enumerate(runs.items()):
         sets = [name for name in run.content["data"] if name.startswith("shift/")]
         predictions = run.predictions(sets, "posterior").values()
         probs, labels = (
-            torch.cat([getattr(prediction, part) for prediction in predictions]) for part in ("probs", "labels")
+            torch.cat([getattr(prediction, part) for prediction in predictions])
+            for part in ("probs", "labels")
         )
         coverage, risk = metrics.risk_coverage(probs, labels)
         ax.plot(coverage, risk, color=style.line_colour(1 - number), lw=1.8, label=title)

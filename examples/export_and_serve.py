@@ -1,4 +1,5 @@
-"""Export a trained classifier as a program that needs only PyTorch, and answer HTTP requests with it."""
+"""Export a trained classifier as a program that needs only PyTorch, and answer HTTP requests with
+it."""
 
 import json
 import tempfile
@@ -24,7 +25,15 @@ valid = DataLoader(TensorDataset(images[1200:], labels[1200:]), batch_size=597)
 
 attention = KEPSVGPAttention.partial(rank=4, tokens=16)
 network = ViT(
-    image_size=8, patch_size=2, channels=1, classes=10, dim=32, depth=1, heads=4, mlp_dim=64, attention=attention
+    image_size=8,
+    patch_size=2,
+    channels=1,
+    classes=10,
+    dim=32,
+    depth=1,
+    heads=4,
+    mlp_dim=64,
+    attention=attention,
 )
 model = Classifier(network, num_data=1200)
 guide = guides.for_model(model)
@@ -57,6 +66,10 @@ with HTTPServer(("127.0.0.1", 0), Handler) as server:
         answers = json.load(reply)
     server.shutdown()
 
-for label, probs, members in zip(labels[1200:1203].tolist(), answers["probs"], answers["set"], strict=True):
+for label, probs, members in zip(
+    labels[1200:1203].tolist(), answers["probs"], answers["set"], strict=True
+):
     digits = [digit for digit, inside in enumerate(members) if inside]
-    print(f"digit {label}: most probable {probs.index(max(probs))} ({max(probs):.0%}), set {digits}")
+    print(
+        f"digit {label}: most probable {probs.index(max(probs))} ({max(probs):.0%}), set {digits}"
+    )

@@ -1,4 +1,5 @@
-"""Train by Lightning's Trainer: its callbacks, early stopping and checkpoints, with the loss and schedules of fit.
+"""Train by Lightning's Trainer: its callbacks, early stopping and checkpoints, with the loss and
+schedules of fit.
 
 Needs ``pip install 'probattn[lightning]'``.
 """
@@ -19,9 +20,12 @@ from probattn.inference import TrainOptions, metrics, predict
 from probattn.inference.lightning import SVIModule
 from probattn.models import Classifier, ViT, last
 
-logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # no lines about hardware, no advertisements
+logging.getLogger("lightning.pytorch").setLevel(
+    logging.WARNING
+)  # no lines about hardware, no advertisements
 disable_possible_user_warnings()  # small data in memory need no workers
-# Lightning uses a class that newer versions of PyTorch deprecate (Lightning-AI/pytorch-lightning#21326).
+# Lightning uses a class that newer versions of PyTorch deprecate
+# (Lightning-AI/pytorch-lightning#21326).
 warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
 
 torch.manual_seed(0)
@@ -34,7 +38,15 @@ test = DataLoader(TensorDataset(images[1500:], labels[1500:]), batch_size=300)
 
 attention = last(1, KEPSVGPAttention.partial(rank=4, tokens=16), of=2)
 network = ViT(
-    image_size=8, patch_size=2, channels=1, classes=10, dim=32, depth=2, heads=4, mlp_dim=64, attention=attention
+    image_size=8,
+    patch_size=2,
+    channels=1,
+    classes=10,
+    dim=32,
+    depth=2,
+    heads=4,
+    mlp_dim=64,
+    attention=attention,
 )
 model = Classifier(network, num_data=1200)
 guide = guides.for_model(model)
@@ -54,4 +66,7 @@ trainer = Trainer(
 trainer.fit(module, train, valid)
 
 results = metrics.evaluate(predict(model, guide, test, num_samples=20))
-print(f"{trainer.current_epoch} epochs; test accuracy {results['accuracy']:.1%}, NLL {results['nll']:.3f} nats")
+print(
+    f"{trainer.current_epoch} epochs; test accuracy {results['accuracy']:.1%}, NLL "
+    f"{results['nll']:.3f} nats"
+)

@@ -12,7 +12,8 @@ from probattn import KEPSVGPAttention, guides, name_layers
 
 
 class Regression(PyroModule):
-    """A number from a row of a table: a token for each column, one attention layer, Gaussian noise."""
+    """A number from a row of a table: a token for each column, one attention layer, Gaussian
+    noise."""
 
     def __init__(self, columns, dim=16):
         super().__init__()
@@ -41,12 +42,18 @@ pyro.clear_param_store()
 model = Regression(x.shape[1])
 guide = guides.for_model(model)  # or an AutoGuide, or a function with pyro.param
 svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.01}), TraceMeanField_ELBO())
-# Few steps: only u has a posterior, and with 100 the other weights overfit, and intervals become too narrow.
+# Few steps: only u has a posterior, and with 100 the other weights overfit, and intervals become
+# too narrow.
 losses = [svi.step(x[train], y[train]) / len(train) for _ in range(40)]
-print(f"−ELBO/N: {sum(losses[:10]) / 10:.3f} nats at first, {sum(losses[-10:]) / 10:.3f} at the end")
+print(
+    f"−ELBO/N: {sum(losses[:10]) / 10:.3f} nats at first, {sum(losses[-10:]) / 10:.3f} at the end"
+)
 
 samples = Predictive(model, guide=guide, num_samples=200)(x[test])["y"]  # (samples, rows)
 low, high = samples.quantile(torch.tensor([0.05, 0.95]), dim=0)
 rmse = (samples.mean(0) - y[test]).square().mean().sqrt().item()
 coverage = ((low <= y[test]) & (y[test] <= high)).float().mean().item()
-print(f"test RMSE {rmse:.3f} standard deviations of the labels; 90 % intervals hold {coverage:.0%} of the labels")
+print(
+    f"test RMSE {rmse:.3f} standard deviations of the labels; 90 % intervals hold {coverage:.0%} "
+    "of the labels"
+)

@@ -1,6 +1,8 @@
-"""Replace the last attention layer of torchvision's vision transformer, and train only the new layer and the head.
+"""Replace the last attention layer of torchvision's vision transformer, and train only the new
+layer and the head.
 
-With pretrained weights: ``torchvision.models.vit_b_16(weights="DEFAULT")`` in place of the network below.
+With pretrained weights: ``torchvision.models.vit_b_16(weights="DEFAULT")`` in place of the network
+below.
 """
 
 import torch
@@ -33,9 +35,13 @@ vit.eval()
 # With softmax attention the converted network computes what it did before.
 same = replace_attention(vit, attention=SoftmaxAttention).eval()
 difference = (same(test[0][:8]) - vit(test[0][:8])).abs().max().item()
-print(f"largest difference of a logit after replacing attention by softmax attention: {difference:.1e}")
+print(
+    "largest difference of a logit after replacing attention by softmax attention: "
+    f"{difference:.1e}"
+)
 
-# KEP-SVGP around the trained attention: u = 0 is the old network, the Gaussian process models what it does not know.
+# KEP-SVGP around the trained attention: u = 0 is the old network, the Gaussian process models what
+# it does not know.
 kep_svgp = KEPSVGPAttention.partial(rank=4, mean="softmax")
 network = replace_attention(vit, attention=kep_svgp, layers="last", freeze_rest=True)
 model = Classifier(network, num_data=len(train_set))
@@ -46,4 +52,6 @@ prediction = predict(model, guide, [test], num_samples=10)
 with torch.no_grad():
     before = (vit(test[0]).argmax(-1) == test[1]).float().mean().item()
 results = metrics.evaluate(prediction)
-print(f"accuracy {before:.1%} before, {results['accuracy']:.1%} after; NLL {results['nll']:.3f} nats")
+print(
+    f"accuracy {before:.1%} before, {results['accuracy']:.1%} after; NLL {results['nll']:.3f} nats"
+)

@@ -1,4 +1,5 @@
-"""Train a vision transformer with KEP-SVGP attention on handwritten digits, and list its most uncertain predictions."""
+"""Train a vision transformer with KEP-SVGP attention on handwritten digits, and list its most
+uncertain predictions."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -25,7 +26,9 @@ network = ViT(
     depth=2,
     heads=4,
     mlp_dim=64,
-    attention=last(1, KEPSVGPAttention.partial(rank=4, tokens=16), of=2),  # the first block has softmax attention
+    attention=last(
+        1, KEPSVGPAttention.partial(rank=4, tokens=16), of=2
+    ),  # the first block has softmax attention
 )
 model = Classifier(network, num_data=1100)
 guide = guides.for_model(model)
@@ -39,6 +42,8 @@ print(", ".join(f"{name} {results[name]:.3f}" for name in ("accuracy", "nll", "e
 print("\nmost uncertain test digits (entropy and mutual information in nats)")
 for i in prediction.entropy.argsort(descending=True)[:5].tolist():
     print(
-        f"number {order[1400 + i]}: is {prediction.labels[i]}, predicted {prediction.predicted[i]}, "
-        f"entropy {prediction.entropy[i]:.2f}, samples disagree {prediction.mutual_information[i]:.3f}"
+        f"number {order[1400 + i]}: is {prediction.labels[i]}, predicted "
+        f"{prediction.predicted[i]}, "
+        f"entropy {prediction.entropy[i]:.2f}, samples disagree "
+        f"{prediction.mutual_information[i]:.3f}"
     )

@@ -1,7 +1,9 @@
-"""Inference: training by SVI, prediction, uncertainty methods, metrics, decisions, diagnostics, checkpoints, export.
+"""Inference: training by SVI, prediction, uncertainty methods, metrics, decisions, diagnostics,
+checkpoints, export.
 
-Sub-packages from the lowest level on: ``io``; ``objective``; ``prediction``; ``metrics``, ``methods``, ``export`` and
-``posterior``; ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
+Sub-packages from the lowest level on: ``io``; ``objective``; ``prediction``; ``metrics``,
+``methods``, ``export`` and ``posterior``; ``decisions``, ``diagnostics`` and ``training``. Each
+imports lower levels only.
 """
 
 from probattn.inference import imports as _imports
@@ -21,9 +23,13 @@ from probattn.inference.diagnostics.convergence import SiteConvergence as SiteCo
 from probattn.inference.diagnostics.convergence import convergence as convergence
 from probattn.inference.diagnostics.convergence import posterior_summary as posterior_summary
 from probattn.inference.diagnostics.posterior_draws import posterior_draws as posterior_draws
-from probattn.inference.diagnostics.predictive_check import posterior_predictive_check as posterior_predictive_check
+from probattn.inference.diagnostics.predictive_check import (
+    posterior_predictive_check as posterior_predictive_check,
+)
 from probattn.inference.diagnostics.psis import psis_khat as psis_khat
-from probattn.inference.diagnostics.sbc import simulation_based_calibration as simulation_based_calibration
+from probattn.inference.diagnostics.sbc import (
+    simulation_based_calibration as simulation_based_calibration,
+)
 from probattn.inference.export.posterior_network import mean_network as mean_network
 from probattn.inference.export.posterior_network import predictor_network as predictor_network
 from probattn.inference.export.torch_export import export as export

@@ -13,13 +13,25 @@ from torch.utils.data import DataLoader, Dataset
 
 from probattn.inference.programs import required
 
-INPUTS = ("x", "input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features", "inputs", "image",
-          "images", "features")  # fmt: skip
+INPUTS = (
+    "x",
+    "input_ids",
+    "inputs_embeds",
+    "pixel_values",
+    "input_values",
+    "input_features",
+    "inputs",
+    "image",
+    "images",
+    "features",
+)
 LABELS = ("y", "labels", "label", "target", "targets")
 MASKS = ("mask", "attention_mask")
-"""Names of masks that are True (or not 0) at real tokens, as Hugging Face's tokenizers return them."""
+"""Names of masks that are True (or not 0) at real tokens, as Hugging Face's tokenizers return
+them."""
 PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask")
-"""Names of masks that are True (or not 0) at padding, as ``nn.MultiheadAttention`` takes them; they are inverted."""
+"""Names of masks that are True (or not 0) at padding, as ``nn.MultiheadAttention`` takes them; they
+are inverted."""
 NETWORK_INPUTS = ("_ids", "_mask", "_embeds", "_states", "_values", "bbox", "langs")
 """Ends of the names of further inputs of networks, such as ``position_ids`` and ``head_mask``."""
 PREDICTION_BATCH_SIZE = 256
@@ -50,41 +62,58 @@ class Batch(NamedTuple):
             ValueError: a batch without labels.
         """
         if self.y is None:
-            raise ValueError(f"training needs labels: yield (x, y), (x, y, mask), or a dictionary with one of {LABELS}")
+            raise ValueError(
+                "training needs labels: yield (x, y), (x, y, mask), or a dictionary with one of "
+                f"{LABELS}"
+            )
         return (self.x, self.y) if self.mask is None else (self.x, self.y, self.mask)
 
 
 def unpack_batch(batch: Any) -> Batch:
     """Return the tensors of a batch.
 
-    A batch is a tensor or NumPy array of inputs; a tuple or list ``(x,)``, ``(x, y)`` or ``(x, y, mask)``; or a
-    mapping, named tuple or data class with one of :data:`INPUTS`, at most one of :data:`LABELS`, and at most one of
-    :data:`MASKS` or :data:`PADDING_MASKS`. Other fields are not used (see :func:`select_fields` for other
-    names); those of :data:`NETWORK_INPUTS` are refused.
-    Masks of integers become boolean. NumPy's float64 becomes PyTorch's default dtype.
+    A batch is a tensor or NumPy array of inputs; a tuple or list ``(x,)``, ``(x, y)`` or
+    ``(x, y, mask)``; or a mapping, named tuple or data class with one of :data:`INPUTS`, at most
+    one of :data:`LABELS`, and at most one of :data:`MASKS` or :data:`PADDING_MASKS`. Other fields
+    are not used (see :func:`select_fields` for other names); those of :data:`NETWORK_INPUTS` are
+    refused. Masks of integers become boolean. NumPy's float64 becomes PyTorch's default dtype.
 
     Raises:
-        TypeError: an object of another type, more than three entries, or entries that are no arrays.
-        ValueError: an empty batch; labels or a mask of another length than the inputs; fields that are missing or
-            ambiguous; masks of floats; further inputs that would change what a network returns, such as
-            ``token_type_ids`` other than 0 and ``position_ids`` other than 0, 1, …, which no network here takes.
+        TypeError: an object of another type, more than three entries, or entries that are no
+            arrays.
+        ValueError: an empty batch; labels or a mask of another length than the inputs; fields that
+            are missing or ambiguous; masks of floats; further inputs that would change what a
+            network returns, such as ``token_type_ids`` other than 0 and ``position_ids`` other than
+            0, 1, …, which no network here takes.
     """
     fields = _fields(batch)
     if fields is None:
         if not isinstance(batch, tuple | list) or len(batch) > 3:
-            raise TypeError(f"a batch is a tensor, (x, y), (x, y, mask) or a mapping of tensors, not {type(batch)}")
+            raise TypeError(
+                "a batch is a tensor, (x, y), (x, y, mask) or a mapping of tensors, not "
+                f"{type(batch)}"
+            )
         fields = dict(zip(Batch._fields, batch, strict=False))
-    x, y, mask, padding = (_one_of(fields, names) for names in (INPUTS, LABELS, MASKS + PADDING_MASKS, PADDING_MASKS))
+    x, y, mask, padding = (
+        _one_of(fields, names) for names in (INPUTS, LABELS, MASKS + PADDING_MASKS, PADDING_MASKS)
+    )
     if x is None:
-        raise ValueError(f"no field of the batch is known as inputs, which are {INPUTS}: use select_fields")
+        raise ValueError(
+            f"no field of the batch is known as inputs, which are {INPUTS}: use select_fields"
+        )
     if not len(x):
         raise ValueError(f"the batch is empty: its inputs have shape {tuple(x.shape)}")
     for name, value in (("labels", y), ("mask", mask)):
         if value is not None and value.shape[:1] != x.shape[:1]:
-            raise ValueError(f"the batch has {len(x)} inputs and {name} of shape {tuple(value.shape)}: one for each")
+            raise ValueError(
+                f"the batch has {len(x)} inputs and {name} of shape {tuple(value.shape)}: one for "
+                "each"
+            )
     if mask is not None:
         if mask.is_floating_point():
-            raise ValueError(f"the mask of the batch must be boolean or of integers, 0 or 1, got {mask.dtype}")
+            raise ValueError(
+                f"the mask of the batch must be boolean or of integers, 0 or 1, got {mask.dtype}"
+            )
         mask = mask != 0 if padding is None else mask == 0
     for name, value in fields.items():
         if name not in INPUTS + LABELS + MASKS + PADDING_MASKS and _is_needed(name, value):
@@ -94,10 +123,12 @@ def unpack_batch(batch: Any) -> Batch:
 
 
 def iterate_batches(data: Any) -> Iterable:
-    """Return the batches of data that are predicted: those of a loader, a single batch, or those of a data set.
+    """Return the batches of data that are predicted: those of a loader, a single batch, or those of
+    a data set.
 
-    A tensor, array, mapping, named tuple or data class is a single batch. A data set is read in its order, in batches
-    of :data:`PREDICTION_BATCH_SIZE`. All else is iterated over, also a tuple of arrays, such as ``x.split(256)``.
+    A tensor, array, mapping, named tuple or data class is a single batch. A data set is read in its
+    order, in batches of :data:`PREDICTION_BATCH_SIZE`. All else is iterated over, also a tuple of
+    arrays, such as ``x.split(256)``.
 
     Raises:
         TypeError: a tuple ``(x, y)``, whose entries are no batches.
@@ -106,13 +137,19 @@ def iterate_batches(data: Any) -> Iterable:
         return DataLoader(data, batch_size=PREDICTION_BATCH_SIZE)
     if _fields(data) is not None:
         return (data,)
-    if isinstance(data, tuple) and len({(value.ndim, str(value.dtype)) for value in data if _is_array(value)}) > 1:
-        raise TypeError("data is a tuple of different arrays: pass [(x, y)] for a single batch with labels")
+    if (
+        isinstance(data, tuple)
+        and len({(value.ndim, str(value.dtype)) for value in data if _is_array(value)}) > 1
+    ):
+        raise TypeError(
+            "data is a tuple of different arrays: pass [(x, y)] for a single batch with labels"
+        )
     return data
 
 
 def check_loader(data: Any, name: str, *, sized: bool = False) -> None:
-    """Refuse what is no loader: a data set, whose single examples could pass for batches, or what is read only once.
+    """Refuse what is no loader: a data set, whose single examples could pass for batches, or what
+    is read only once.
 
     Args:
         data: the loader.
@@ -123,7 +160,9 @@ def check_loader(data: Any, name: str, *, sized: bool = False) -> None:
         TypeError: says which loader to build.
         ValueError: there are no batches.
     """
-    advice = f"{name} must be a loader of batches, such as DataLoader(data, batch_size=64, shuffle=True)"
+    advice = (
+        f"{name} must be a loader of batches, such as DataLoader(data, batch_size=64, shuffle=True)"
+    )
     if _is_dataset(data):
         raise TypeError(advice)
     if not isinstance(data, Iterable) or iter(data) is data:
@@ -135,16 +174,25 @@ def check_loader(data: Any, name: str, *, sized: bool = False) -> None:
             raise TypeError(f"{advice} or a list, which has a length") from error
         return
     if not number:
-        raise ValueError(f"{name} has no batches: it has no examples, or fewer than a batch and drop_last=True")
+        raise ValueError(
+            f"{name} has no batches: it has no examples, or fewer than a batch and drop_last=True"
+        )
 
 
 def select_fields(
-    loader: DataLoader, *, x: str, y: str | None = None, mask: str | None = None, padding_mask: str | None = None
+    loader: DataLoader,
+    *,
+    x: str,
+    y: str | None = None,
+    mask: str | None = None,
+    padding_mask: str | None = None,
 ) -> DataLoader:
-    """Return a copy of a loader that yields the batches ``(x, y, mask)`` of fields with other names.
+    """Return a copy of a loader that yields the batches ``(x, y, mask)`` of fields with other
+    names.
 
     >>> loader = DataLoader([{"pixels": torch.zeros(3), "digit": 1}], batch_size=1)
-    >>> [tuple(tensor.shape) for tensor in next(iter(select_fields(loader, x="pixels", y="digit")))[:2]]
+    >>> x, y, *_ = next(iter(select_fields(loader, x="pixels", y="digit")))
+    >>> [tuple(tensor.shape) for tensor in (x, y)]
     [(1, 3), (1,)]
 
     Args:
@@ -172,17 +220,25 @@ def _one_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
     """Return the field that has one of these names, or None."""
     present = [name for name in names if fields.get(name) is not None]
     if len(present) > 1:
-        raise ValueError(f"the batch has {' and '.join(present)}, of which one is used: say which by select_fields")
+        raise ValueError(
+            f"the batch has {' and '.join(present)}, of which one is used: say which by "
+            "select_fields"
+        )
     if not present:
         return None
     value = fields[present[0]]
     if not _is_array(value):
-        raise TypeError(f"{present[0]} of the batch must be a tensor or a NumPy array, not {type(value)}")
-    return torch.as_tensor(value, dtype=torch.get_default_dtype() if value.dtype == np.float64 else None)
+        raise TypeError(
+            f"{present[0]} of the batch must be a tensor or a NumPy array, not {type(value)}"
+        )
+    return torch.as_tensor(
+        value, dtype=torch.get_default_dtype() if value.dtype == np.float64 else None
+    )
 
 
 def _is_needed(name: str, value: Any) -> bool:
-    """Return True for a further input of a network, unless it is its default: segment 0, no mask, …"""
+    """Return True for a further input of a network, unless it is its default: segment 0, no mask,
+    …"""
     if not (name.endswith(NETWORK_INPUTS) and _is_array(value)) or name == "special_tokens_mask":
         return False
     if value.ndim < 2 and name != "head_mask":  # such as the numbers of the examples
@@ -193,7 +249,8 @@ def _is_needed(name: str, value: Any) -> bool:
 
 
 def _fields(batch: Any) -> Mapping[str, Any] | None:
-    """Return the fields of a mapping, named tuple or data class, and an array as ``x``; None for other objects."""
+    """Return the fields of a mapping, named tuple or data class, and an array as ``x``; None for
+    other objects."""
     if isinstance(batch, Mapping):
         return batch
     if is_dataclass(batch):

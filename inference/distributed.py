@@ -1,4 +1,5 @@
-"""Several processes under torchrun, by Lightning Fabric: ranks, collective calls, random states, rows of batches."""
+"""Several processes under torchrun, by Lightning Fabric: ranks, collective calls, random states,
+rows of batches."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT = timedelta(days=1)
-"""Maximum time that a rank waits for the others, which may be downloading or evaluating; if one dies, the job ends."""
+"""Maximum time that a rank waits for the others, which may be downloading or evaluating; if one
+dies, the job ends."""
 
 
 class World(NamedTuple):
@@ -40,7 +42,8 @@ def world() -> World:
 
 
 def make_fabric(accelerator: str, devices: int | str) -> Fabric:
-    """Create a Fabric for one device; under torchrun with DDP (NCCL on GPUs, gloo on CPUs), connected.
+    """Create a Fabric for one device; under torchrun with DDP (NCCL on GPUs, gloo on CPUs),
+    connected.
 
     Args:
         accelerator: as for Fabric.
@@ -57,25 +60,38 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
         except TypeError as error:
             raise ValueError(f"devices={devices!r}: {error}") from error
     # A step need not use all parameters, as networks of others may not.
-    local, strategy = int(os.environ["LOCAL_WORLD_SIZE"]), DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True)
-    fabric = Fabric(accelerator=accelerator, devices=local, num_nodes=size // local, strategy=strategy)
+    local, strategy = (
+        int(os.environ["LOCAL_WORLD_SIZE"]),
+        DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True),
+    )
+    fabric = Fabric(
+        accelerator=accelerator, devices=local, num_nodes=size // local, strategy=strategy
+    )
     fabric.launch()
     return fabric
 
 
 def gather_results(function: Callable[[], T]) -> list[T]:
-    """Call a function on each rank and return the results of all ranks in order; without torchrun the only one.
+    """Call a function on each rank and return the results of all ranks in order; without torchrun
+    the only one.
 
-    Tensors on a GPU are moved to this rank's GPU. All ranks must call this, after :func:`make_fabric`. A rank on which
-    the function fails raises its error and ends; torchrun then ends the others, which wait for it.
+    Tensors on a GPU are moved to this rank's GPU. All ranks must call this, after
+    :func:`make_fabric`. A rank on which the function fails raises its error and ends; torchrun then
+    ends the others, which wait for it.
     """
     if world().size == 1:
         return [function()]
     buffer, gathered = io.BytesIO(), [b""] * world().size
     torch.save(function(), buffer)
     dist.all_gather_object(gathered, buffer.getvalue())
-    gpus = {f"cuda:{number}": f"cuda:{torch.cuda.current_device()}" for number in range(torch.cuda.device_count())}
-    return [torch.load(io.BytesIO(content), map_location=gpus, weights_only=False) for content in gathered]
+    gpus = {
+        f"cuda:{number}": f"cuda:{torch.cuda.current_device()}"
+        for number in range(torch.cuda.device_count())
+    }
+    return [
+        torch.load(io.BytesIO(content), map_location=gpus, weights_only=False)
+        for content in gathered
+    ]
 
 
 def broadcast_result(function: Callable[[], T]) -> T:
@@ -112,16 +128,19 @@ class RankBatch(NamedTuple):
 def rank_batches(loader: Iterable) -> Iterator[RankBatch]:
     """Yield this rank's rows of each batch of a loader: every ``size``-th, from ``rank`` on.
 
-    The ELBO of a batch is the mean of the ELBOs of its parts weighted by their sizes. DDP averages over ranks without
-    weights, so the loss is multiplied by ``size · rows / batch_size``: the objective is that of the whole batch. A rank
-    without a row gets the first one with a weight of 0.
+    The ELBO of a batch is the mean of the ELBOs of its parts weighted by their sizes. DDP averages
+    over ranks without weights, so the loss is multiplied by ``size · rows / batch_size``: the
+    objective is that of the whole batch. A rank without a row gets the first one with a weight of
+    0.
     """
     rank, size = world()
     for batch in (unpack_batch(data).arguments() for data in loader):
         examples = len(batch[0])
         rows = len(range(rank, examples, size))
         index = slice(rank, None, size) if rows else slice(0, 1)
-        yield RankBatch(tuple(tensor[index].contiguous() for tensor in batch), size * rows / examples, examples)
+        yield RankBatch(
+            tuple(tensor[index].contiguous() for tensor in batch), size * rows / examples, examples
+        )
 
 
 def check_same_batches(loader: Loader) -> None:
@@ -133,11 +152,14 @@ def check_same_batches(loader: Loader) -> None:
     if world().size == 1:
         return
     sampler, states = getattr(loader, "batch_sampler", None), random_states(loader)
-    torch.manual_seed(world().rank)  # in training, too, the global random numbers of the ranks differ
+    torch.manual_seed(
+        world().rank
+    )  # in training, too, the global random numbers of the ranks differ
     first = next(iter(getattr(loader, "sampler", ()) if sampler is None else sampler), None)
     set_random_states(states, loader)
     if len(set(gather_results(lambda: repr((len(loader), first))))) > 1:
         raise ValueError(
-            "each rank takes its rows of each batch, so all need the same data and order, without DistributedSampler: "
+            "each rank takes its rows of each batch, so all need the same data and order, without "
+            "DistributedSampler: "
             "DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))"
         )

@@ -15,7 +15,8 @@ class MissingExtraError(ImportError):
 
 @contextmanager
 def extra(name: str, *, needed_by: str) -> Iterator[None]:
-    """Import libraries of an extra inside: where one is missing, the error gives the command that installs it.
+    """Import libraries of an extra inside: where one is missing, the error gives the command that
+    installs it.
 
     Args:
         name: an extra of this package, such as ``"text"``.
@@ -27,13 +28,17 @@ def extra(name: str, *, needed_by: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        message = f"{needed_by} needs {error.name}, which is not installed: pip install 'probattn[{name}]'"
+        message = (
+            f"{needed_by} needs {error.name}, which is not installed: pip install "
+            f"'probattn[{name}]'"
+        )
         raise MissingExtraError(message, name=error.name) from error
 
 
 @contextmanager
 def without_side_effects() -> Iterator[None]:
-    """Undo what imports inside do to warning filters, environment variables and Python's random state."""
+    """Undo what imports inside do to warning filters, environment variables and Python's random
+    state."""
     environment, random_state = dict(os.environ), random.getstate()
     with warnings.catch_warnings():
         try:

@@ -22,20 +22,45 @@ with without_side_effects(), extra("lightning", needed_by="probattn.inference.li
     from lightning.pytorch import LightningModule
     from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 
-NOT_TAKEN = ("guide_optimizer", "accumulate_grad_batches", "clip_norm", "precision", "compile", "patience", "monitor",
-             "accelerator", "devices", "seed", "deterministic", "log_every", "checkpoint_every",
-             "matmul_precision")  # fmt: skip
-"""Options of ``fit`` that Lightning's ``Trainer`` has itself, and natural gradients, which need a second optimiser."""
-PREDICTED = ("probs", "expected_entropy", "mutual_information", "mean", "variance", "mask", "labels")
-"""Fields of a prediction that Lightning's ``Trainer.predict`` returns, without those that are None."""
+NOT_TAKEN = (
+    "guide_optimizer",
+    "accumulate_grad_batches",
+    "clip_norm",
+    "precision",
+    "compile",
+    "patience",
+    "monitor",
+    "accelerator",
+    "devices",
+    "seed",
+    "deterministic",
+    "log_every",
+    "checkpoint_every",
+    "matmul_precision",
+)
+"""Options of ``fit`` that Lightning's ``Trainer`` has itself, and natural gradients, which need a
+second optimiser."""
+PREDICTED = (
+    "probs",
+    "expected_entropy",
+    "mutual_information",
+    "mean",
+    "variance",
+    "mask",
+    "labels",
+)
+"""Fields of a prediction that Lightning's ``Trainer.predict`` returns, without those that are
+None."""
 
 
 class SVIModule(LightningModule):
-    """``LightningModule`` that trains a model and its guide by the loss, optimiser and schedules of ``fit``.
+    """``LightningModule`` that trains a model and its guide by the loss, optimiser and schedules of
+    ``fit``.
 
-    The number of epochs is that of Lightning's ``Trainer``, which also has accumulation, clipping, mixed precision,
-    devices, early stopping and checkpoints as its own arguments and callbacks. Logged are ``train_loss``, its terms as
-    ``train/TERM``, and ``valid/METRIC`` over the whole validation set.
+    The number of epochs is that of Lightning's ``Trainer``, which also has accumulation, clipping,
+    mixed precision, devices, early stopping and checkpoints as its own arguments and callbacks.
+    Logged are ``train_loss``, its terms as ``train/TERM``, and ``valid/METRIC`` over the whole
+    validation set.
 
     Args:
         model: model with an attribute ``num_data`` and its labels at the site ``y``.
@@ -44,8 +69,8 @@ class SVIModule(LightningModule):
             :class:`~probattn.inference.TrainOptions`); ``epochs`` is ignored.
 
     Raises:
-        ValueError: options that Lightning's trainer has itself, and natural gradients, which need a second optimiser;
-            a guide of another model, or without parameters yet.
+        ValueError: options that Lightning's trainer has itself, and natural gradients, which need a
+            second optimiser; a guide of another model, or without parameters yet.
     """
 
     def __init__(
@@ -59,9 +84,13 @@ class SVIModule(LightningModule):
         defaults = {option.name: option.default for option in fields(options)}
         ignored = [name for name in NOT_TAKEN if getattr(options, name) != defaults[name]]
         if ignored:
-            raise ValueError(f"{', '.join(ignored)}: see the arguments of Lightning's Trainer instead")
+            raise ValueError(
+                f"{', '.join(ignored)}: see the arguments of Lightning's Trainer instead"
+            )
         if guide_checks.is_lazy(guide):
-            raise ValueError("the guide has no parameters yet: call inference.materialise(guide, (x, y)) first")
+            raise ValueError(
+                "the guide has no parameters yet: call inference.materialise(guide, (x, y)) first"
+            )
         guide_checks.check(model, guide)
         self.model, self.guide, self.options = model, guide, options
         self._objective: Objective | None = None
@@ -72,7 +101,9 @@ class SVIModule(LightningModule):
         """Return the loss −ELBO/N of a batch in nats per example."""
         options, arguments = self._schedule["options"], unpack_batch(batch).arguments()
         if self._objective is None:
-            self._objective = Objective(self.model, self.guide, options=options, first_batch=lambda: arguments)
+            self._objective = Objective(
+                self.model, self.guide, options=options, first_batch=lambda: arguments
+            )
         loss = self._objective(arguments, StepCoefficients.at(self.global_step, **self._schedule))
         self.log("train_loss", loss.detach(), prog_bar=True, batch_size=len(arguments[0]))
         terms = {f"train/{name}": value for name, value in self._objective.terms().items()}
@@ -80,7 +111,8 @@ class SVIModule(LightningModule):
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Keep the prediction of a batch, since metrics such as the calibration error are no means over batches."""
+        """Keep the prediction of a batch, since metrics such as the calibration error are no means
+        over batches."""
         self._predictions.append(self._predict(batch))
 
     def on_validation_epoch_end(self) -> None:
@@ -90,21 +122,34 @@ class SVIModule(LightningModule):
         self.log_dict({f"valid/{name}": value for name, value in metrics.items()}, sync_dist=True)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Return the posterior predictive of a batch: tensors of :class:`~probattn.inference.Prediction` by name."""
+        """Return the posterior predictive of a batch: tensors of
+        :class:`~probattn.inference.Prediction` by name."""
         prediction = self._predict(batch)
-        return {name: value for name in PREDICTED if (value := getattr(prediction, name)) is not None}
+        return {
+            name: value for name in PREDICTED if (value := getattr(prediction, name)) is not None
+        }
 
     def _predict(self, batch: Any) -> Prediction:
         data = batch if isinstance(batch, Tensor) else [batch]
         return predict(self.model, self.guide, data, num_samples=self.options.num_samples)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return the optimiser and the scheduler of ``fit``, for which the trainer must have a last epoch or step."""
+        """Return the optimiser and the scheduler of ``fit``, for which the trainer must have a last
+        epoch or step."""
         steps = self.trainer.estimated_stepping_batches  # first: this sets up the loaders
-        steps_per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
+        steps_per_epoch = math.ceil(
+            self.trainer.num_training_batches / self.trainer.accumulate_grad_batches
+        )
         options = replace(self.options, epochs=math.ceil(steps / steps_per_epoch))
         num_data = attribute(self.model, "num_data")
-        self._schedule = {"options": options, "steps_per_epoch": steps_per_epoch, "num_data": num_data}
+        self._schedule = {
+            "options": options,
+            "steps_per_epoch": steps_per_epoch,
+            "num_data": num_data,
+        }
         optimizers = Optimizers(self.model, self.guide, **self._schedule)
         (scheduler,) = optimizers.schedulers
-        return {"optimizer": optimizers.optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizers.optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }

@@ -17,8 +17,11 @@ class NonFiniteOutputError(NonFiniteError, ValueError):
     """Outputs of a network that are NaN or Inf."""
 
 
-def find_non_finite(batch: tuple, modules: Mapping[str, nn.Module], traces: tuple[Trace, ...]) -> str | None:
-    """Return the first that holds a NaN or Inf: rows of the batch, else a parameter, else a site, else None.
+def find_non_finite(
+    batch: tuple, modules: Mapping[str, nn.Module], traces: tuple[Trace, ...]
+) -> str | None:
+    """Return the first that holds a NaN or Inf: rows of the batch, else a parameter, else a site,
+    else None.
 
     Args:
         batch: ``(x, y)`` or ``(x, y, mask)``, of which padding does not count; may be empty.
@@ -30,14 +33,19 @@ def find_non_finite(batch: tuple, modules: Mapping[str, nn.Module], traces: tupl
         value = padding.zeroed(value, mask) if isinstance(value, Tensor) else value
         if _has_non_finite(value):
             rows = (~value.isfinite()).flatten(1).any(1) if value.dim() > 1 else ~value.isfinite()
-            return f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean the data"
+            return (
+                f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean "
+                "the data"
+            )
     for role, module in modules.items():
         for name, parameter in module.named_parameters():
             if _has_non_finite(parameter):
                 return f"parameter {name} of the {role}: lower lr, or set clip_norm"
     for trace in traces:
         for name, site in trace.nodes.items():
-            if site["type"] == "sample" and any(map(_has_non_finite, (site["value"], site.get("log_prob")))):
+            if site["type"] == "sample" and any(
+                map(_has_non_finite, (site["value"], site.get("log_prob")))
+            ):
                 return f"site {name}: lower lr, set clip_norm, or check the layer's scale"
     return None
 
@@ -51,4 +59,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _has_non_finite(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all())
+    return (
+        isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all())
+    )

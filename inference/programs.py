@@ -1,4 +1,5 @@
-"""Access to parts of Pyro programs, of models under handlers such as ``pyro.condition``, and of results."""
+"""Access to parts of Pyro programs, of models under handlers such as ``pyro.condition``, and of
+results."""
 
 from typing import Any, TypeVar
 
@@ -28,5 +29,8 @@ def required(value: T | None) -> T:
         ValueError: it is None.
     """
     if value is None:
-        raise ValueError("a value that is needed here is None: was a part left out, such as a predictor or a folder?")
+        raise ValueError(
+            "a value that is needed here is None: was a part left out, such as a predictor or a "
+            "folder?"
+        )
     return value

@@ -1,4 +1,5 @@
-"""Networks, likelihoods, the Pyro model that joins them, and conversion of networks of other libraries."""
+"""Networks, likelihoods, the Pyro model that joins them, and conversion of networks of other
+libraries."""
 
 from probattn.models import likelihoods
 from probattn.models.blocks import last

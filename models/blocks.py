@@ -29,27 +29,36 @@ class Block(nn.Module):
         ValueError: a dropout rate out of bounds.
     """
 
-    def __init__(self, dim: int, heads: int, *, mlp_dim: int, dropout: float, attention: LayerFactory) -> None:
+    def __init__(
+        self, dim: int, heads: int, *, mlp_dim: int, dropout: float, attention: LayerFactory
+    ) -> None:
         super().__init__()
         self.norm_attention = nn.LayerNorm(dim)
         self.attention = attention(dim, heads)
         self.dropout = make_dropout(dropout)
         self.norm_mlp = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
-            nn.Linear(dim, mlp_dim), nn.GELU(), make_dropout(dropout), nn.Linear(mlp_dim, dim), make_dropout(dropout)
+            nn.Linear(dim, mlp_dim),
+            nn.GELU(),
+            make_dropout(dropout),
+            nn.Linear(mlp_dim, dim),
+            make_dropout(dropout),
         )
 
     def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
-        """Map ``(*draws, batch, tokens, dim)`` to the same shape; the attention layer may add the draws dimension."""
+        """Map ``(*draws, batch, tokens, dim)`` to the same shape; the attention layer may add the
+        draws dimension."""
         x = x + self.dropout(self.attention(self.norm_attention(x), *mask))
         return x + self.mlp(self.norm_mlp(x))
 
     def attention_input(self, x: Tensor) -> Tensor:
-        """Return norm(x); a path of inducing inputs holds this method, so that the norm may be replaced."""
+        """Return norm(x); a path of inducing inputs holds this method, so that the norm may be
+        replaced."""
         return self.norm_attention(x)
 
     def feed_forward_without_dropout(self, x: Tensor) -> Tensor:
-        """Apply the second half without dropout in any mode, for inducing inputs, which are parameters and not data."""
+        """Apply the second half without dropout in any mode, for inducing inputs, which are
+        parameters and not data."""
         hidden = self.norm_mlp(x)
         for module in self.mlp:
             hidden = hidden if isinstance(module, nn.Dropout) else module(hidden)
@@ -60,8 +69,9 @@ class Blocks(nn.Sequential):
     """Sequence of blocks.
 
     Args:
-        attention: layer of every block, or a sequence of one per block, as for :func:`layer_factories
-            <probattn.models.layer_factories.layer_factories>` (see :func:`last`).
+        attention: layer of every block, or a sequence of one per block, as for
+            :func:`layer_factories <probattn.models.layer_factories.layer_factories>` (see
+            :func:`last`).
         depth: number of blocks.
         dim, heads, mlp_dim, dropout: of each :class:`Block`.
 
@@ -69,9 +79,21 @@ class Blocks(nn.Sequential):
         ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
     """
 
-    def __init__(self, attention: Attention, *, depth: int, dim: int, heads: int, mlp_dim: int, dropout: float) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        *,
+        depth: int,
+        dim: int,
+        heads: int,
+        mlp_dim: int,
+        dropout: float,
+    ) -> None:
         factories = layer_factories(attention, depth=depth)
-        blocks = (Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
+        blocks = (
+            Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory)
+            for factory in factories
+        )
         super().__init__(*blocks)
         self.connect_inducing_inputs()
 
@@ -91,7 +113,8 @@ class Blocks(nn.Sequential):
         return cast(Iterator[Block], super().__iter__())
 
     def connect_inducing_inputs(self) -> None:
-        """Set the path of each layer's inducing inputs through the block below; call again after replacing a layer."""
+        """Set the path of each layer's inducing inputs through the block below; call again after
+        replacing a layer."""
         path: list[Callable[[Tensor], Tensor]] = []
         for block in self:
             if isinstance(block.attention, ProbabilisticAttention):
@@ -100,9 +123,11 @@ class Blocks(nn.Sequential):
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Initialise the inducing inputs of each layer from hidden states of a batch at the input of its block.
+        """Initialise the inducing inputs of each layer from hidden states of a batch at the input
+        of its block.
 
-        Local latent sites of lower layers are at their posterior means, global ones at their prior means.
+        Local latent sites of lower layers are at their posterior means, global ones at their prior
+        means.
 
         Args:
             x: input of the first block, ``(batch, tokens, dim)``.
@@ -115,7 +140,8 @@ class Blocks(nn.Sequential):
             for block in self:
                 if isinstance(block.attention, ProbabilisticAttention):
                     block.attention.initialise(stream[real])
-                # The path to the next layer's inducing inputs starts here, between the halves of the block.
+                # The path to the next layer's inducing inputs starts here, between the halves of
+                # the block.
                 stream = x + block.attention(block.norm_attention(x), *masks)
                 x = block.feed_forward_without_dropout(stream)
 
@@ -123,16 +149,27 @@ class Blocks(nn.Sequential):
 class Transformer(nn.Module):
     """Base of the networks: tokens, blocks, mean over the real tokens, layer norm, linear head.
 
-    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``, and ``forward`` by
-    :meth:`outputs`.
+    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``, and
+    ``forward`` by :meth:`outputs`.
     """
 
     def add_blocks(
-        self, attention: Attention, *, outputs: int, dim: int, depth: int, heads: int, mlp_dim: int, dropout: float
+        self,
+        attention: Attention,
+        *,
+        outputs: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        mlp_dim: int,
+        dropout: float,
     ) -> None:
-        """Add dropout, blocks, norm and head; arguments as for :class:`Blocks`, and the number of outputs."""
+        """Add dropout, blocks, norm and head; arguments as for :class:`Blocks`, and the number of
+        outputs."""
         self.dropout = make_dropout(dropout)
-        self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
+        self.blocks = Blocks(
+            attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout
+        )
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)
         name_layers(self)
@@ -152,15 +189,21 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Initialise the inducing inputs of each layer from hidden states of a batch of the training data."""
+        """Initialise the inducing inputs of each layer from hidden states of a batch of the
+        training data."""
         with evaluation_mode(self):
             self.blocks.initialise_inducing(self.tokens(x), mask)
 
 
 def last(
-    number: int, attention: str | LayerFactory, *, of: int, rest: str | LayerFactory = SoftmaxAttention
+    number: int,
+    attention: str | LayerFactory,
+    *,
+    of: int,
+    rest: str | LayerFactory = SoftmaxAttention,
 ) -> list[LayerFactory]:
-    """Return one factory per block: ``attention`` for the last ``number`` of ``of`` blocks, ``rest`` for the others.
+    """Return one factory per block: ``attention`` for the last ``number`` of ``of`` blocks,
+    ``rest`` for the others.
 
     Raises:
         ValueError: a number outside 0..of.

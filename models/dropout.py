@@ -9,11 +9,12 @@ _LEVELS = 2**16
 
 
 class Dropout(nn.Dropout):
-    """Dropout whose masks are about five times faster on CPUs, where ``nn.Dropout`` took a fifth of a training step.
+    """Dropout whose masks are about five times faster on CPUs, where ``nn.Dropout`` took a fifth of
+    a training step.
 
-    Each element uses 16 bits of a random 64-bit integer, instead of one call of the generator each. The rate is rounded
-    to a multiple of 2⁻¹⁶, for which the scale of the kept elements is exact. On other devices, and in compiled
-    and exported programs, it is ``nn.Dropout``.
+    Each element uses 16 bits of a random 64-bit integer, instead of one call of the generator each.
+    The rate is rounded to a multiple of 2⁻¹⁶, for which the scale of the kept elements is exact. On
+    other devices, and in compiled and exported programs, it is ``nn.Dropout``.
 
     Args:
         rate: dropout rate in [0, 1).

@@ -23,10 +23,11 @@ class WordEmbedding(nn.Embedding):
 
 
 class SpellingEmbedding(nn.Module):
-    """Character CNN embedding of words: convolutions, max over positions, highway layer, projection.
+    """Character CNN embedding of words: convolutions, max over positions, highway layer,
+    projection.
 
-    The character encoder of ELMo (Peters et al., 2018; Kim et al., 2016), trained with the network. Words outside the
-    training vocabulary share endings and stems with known ones.
+    The character encoder of ELMo (Peters et al., 2018; Kim et al., 2016), trained with the network.
+    Words outside the training vocabulary share endings and stems with known ones.
 
     Args:
         characters: number of characters, padding (0) and the unknown one included.
@@ -38,7 +39,8 @@ class SpellingEmbedding(nn.Module):
         width = sum(FILTERS.values())
         self.characters = nn.Embedding(characters, CHARACTER_DIM, padding_idx=0)
         self.filters = nn.ModuleList(
-            nn.Conv1d(CHARACTER_DIM, number, length, padding=length - 1) for length, number in FILTERS.items()
+            nn.Conv1d(CHARACTER_DIM, number, length, padding=length - 1)
+            for length, number in FILTERS.items()
         )
         self.gate, self.change = nn.Linear(width, width), nn.Linear(width, width)
         nn.init.constant_(self.gate.bias, -2.0)  # initially close to the identity
@@ -47,7 +49,8 @@ class SpellingEmbedding(nn.Module):
     def forward(self, characters: Tensor) -> Tensor:
         """Return embeddings ``(..., dim)`` of words ``(..., K)``; trailing padding is ignored.
 
-        On a CPU each distinct word is embedded once, without its padding; elsewhere that would wait for the device.
+        On a CPU each distinct word is embedded once, without its padding; elsewhere that would wait
+        for the device.
         """
         words = characters.flatten(0, -2)
         if characters.device.type != "cpu" or torch.compiler.is_exporting():
@@ -61,14 +64,17 @@ class SpellingEmbedding(nn.Module):
         lengths = (words != 0).sum(-1, keepdim=True)
         vectors = self.characters(words).mT
         filters = zip(self.filters, FILTERS, strict=True)
-        pooled = [_max_pool(convolution(vectors), lengths + length - 1) for convolution, length in filters]
+        pooled = [
+            _max_pool(convolution(vectors), lengths + length - 1) for convolution, length in filters
+        ]
         features = torch.cat(pooled, dim=-1).relu()
         gate = self.gate(features).sigmoid()
         return self.out(gate * self.change(features).relu() + (1 - gate) * features)
 
 
 def _max_pool(responses: Tensor, overlapping: Tensor) -> Tensor:
-    """Return the maximum of each filter over the first positions, which overlap the word, ``(words, filters)``."""
+    """Return the maximum of each filter over the first positions, which overlap the word,
+    ``(words, filters)``."""
     inside = torch.arange(responses.shape[-1], device=responses.device) < overlapping
     return responses.where(inside.unsqueeze(1), -torch.inf).amax(-1)
 
@@ -89,5 +95,6 @@ class SpelledEmbedding(nn.Module):
         self.spelling = SpellingEmbedding(characters, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return embeddings ``(batch, tokens, dim)`` of ids ``(batch, tokens, 1 + K)``: word id, then character ids."""
+        """Return embeddings ``(batch, tokens, dim)`` of ids ``(batch, tokens, 1 + K)``: word id,
+        then character ids."""
         return self.words(x[..., 0]) + self.spelling(x[..., 1:])

@@ -7,7 +7,8 @@ from torch import Tensor
 
 
 class BernoulliOfAnyDtype(dist.Bernoulli):
-    """Bernoulli distribution that accepts labels of any dtype, as categorical and count distributions do."""
+    """Bernoulli distribution that accepts labels of any dtype, as categorical and count
+    distributions do."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density."""
@@ -15,9 +16,11 @@ class BernoulliOfAnyDtype(dist.Bernoulli):
 
 
 class CategoricalWithEnergy(dist.Categorical):
-    """Categorical distribution that keeps its logits as they are before their normalisation, for their free energy.
+    """Categorical distribution that keeps its logits as they are before their normalisation, for
+    their free energy.
 
-    With class weights the log density is multiplied by the weight of the class, and ``exp(log_prob)`` does not sum to
+    With class weights the log density is multiplied by the weight of the class, and
+    ``exp(log_prob)`` does not sum to
     1. Probabilities, entropy and samples are those without weights.
 
     Args:
@@ -29,9 +32,13 @@ class CategoricalWithEnergy(dist.Categorical):
         given_logits: ``logits``.
     """
 
-    class_weights: Tensor | None = None  # also of copies without the attribute, as predictions make them
+    class_weights: Tensor | None = (
+        None  # also of copies without the attribute, as predictions make them
+    )
 
-    def __init__(self, logits: Tensor, class_weights: Tensor | None = None, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, logits: Tensor, class_weights: Tensor | None = None, validate_args: bool | None = None
+    ) -> None:
         super().__init__(logits=logits, validate_args=validate_args)
         self.given_logits, self.class_weights = logits, class_weights
 
@@ -43,23 +50,30 @@ class CategoricalWithEnergy(dist.Categorical):
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "CategoricalWithEnergy":
         """Return the same distribution with another batch shape."""
         new = super().expand(batch_shape, self.__new__(type(self)))
-        new.given_logits, new.class_weights = self.given_logits.expand(*batch_shape, -1), self.class_weights
+        new.given_logits, new.class_weights = (
+            self.given_logits.expand(*batch_shape, -1),
+            self.class_weights,
+        )
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return w_value log p(value), in nats; without weights log p(value)."""
         log_prob = super().log_prob(value)
-        return log_prob if self.class_weights is None else log_prob * self.class_weights[value.long()]
+        return (
+            log_prob if self.class_weights is None else log_prob * self.class_weights[value.long()]
+        )
 
 
 class OrderedCategorical(dist.Categorical):
-    """Categorical distribution of ordered classes, for which a miss by one is better than a miss by two."""
+    """Categorical distribution of ordered classes, for which a miss by one is better than a miss by
+    two."""
 
     is_ordered = True
 
 
 class Masked(dist.MaskedDistribution):
-    """Masked distribution that ignores values at masked positions completely, argument validation included.
+    """Masked distribution that ignores values at masked positions completely, argument validation
+    included.
 
     Attributes:
         real: mask ``(*draws, batch, tokens)``, True at real tokens.
@@ -76,4 +90,6 @@ class Masked(dist.MaskedDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density, 0 at masked positions."""
         real = self.real[(..., *(None,) * len(self.event_shape))]
-        return super().log_prob(value.where(real, 1))  # 1 is in the support of real, count and class distributions
+        return super().log_prob(
+            value.where(real, 1)
+        )  # 1 is in the support of real, count and class distributions

@@ -8,13 +8,16 @@ import probattn
 from probattn.attention.base import LayerFactory
 
 Attention = str | LayerFactory | Sequence[str | LayerFactory]
-"""Argument ``attention`` of networks: a name, a class or a factory, for every block, or a sequence of one per block."""
+"""Argument ``attention`` of networks: a name, a class or a factory, for every block, or a sequence
+of one per block."""
 MAX_RANK = 10
-"""Rank of KEP-SVGP in its papers, which is that of its layers by name if their heads have as many dimensions."""
+"""Rank of KEP-SVGP in its papers, which is that of its layers by name if their heads have as many
+dimensions."""
 
 
 def kep_svgp(dim: int, heads: int, *, bias: bool = False) -> probattn.KEPSVGPAttention:
-    """Return a KEP-SVGP layer with the rank of the papers, or that of its heads if they are smaller."""
+    """Return a KEP-SVGP layer with the rank of the papers, or that of its heads if they are
+    smaller."""
     return probattn.KEPSVGPAttention(dim, heads, rank=min(MAX_RANK, dim // heads), bias=bias)
 
 
@@ -43,10 +46,16 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
     """
     if isinstance(attention, str):
         if attention not in LAYERS:
-            raise ValueError(f"attention {attention!r} is unknown; choose one of {', '.join(LAYERS)}, or give a class")
+            raise ValueError(
+                f"attention {attention!r} is unknown; choose one of {', '.join(LAYERS)}, or give a "
+                "class"
+            )
         return LAYERS[attention]
     if isinstance(attention, nn.Module):
-        raise TypeError(f"attention takes a name, a class or a factory (dim, heads) -> layer, not a layer: {attention}")
+        raise TypeError(
+            "attention takes a name, a class or a factory (dim, heads) -> layer, not a layer: "
+            f"{attention}"
+        )
     return attention
 
 
@@ -56,8 +65,14 @@ def layer_factories(attention: Attention, *, depth: int) -> list[LayerFactory]:
     Raises:
         ValueError: a number of factories other than ``depth``; an unknown name.
     """
-    layers = [attention] * depth if isinstance(attention, str) or not isinstance(attention, Sequence) else attention
+    layers = (
+        [attention] * depth
+        if isinstance(attention, str) or not isinstance(attention, Sequence)
+        else attention
+    )
     factories = [layer_factory(layer) for layer in layers]
     if len(factories) != depth:
-        raise ValueError(f"{len(factories)} attention factories for {depth} blocks; give one, or one per block")
+        raise ValueError(
+            f"{len(factories)} attention factories for {depth} blocks; give one, or one per block"
+        )
     return factories

@@ -1,4 +1,5 @@
-"""Likelihoods: modules ``outputs -> Distribution`` with batch shape ``(*draws, batch)``, in float32 or better."""
+"""Likelihoods: modules ``outputs -> Distribution`` with batch shape ``(*draws, batch)``, in float32
+or better."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -11,44 +12,63 @@ from torch.nn.functional import logsigmoid, pad, softplus
 
 from probattn.attention.options import check_positive
 from probattn.functional.dtypes import at_least_float32
-from probattn.models.label_distributions import BernoulliOfAnyDtype, CategoricalWithEnergy, Masked, OrderedCategorical
+from probattn.models.label_distributions import (
+    BernoulliOfAnyDtype,
+    CategoricalWithEnergy,
+    Masked,
+    OrderedCategorical,
+)
 
 Scale = float | Sequence[float] | None
 Weights = Tensor | Sequence[float] | None
 
 
 class Categorical(nn.Module):
-    """One class per example; outputs are logits ``(*draws, batch, classes)``, labels integers ``(batch,)``.
+    """One class per example; outputs are logits ``(*draws, batch, classes)``, labels integers
+    ``(batch,)``.
 
-    With class weights the log-likelihood of training is Σ_i w_{y_i} log p(y_i | x_i): an example of class c counts like
-    w_c equal examples, against the same prior. Weights are used as they are; with scikit-learn's
-    ``compute_class_weight("balanced", ...)`` they sum to the number of examples, which keeps the balance of likelihood
-    and KL. Predictions, their log densities and metrics have no weights.
+    With class weights the log-likelihood of training is Σ_i w_{y_i} log p(y_i | x_i): an example of
+    class c counts like w_c equal examples, against the same prior. Weights are used as they are;
+    with scikit-learn's ``compute_class_weight("balanced", ...)`` they sum to the number of
+    examples, which keeps the balance of likelihood and KL. Predictions, their log densities and
+    metrics have no weights.
 
     Args:
         class_weights: a positive weight per class, or None.
 
     Raises:
-        ValueError: weights that are not positive and finite; in the forward pass, another number of classes.
+        ValueError: weights that are not positive and finite; in the forward pass, another number of
+            classes.
     """
 
     def __init__(self, class_weights: Weights = None) -> None:
         super().__init__()
-        weights = None if class_weights is None else torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
-        if weights is not None and (weights.dim() != 1 or not (weights.isfinite() & (weights > 0)).all()):
-            raise ValueError(f"class_weights must be positive numbers, one per class, got {weights.tolist()}")
+        weights = (
+            None
+            if class_weights is None
+            else torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
+        )
+        if weights is not None and (
+            weights.dim() != 1 or not (weights.isfinite() & (weights > 0)).all()
+        ):
+            raise ValueError(
+                f"class_weights must be positive numbers, one per class, got {weights.tolist()}"
+            )
         self.class_weights = None if weights is None else nn.Buffer(weights)
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""
         logits = at_least_float32(outputs)
         if self.class_weights is not None and logits.shape[-1] != len(self.class_weights):
-            raise ValueError(f"{len(self.class_weights)} class_weights for outputs of {logits.shape[-1]} classes")
+            raise ValueError(
+                f"{len(self.class_weights)} class_weights for outputs of {logits.shape[-1]} classes"
+            )
         return CategoricalWithEnergy(logits, self.class_weights)
 
 
 class Bernoulli(nn.Module):
-    """Multi-label classification; outputs are logits ``(*draws, batch, labels)``, labels 0 or 1 in that shape."""
+    """Multi-label classification; outputs are logits ``(*draws, batch, labels)``, labels 0 or 1 in
+    that shape."""
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""
@@ -56,13 +76,16 @@ class Bernoulli(nn.Module):
 
 
 class Ordinal(nn.Module):
-    """One of several ordered classes per example: the proportional-odds (cumulative logit) model of McCullagh (1980).
+    """One of several ordered classes per example: the proportional-odds (cumulative logit) model of
+    McCullagh (1980).
 
-    P(y ≤ k) = σ(c_k − f), with the location f the network's single output ``(*draws, batch, 1)`` and learned cutpoints
-    c_0 < … < c_{K−2} shared by all examples. Labels are integers ``(batch,)`` from 0 to K − 1 in their order.
+    P(y ≤ k) = σ(c_k − f), with the location f the network's single output ``(*draws, batch, 1)``
+    and learned cutpoints c_0 < … < c_{K−2} shared by all examples. Labels are integers ``(batch,)``
+    from 0 to K − 1 in their order.
 
     Args:
-        classes: K, at least 2. At f = 0 the initial cutpoints assign each class the same probability.
+        classes: K, at least 2. At f = 0 the initial cutpoints assign each class the same
+            probability.
 
     Raises:
         ValueError: fewer than two classes; in the forward pass, more than one output per example.
@@ -73,7 +96,9 @@ class Ordinal(nn.Module):
         if classes < 2:
             raise ValueError(f"an ordinal likelihood needs at least two classes, got {classes}")
         cutpoints = (torch.arange(1, classes) / classes).logit()
-        self.raw_cutpoints = nn.Parameter(torch.cat([cutpoints[:1], SoftplusTransform().inv(cutpoints.diff())]))
+        self.raw_cutpoints = nn.Parameter(
+            torch.cat([cutpoints[:1], SoftplusTransform().inv(cutpoints.diff())])
+        )
 
     @property
     def cutpoints(self) -> Tensor:
@@ -84,7 +109,9 @@ class Ordinal(nn.Module):
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""
         if outputs.shape[-1] != 1:
-            raise ValueError(f"an ordinal likelihood takes one output per example, got {outputs.shape[-1]}")
+            raise ValueError(
+                f"an ordinal likelihood takes one output per example, got {outputs.shape[-1]}"
+            )
         upper = self.cutpoints - at_least_float32(outputs)
         # σ(a) − σ(b) = σ(a) σ(−b) (1 − exp(b − a)): no factor suffers from cancellation.
         gap = (-torch.expm1(-softplus(at_least_float32(self.raw_cutpoints[1:])))).log()
@@ -110,7 +137,8 @@ class _Scaled(nn.Module):
 
     @torch.no_grad()
     def initialise(self, labels: Tensor) -> None:
-        """Set a scale that was neither given nor trained to the root mean square deviation of labels from their mean.
+        """Set a scale that was neither given nor trained to the root mean square deviation of
+        labels from their mean.
 
         Args:
             labels: labels of training ``(n, targets)``.
@@ -124,9 +152,10 @@ class Gaussian(_Scaled):
     """Homoscedastic Gaussian noise; outputs are means ``(*draws, batch, targets)``.
 
     Args:
-        scale: initial standard deviation of the noise, in units of the targets; a sequence has one per target. None:
-            one for all targets, which :func:`~probattn.inference.fit` initialises to the standard deviation of the
-            training labels (see :meth:`initialise`), and which is 1 until then.
+        scale: initial standard deviation of the noise, in units of the targets; a sequence has one
+            per target. None: one for all targets, which :func:`~probattn.inference.fit` initialises
+            to the standard deviation of the training labels (see :meth:`initialise`), and which is
+            1 until then.
 
     Raises:
         ValueError: a scale that is not positive.
@@ -140,8 +169,8 @@ class Gaussian(_Scaled):
 class HeteroscedasticGaussian(nn.Module):
     """Gaussian noise that depends on the input (Nix & Weigend, 1994).
 
-    Outputs ``(*draws, batch, 2 · targets)`` are the means, followed by the raw standard deviations: the standard
-    deviation is ``min_scale + softplus(raw)``.
+    Outputs ``(*draws, batch, 2 · targets)`` are the means, followed by the raw standard deviations:
+    the standard deviation is ``min_scale + softplus(raw)``.
 
     Args:
         min_scale: smallest standard deviation, in units of the targets; keeps the density bounded.
@@ -158,7 +187,10 @@ class HeteroscedasticGaussian(nn.Module):
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
         if outputs.shape[-1] % 2:
-            raise ValueError(f"needs a mean and a raw scale for each target, an even number; got {outputs.shape[-1]}")
+            raise ValueError(
+                "needs a mean and a raw scale for each target, an even number; got "
+                f"{outputs.shape[-1]}"
+            )
         mean, raw_scale = at_least_float32(outputs).chunk(2, -1)
         return dist.Normal(mean, self.min_scale + softplus(raw_scale)).to_event(1)
 
@@ -166,12 +198,13 @@ class HeteroscedasticGaussian(nn.Module):
 class StudentT(_Scaled):
     """Heavy-tailed noise; outputs are locations ``(*draws, batch, targets)``.
 
-    The mean exists for df > 1 and the variance for df > 2. Below, these moments of a prediction are NaN or infinite;
-    medians, quantiles, intervals and log probabilities are always defined.
+    The mean exists for df > 1 and the variance for df > 2. Below, these moments of a prediction are
+    NaN or infinite; medians, quantiles, intervals and log probabilities are always defined.
 
     Args:
         df: degrees of freedom, positive; with ``learn_df`` their initial value, above 1.
-        scale: initial scale, in units of the targets; a sequence has one per target; None as for :class:`Gaussian`.
+        scale: initial scale, in units of the targets; a sequence has one per target; None as for
+            :class:`Gaussian`.
         learn_df: learn df = 1 + softplus(raw_df), so that a mean exists.
 
     Raises:
@@ -183,13 +216,17 @@ class StudentT(_Scaled):
         if not df > (1 if learn_df else 0):
             raise ValueError(f"df must be positive, and above 1 with learn_df=True; got {df}")
         self.fixed_df = None if learn_df else df
-        self.raw_df = nn.Parameter(SoftplusTransform().inv(torch.tensor(df - 1.0))) if learn_df else None
+        self.raw_df = (
+            nn.Parameter(SoftplusTransform().inv(torch.tensor(df - 1.0))) if learn_df else None
+        )
 
     @property
     def df(self) -> Tensor:
         """Degrees of freedom, a scalar tensor."""
         raw, scale = self.raw_df, self.scale
-        return scale.new_tensor(self.fixed_df) if raw is None else 1 + softplus(at_least_float32(raw))
+        return (
+            scale.new_tensor(self.fixed_df) if raw is None else 1 + softplus(at_least_float32(raw))
+        )
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
@@ -197,7 +234,8 @@ class StudentT(_Scaled):
 
 
 class Poisson(nn.Module):
-    """Counts with variance equal to their mean; outputs are log rates ``(*draws, batch, targets)``."""
+    """Counts with variance equal to their mean; outputs are log rates
+    ``(*draws, batch, targets)``."""
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the counts; the token mask is ignored."""
@@ -208,8 +246,8 @@ class Poisson(nn.Module):
 class NegativeBinomial(nn.Module):
     """Overdispersed counts; outputs are log means ``(*draws, batch, targets)``.
 
-    The variance is μ + μ²/r with a learned concentration r shared by all examples (NB2; Cameron & Trivedi, 2013); the
-    limit r → ∞ is Poisson.
+    The variance is μ + μ²/r with a learned concentration r shared by all examples (NB2; Cameron &
+    Trivedi, 2013); the limit r → ∞ is Poisson.
 
     Args:
         concentration: initial r, positive.
@@ -221,7 +259,9 @@ class NegativeBinomial(nn.Module):
     def __init__(self, concentration: float = 1.0) -> None:
         super().__init__()
         check_positive(concentration=concentration)
-        self.raw_concentration = nn.Parameter(SoftplusTransform().inv(torch.tensor(float(concentration))))
+        self.raw_concentration = nn.Parameter(
+            SoftplusTransform().inv(torch.tensor(float(concentration)))
+        )
 
     @property
     def concentration(self) -> Tensor:
@@ -231,15 +271,19 @@ class NegativeBinomial(nn.Module):
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the counts; the token mask is ignored."""
         concentration = self.concentration
-        logits = at_least_float32(outputs) - concentration.log()  # log(μ/r), the log odds of one more count
+        logits = (
+            at_least_float32(outputs) - concentration.log()
+        )  # log(μ/r), the log odds of one more count
         return dist.NegativeBinomial(concentration, logits=logits).to_event(1)
 
 
 class PerToken(nn.Module):
-    """Apply a likelihood of examples to every token; outputs are ``(*draws, batch, tokens, ...)``, labels likewise.
+    """Apply a likelihood of examples to every token; outputs are ``(*draws, batch, tokens, ...)``,
+    labels likewise.
 
-    ``PerToken(Gaussian())`` takes outputs ``(*draws, batch, tokens, targets)`` and labels ``(batch, tokens, targets)``.
-    Padding has log probability 0, whatever its outputs or labels (−100 or NaN, for example).
+    ``PerToken(Gaussian())`` takes outputs ``(*draws, batch, tokens, targets)`` and labels
+    ``(batch, tokens, targets)``. Padding has log probability 0, whatever its outputs or labels
+    (−100 or NaN, for example).
 
     Args:
         likelihood: a module ``outputs -> Distribution`` with batch shape ``(*draws, batch)``.
@@ -254,7 +298,8 @@ class PerToken(nn.Module):
         cast(_Scaled, self.likelihood).initialise(labels)
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the joint distribution of an example's labels; without a mask all tokens are real."""
+        """Return the joint distribution of an example's labels; without a mask all tokens are
+        real."""
         if mask is None:
             mask = outputs.new_ones(outputs.shape[-3:-1]).bool()
         tokens = self.likelihood(outputs.where(mask.unsqueeze(-1), 0))
@@ -262,7 +307,8 @@ class PerToken(nn.Module):
 
 
 class TokenCategorical(PerToken):
-    """One class per token; outputs are logits ``(*draws, batch, tokens, classes)``, labels ``(batch, tokens)``."""
+    """One class per token; outputs are logits ``(*draws, batch, tokens, classes)``, labels
+    ``(batch, tokens)``."""
 
     def __init__(self) -> None:
         super().__init__(Categorical())

@@ -1,4 +1,5 @@
-"""Transformer for tables, whose tokens are the columns, with an exchangeable attention layer in each block."""
+"""Transformer for tables, whose tokens are the columns, with an exchangeable attention layer in
+each block."""
 
 from collections.abc import Sequence
 
@@ -13,17 +14,19 @@ from probattn.models.layer_factories import Attention
 class TabularTransformer(Transformer):
     """Network for rows of a table: a token per column, pre-norm blocks, mean pool, linear head.
 
-    The token of a number x_j is x_j w_j + b_j, that of a category its embedding plus b_j (FT-Transformer, Gorishniy et
-    al., 2021, section 3.3; here with a mean over the tokens in place of a class token).
+    The token of a number x_j is x_j w_j + b_j, that of a category its embedding plus b_j
+    (FT-Transformer, Gorishniy et al., 2021, section 3.3; here with a mean over the tokens in place
+    of a class token).
 
     Args:
         sizes: number of codes of each column of categories, None for a column of numbers.
         outputs: number of outputs.
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
-        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
-        units: mean and standard deviation of the labels of a regression: outputs are ``mean + std * head(...)``, in the
-            units of the labels. None for classes.
+        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see
+            :func:`last`).
+        units: mean and standard deviation of the labels of a regression: outputs are
+            ``mean + std * head(...)``, in the units of the labels. None for classes.
 
     Raises:
         ValueError: a number of factories other than ``depth``; a dropout rate outside [0, 1).
@@ -44,7 +47,15 @@ class TabularTransformer(Transformer):
     ) -> None:
         super().__init__()
         self.embedding = ColumnEmbedding(sizes, dim)
-        self.add_blocks(attention, outputs=outputs, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
+        self.add_blocks(
+            attention,
+            outputs=outputs,
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            mlp_dim=mlp_dim,
+            dropout=dropout,
+        )
         self.units = None if units is None else nn.Buffer(torch.tensor(units))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,15 +76,18 @@ class ColumnEmbedding(nn.Module):
     """Map rows ``(batch, columns)`` to a vector for each column, ``(batch, columns, dim)``.
 
     Args:
-        sizes: number of codes of each column of categories, None for a column of numbers. Code 0, an unknown category,
-            has the vector 0, so that its token is the column's bias, which training with such codes fits.
+        sizes: number of codes of each column of categories, None for a column of numbers. Code 0,
+            an unknown category, has the vector 0, so that its token is the column's bias, which
+            training with such codes fits.
         dim: width.
     """
 
     def __init__(self, sizes: Sequence[int | None], dim: int) -> None:
         super().__init__()
         self.columns = len(sizes)
-        self.is_category = nn.Buffer(torch.tensor([size is not None for size in sizes]), persistent=False)
+        self.is_category = nn.Buffer(
+            torch.tensor([size is not None for size in sizes]), persistent=False
+        )
         counts = [size or 0 for size in sizes]
         self.starts = nn.Buffer(torch.tensor([0, *counts])[:-1].cumsum(0), persistent=False)
         self.weight = nn.Parameter(torch.randn(self.columns, dim))
@@ -87,7 +101,9 @@ class ColumnEmbedding(nn.Module):
             ValueError: another number of columns.
         """
         if x.shape[-1] != self.columns:
-            raise ValueError(f"this network takes rows of {self.columns} columns, got {tuple(x.shape)}")
+            raise ValueError(
+                f"this network takes rows of {self.columns} columns, got {tuple(x.shape)}"
+            )
         numbers = x.unsqueeze(-1) * self.weight
         codes = x.where(self.is_category, 0).long()
         categories = self.codes(codes + self.starts).where((codes > 0).unsqueeze(-1), 0.0)

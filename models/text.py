@@ -9,19 +9,22 @@ from probattn.models.layer_factories import Attention
 
 
 class TextTransformer(Transformer):
-    """Text classifier: embedding, learned positions, pre-norm blocks, mean over the real tokens, linear head.
+    """Text classifier: embedding, learned positions, pre-norm blocks, mean over the real tokens,
+    linear head.
 
     Padding is masked out of attention and pooling, so it never changes an output.
 
     Args:
         embedding: maps a batch ``(batch, tokens, ...)`` to vectors ``(batch, tokens, dim)``: one of
-            :mod:`probattn.models.embeddings`, or ``nn.Linear`` where tokens come as features of another network.
+            :mod:`probattn.models.embeddings`, or ``nn.Linear`` where tokens come as features of
+            another network.
         max_length: maximum number of tokens.
         classes: number of outputs.
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
-        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a factory
-            ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
+        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name,
+            a class or a factory ``(dim, heads) -> layer`` (see
+            :func:`~probattn.models.layer_factories.layer_factory`).
 
     Raises:
         ValueError: a number of factories other than ``depth``; a dropout rate outside [0, 1).
@@ -43,7 +46,15 @@ class TextTransformer(Transformer):
         super().__init__()
         self.embedding = embedding
         self.positions = nn.Parameter(0.1 * torch.randn(max_length, dim))
-        self.add_blocks(attention, outputs=classes, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
+        self.add_blocks(
+            attention,
+            outputs=classes,
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            mlp_dim=mlp_dim,
+            dropout=dropout,
+        )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return logits ``(*draws, batch, classes)``.
@@ -65,7 +76,9 @@ class TextTransformer(Transformer):
         """
         length = x.shape[1]
         if length > len(self.positions):
-            raise ValueError(f"this network takes at most max_length={len(self.positions)} tokens, got {length}")
+            raise ValueError(
+                f"this network takes at most max_length={len(self.positions)} tokens, got {length}"
+            )
         return self.dropout(self.embedding(x) + self.positions[:length])
 
 
@@ -73,5 +86,6 @@ class TextTagger(TextTransformer):
     """Token classifier: the same network without pooling, for ``likelihoods.TokenCategorical``."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return logits ``(*draws, batch, tokens, classes)``; arguments and errors as for :class:`TextTransformer`."""
+        """Return logits ``(*draws, batch, tokens, classes)``; arguments and errors as for
+        :class:`TextTransformer`."""
         return self.head(self.norm(self.blocks(self.tokens(x), mask)))

@@ -10,7 +10,8 @@ from probattn.models.layer_factories import Attention
 
 
 class ViT(Transformer):
-    """Vision transformer without class token: patches, learned positions, pre-norm blocks, mean pool, linear head.
+    """Vision transformer without class token: patches, learned positions, pre-norm blocks, mean
+    pool, linear head.
 
     Args:
         image_size: height and width in pixels; a multiple of ``patch_size``.
@@ -19,14 +20,15 @@ class ViT(Transformer):
         classes: number of outputs.
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
-        standardise: subtract the mean of each image and divide by its standard deviation, so that predictions do not
-            depend on brightness and contrast.
-        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a factory
-            ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
+        standardise: subtract the mean of each image and divide by its standard deviation, so that
+            predictions do not depend on brightness and contrast.
+        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name,
+            a class or a factory ``(dim, heads) -> layer`` (see
+            :func:`~probattn.models.layer_factories.layer_factory`).
 
     Raises:
-        ValueError: a patch size that does not divide the image; a number of factories other than ``depth``; a dropout
-            rate outside [0, 1).
+        ValueError: a patch size that does not divide the image; a number of factories other than
+            ``depth``; a dropout rate outside [0, 1).
     """
 
     def __init__(
@@ -51,10 +53,19 @@ class ViT(Transformer):
         self.patch_size, self.standardise = patch_size, standardise
         self.embed = nn.Linear(channels * patch_size**2, dim)
         self.positions = nn.Parameter(torch.randn((image_size // patch_size) ** 2, dim))
-        self.add_blocks(attention, outputs=classes, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
+        self.add_blocks(
+            attention,
+            outputs=classes,
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            mlp_dim=mlp_dim,
+            dropout=dropout,
+        )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.
+        """Return logits ``(*draws, batch, classes)`` of images
+        ``(batch, channels, height, width)``.
 
         Raises:
             ValueError: images of another shape.
@@ -64,14 +75,24 @@ class ViT(Transformer):
     def tokens(self, images: Tensor) -> Tensor:
         """Return embedded patches plus positions, ``(batch, tokens, dim)``."""
         if images.shape[1:] != self.image_shape:
-            single = ": add the batch dimension, images.unsqueeze(0)" if images.shape == self.image_shape else ""
-            raise ValueError(f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}{single}")
+            single = (
+                ": add the batch dimension, images.unsqueeze(0)"
+                if images.shape == self.image_shape
+                else ""
+            )
+            raise ValueError(
+                f"this ViT takes images (batch, {self.image_shape}), got "
+                f"{tuple(images.shape)}{single}"
+            )
         images = F.layer_norm(images, self.image_shape) if self.standardise else images
         return self.dropout(self.embed(patches(images, self.patch_size)) + self.positions)
 
 
 def patches(images: Tensor, size: int) -> Tensor:
-    """Split images into non-overlapping patches, row by row: ``(B, C, H, W)`` → ``(B, H·W / size², C · size²)``."""
+    """Split images into non-overlapping patches, row by row: ``(B, C, H, W)`` →
+    ``(B, H·W / size², C · size²)``."""
     batch, channels, height, width = images.shape
     blocks = images.reshape(batch, channels, height // size, size, width // size, size)
-    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * size**2)  # unfold runs a kernel per image
+    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(
+        batch, -1, channels * size**2
+    )  # unfold runs a kernel per image

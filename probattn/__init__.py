@@ -6,7 +6,8 @@ import sys
 from pathlib import PurePath
 from pkgutil import extend_path
 
-# Until its `main` runs, Ctrl-C ends the command `probattn` as it ends a program of C, without a traceback.
+# Until its `main` runs, Ctrl-C ends the command `probattn` as it ends a program of C, without a
+# traceback.
 is_command = PurePath((sys.argv or [""])[0]).stem in ("probattn", "-m")
 if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -28,7 +29,9 @@ from probattn.site_info import local_site
 from probattn.sites import name_layers
 
 __version__ = "0.1.0"
-__path__ = extend_path(__path__, __name__)  # in the root of a clone this folder comes before the installed package
+__path__ = extend_path(
+    __path__, __name__
+)  # in the root of a clone this folder comes before the installed package
 
 __all__ = [
     "AnchoredAttention",

@@ -15,7 +15,8 @@ from probattn.functional.gaussian import Covariance
 class ColumnNormal(dist.TorchDistribution):
     """Gaussian over tokens whose d columns in each head are independent and share one covariance.
 
-    Its event is ``(H, N, d)``, so that a site's batch shape is that of plates and draws. Padding has no log density.
+    Its event is ``(H, N, d)``, so that a site's batch shape is that of plates and draws. Padding
+    has no log density.
 
     Args:
         loc: ``(..., H, N, d)``.
@@ -47,7 +48,9 @@ class ColumnNormal(dist.TorchDistribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Sample ``(*sample_shape, ..., H, N, d)``, differentiable in loc and covariance."""
-        return self.loc + self.covariance.draw(torch.Size(sample_shape) + self.batch_shape + self.event_shape)
+        return self.loc + self.covariance.draw(
+            torch.Size(sample_shape) + self.batch_shape + self.event_shape
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density in nats, ``(...)``."""
@@ -55,16 +58,20 @@ class ColumnNormal(dist.TorchDistribution):
 
 
 class MarginalsOfJoint(Drawn):
-    """Marginals of a joint posterior, with the KL of the joint one, which SGPA's independent draws count.
+    """Marginals of a joint posterior, with the KL of the joint one, which SGPA's independent draws
+    count.
 
-    The log density is the prior's plus that KL, so that every ELBO counts it, also where a guide samples the site.
+    The log density is the prior's plus that KL, so that every ELBO counts it, also where a guide
+    samples the site.
 
     Args:
         drawn, prior: the marginals of posterior and prior.
         kl: KL of the joint distributions ``(...)``, in nats.
     """
 
-    def __init__(self, drawn: dist.TorchDistribution, prior: dist.TorchDistribution, kl: Tensor) -> None:
+    def __init__(
+        self, drawn: dist.TorchDistribution, prior: dist.TorchDistribution, kl: Tensor
+    ) -> None:
         super().__init__(drawn, drawn.batch_shape)
         self.prior, self.kl = prior, kl
 
@@ -79,7 +86,8 @@ def _kl_marginals_of_joint(q: MarginalsOfJoint, p: dist.Distribution) -> Tensor:
 
 
 class DiagonalNormal(dist.MultivariateNormal):
-    """Multivariate normal distribution with a diagonal covariance, for a KL without triangular solves.
+    """Multivariate normal distribution with a diagonal covariance, for a KL without triangular
+    solves.
 
     Its parameters are location and scale, as reparametrisations of a location-scale family expect.
 
@@ -88,7 +96,10 @@ class DiagonalNormal(dist.MultivariateNormal):
         scale: standard deviations ``(..., n)``, positive.
     """
 
-    arg_constraints = {"loc": constraints.real_vector, "scale": constraints.independent(constraints.positive, 1)}
+    arg_constraints = {
+        "loc": constraints.real_vector,
+        "scale": constraints.independent(constraints.positive, 1),
+    }
 
     def __init__(self, loc: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
         loc, self.scale = torch.broadcast_tensors(loc, scale)

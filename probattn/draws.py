@@ -26,11 +26,11 @@ _FOLDED: ContextVar[int | None] = ContextVar("folded", default=None)
 class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers are
     """Vectorised draws of latent sites, around model *and* guide.
 
-    ``draws("example")`` samples each global site once per example: the expected ELBO and gradient are those of one
-    shared draw, with far less gradient noise. ``draws(S)`` samples every site S times, in a new dimension left of the
-    batch, so that the layers below the first stochastic one run once. Both nest: ``draws("example")`` around
-    ``draws(S)`` gives S particles per example. Log densities are scaled so that the KL counts once and all draws are
-    averaged.
+    ``draws("example")`` samples each global site once per example: the expected ELBO and gradient
+    are those of one shared draw, with far less gradient noise. ``draws(S)`` samples every site S
+    times, in a new dimension left of the batch, so that the layers below the first stochastic one
+    run once. Both nest: ``draws("example")`` around ``draws(S)`` gives S particles per example. Log
+    densities are scaled so that the KL counts once and all draws are averaged.
 
     >>> with draws("example"):
     ...     loss = TraceMeanField_ELBO().differentiable_loss(model, guide, x, y)  # doctest: +SKIP
@@ -39,8 +39,8 @@ class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers 
         number: the number of draws, or ``"example"``.
 
     Raises:
-        ValueError: a number below 1; ``"example"`` outside an ELBO or a trace, which know the batch; a site in a
-            plate at the dimension of the draws.
+        ValueError: a number below 1; ``"example"`` outside an ELBO or a trace, which know the
+            batch; a site in a plate at the dimension of the draws.
     """
 
     def __init__(self, number: int | Literal["example"]) -> None:
@@ -71,14 +71,16 @@ class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers 
         dim, size = (-1, batch_size(inside=self)) if self.number == "example" else (-2, self.number)
         if size is None:
             raise ValueError(
-                'draws("example") found no batch: run the program under an ELBO or poutine.trace(...).get_trace(x), '
+                'draws("example") found no batch: run the program under an ELBO or '
+                "poutine.trace(...).get_trace(x), "
                 "with the batch as its first tensor, or use draws(number)"
             )
         if is_drawn:
             for plate in msg["cond_indep_stack"]:
                 if plate.dim == dim:
                     raise ValueError(
-                        f"site {msg['name']} is in a plate of dimension {dim}, which draws use: leave it free, or "
+                        f"site {msg['name']} is in a plate of dimension {dim}, which draws use: "
+                        "leave it free, or "
                         "predict with vectorize=False"
                     )
             msg["fn"] = expanded(fn, dim, size)
@@ -90,7 +92,8 @@ class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers 
 
 
 class at_mean(LockedMessenger):  # noqa: N801
-    """Set every latent site to its mean, or that of the posterior that it carries, instead of sampling.
+    """Set every latent site to its mean, or that of the posterior that it carries, instead of
+    sampling.
 
     >>> with at_mean():
     ...     predict(model, guide, x, num_samples=1)  # doctest: +SKIP
@@ -105,7 +108,8 @@ class at_mean(LockedMessenger):  # noqa: N801
 
 
 def draws_in_batch(number: int) -> AbstractContextManager[Any]:
-    """Mark that draws are folded into the batch of what runs inside, draw by draw: ``(S · batch, ...)``.
+    """Mark that draws are folded into the batch of what runs inside, draw by draw:
+    ``(S · batch, ...)``.
 
     Args:
         number: S.
@@ -119,24 +123,30 @@ def num_folded() -> int | None:
 
 
 def sample_dimension(number: int | None) -> AbstractContextManager[Any]:
-    """Declare S draws in the dimension left of the batch, for networks that run without handlers."""
+    """Declare S draws in the dimension left of the batch, for networks that run without
+    handlers."""
     return bound(_SAMPLES, number)
 
 
 def num_samples() -> int | None:
-    """Return S of the innermost ``draws(S)``, or of a network with stored samples; None without any."""
+    """Return S of the innermost ``draws(S)``, or of a network with stored samples; None without
+    any."""
     return _SAMPLES.get()
 
 
 def draw(posterior: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
-    """Return a draw of a local site's posterior in a batch shape, or its mean under :class:`at_mean`."""
+    """Return a draw of a local site's posterior in a batch shape, or its mean under
+    :class:`at_mean`."""
     if any(isinstance(handler, at_mean) for handler in HANDLERS):
         return mean_of(posterior, batch_shape)
-    return (posterior if posterior.batch_shape == batch_shape else posterior.expand(batch_shape)).rsample()
+    return (
+        posterior if posterior.batch_shape == batch_shape else posterior.expand(batch_shape)
+    ).rsample()
 
 
 def mean_of(fn: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
-    """Return the mean in a batch shape; for a transformed distribution without one, the image of its base's mean."""
+    """Return the mean in a batch shape; for a transformed distribution without one, the image of
+    its base's mean."""
     try:
         mean = fn.mean
     except NotImplementedError:
@@ -150,9 +160,11 @@ def mean_of(fn: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
 
 
 def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:
-    """Return the distribution expanded in a batch dimension; flows keep the caches of their transforms."""
+    """Return the distribution expanded in a batch dimension; flows keep the caches of their
+    transforms."""
     batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
-    # Compare lengths first: torch.export must not compare a symbolic batch size with the number of draws.
+    # Compare lengths first: torch.export must not compare a symbolic batch size with the number of
+    # draws.
     if len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape:
         return fn
     inner = unwrapped(fn)
@@ -160,15 +172,24 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
         return fn.expand(batch_shape)
     transforms = getattr(inner, "transforms", ())
     inner = unwrapped(inner.base_dist) if transforms else inner
-    cached = transforms and [t for t in transforms if isinstance(t, TransformModule) or "Conditioned" in repr(type(t))]
+    cached = transforms and [
+        t for t in transforms if isinstance(t, TransformModule) or "Conditioned" in repr(type(t))
+    ]
     # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
-    return fn.expand(batch_shape) if cached or "Mixture" in type(inner).__name__ else Drawn(fn, batch_shape)
+    return (
+        fn.expand(batch_shape)
+        if cached or "Mixture" in type(inner).__name__
+        else Drawn(fn, batch_shape)
+    )
 
 
 class Drawn(ExpandedDistribution):
-    """A distribution in a larger batch shape, whose KL is that of the distribution inside: many draws cost one KL."""
+    """A distribution in a larger batch shape, whose KL is that of the distribution inside: many
+    draws cost one KL."""
 
 
 @register_kl(Drawn, dist.Distribution)
 def _kl_drawn(q: Drawn, p: torch.distributions.Distribution) -> Tensor:
-    return kl_divergence(q.base_dist, p.base_dist if isinstance(p, Drawn) else p).expand(q.batch_shape)
+    return kl_divergence(q.base_dist, p.base_dist if isinstance(p, Drawn) else p).expand(
+        q.batch_shape
+    )

@@ -5,14 +5,24 @@ from contextlib import contextmanager
 
 from torch import nn
 
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 """PyTorch's dropout modules, which are active in training mode alone."""
 
 
 @contextmanager
 def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
-    """Put modules in evaluation mode; on exit each submodule returns to its own mode, training or evaluation."""
-    modes = [(submodule, submodule.training) for module in modules for submodule in module.modules()]
+    """Put modules in evaluation mode; on exit each submodule returns to its own mode, training or
+    evaluation."""
+    modes = [
+        (submodule, submodule.training) for module in modules for submodule in module.modules()
+    ]
     try:
         for module in modules:
             module.eval()

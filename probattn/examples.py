@@ -1,8 +1,10 @@
-"""The examples of a batch in plates: which plate is theirs, and which dimensions of a batch have no plate.
+"""The examples of a batch in plates: which plate is theirs, and which dimensions of a batch have no
+plate.
 
-A batch of examples is right-aligned with plates. Where a plate of the examples is active (a user's at dimension −1, or
-that of :class:`~probattn.local_sites`), dimension −1 of a batch is that plate. Where there is none, all examples belong
-to one event, as for any statement outside plates, and no plate is opened for them.
+A batch of examples is right-aligned with plates. Where a plate of the examples is active (a user's
+at dimension −1, or that of :class:`~probattn.local_sites`), dimension −1 of a batch is that plate.
+Where there is none, all examples belong to one event, as for any statement outside plates, and no
+plate is opened for them.
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,8 @@ _BATCH: ContextVar[tuple[int, ...] | None] = ContextVar("batch", default=None)
 
 
 def examples(batch_shape: Sequence[int]) -> AbstractContextManager[Any]:
-    """Declare the shape ``(..., examples)`` of the batch inside; (0,) where a program has no batch, such as a guide."""
+    """Declare the shape ``(..., examples)`` of the batch inside; (0,) where a program has no batch,
+    such as a guide."""
     return bound(_BATCH, tuple(batch_shape))
 
 
@@ -39,15 +42,21 @@ def num_examples() -> int | None:
 
 
 def is_plate_of_examples(handler: Messenger) -> bool:
-    """Return True for a plate at dimension −1 with the size of the batch, other than Pyro's plates of samples."""
+    """Return True for a plate at dimension −1 with the size of the batch, other than Pyro's plates
+    of samples."""
     if not isinstance(handler, IndepMessenger) or handler.dim != -1:
         return False
     return handler.name not in PLATES_OF_SAMPLES and size_of(handler) == num_examples()
 
 
 def handlers_of_examples() -> list[Messenger]:
-    """Return the active plates of the examples, and masks and scales with an entry for each example."""
-    handlers = [handler for handler in HANDLERS if isinstance(handler, IndepMessenger | MaskMessenger | ScaleMessenger)]
+    """Return the active plates of the examples, and masks and scales with an entry for each
+    example."""
+    handlers = [
+        handler
+        for handler in HANDLERS
+        if isinstance(handler, IndepMessenger | MaskMessenger | ScaleMessenger)
+    ]
     plates = [handler for handler in handlers if is_plate_of_examples(handler)]
     found: list[Messenger] = list(plates)
     for handler in handlers:
@@ -72,10 +81,12 @@ class Layout(NamedTuple):
     """Place of a batch ``(..., examples)`` in the active plates.
 
     Args:
-        joint: number of its last dimensions that have no plate, and so belong to one event; 0 in a plate of examples.
-        is_shifted: dimension d of the batch is dimension d + 1 of the plates, since what is right of it are examples
-            alone. So it is where dimension −1 of the plates belongs to something else, such as Pyro's particles, and
-            where the batch itself has its other dimensions there.
+        joint: number of its last dimensions that have no plate, and so belong to one event; 0 in a
+            plate of examples.
+        is_shifted: dimension d of the batch is dimension d + 1 of the plates, since what is right
+            of it are examples alone. So it is where dimension −1 of the plates belongs to something
+            else, such as Pyro's particles, and where the batch itself has its other dimensions
+            there.
     """
 
     joint: int
@@ -106,7 +117,8 @@ def layout(batch_shape: Sequence[int]) -> Layout:
 
 
 def enumerated_dims() -> set[int]:
-    """Return the dimensions that discrete sites so far have where Pyro enumerates them, left of those of their law."""
+    """Return the dimensions that discrete sites so far have where Pyro enumerates them, left of
+    those of their law."""
     dims: set[int] = set()
     if EnumMessenger not in map(type, HANDLERS):
         return dims

@@ -16,17 +16,19 @@ from probattn.functional.dtypes import at_least_float32
 from probattn.functional.natural_gradient import natural_step
 
 Family = Callable[[dist.TorchDistribution], nn.Module]
-"""A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
+"""A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the
+distribution."""
 
 _softplus_inverse = SoftplusTransform().inv
 TRIL = transform_to(constraints.softplus_lower_cholesky)
 
 
 class _RelativeToPrior(nn.Module):
-    """Base of families with u = Λ v, where Λ is the prior's present standard deviation and q(v) has the parameters.
+    """Base of families with u = Λ v, where Λ is the prior's present standard deviation and q(v) has
+    the parameters.
 
-    For a scale family of priors p(u) = p(v) / |Λ| neither the KL of q(u) nor the law of Λ⁻¹ u depends on Λ, as for
-    whitened inducing variables (Hensman et al., 2015).
+    For a scale family of priors p(u) = p(v) / |Λ| neither the KL of q(u) nor the law of Λ⁻¹ u
+    depends on Λ, as for whitened inducing variables (Hensman et al., 2015).
 
     Attributes:
         scale: a robust scale for a prior without a finite standard deviation, else None.
@@ -38,7 +40,8 @@ class _RelativeToPrior(nn.Module):
 
     def prior_scale(self, prior: dist.TorchDistribution) -> Tensor:
         """Return Λ, ``(..., *event)``."""
-        # The present Λ: only the KSVD term moves it, and a hierarchical prior's random scale leaves q(Λ⁻¹ u) as it is.
+        # The present Λ: only the KSVD term moves it, and a hierarchical prior's random scale leaves
+        # q(Λ⁻¹ u) as it is.
         return at_least_float32(prior.stddev if self.scale is None else self.scale)
 
     def _draw(self, prior: dist.TorchDistribution) -> Tensor:
@@ -47,7 +50,8 @@ class _RelativeToPrior(nn.Module):
 
 
 class Full(_RelativeToPrior):
-    """Gaussian N(Λ m, Λ L Lᵀ Λ) over the last dimension of the site, Λ the prior's present standard deviation.
+    """Gaussian N(Λ m, Λ L Lᵀ Λ) over the last dimension of the site, Λ the prior's present standard
+    deviation.
 
     The covariance S of the KEP-SVGP paper (eq. 17) is Λ L Lᵀ Λ.
 
@@ -60,7 +64,9 @@ class Full(_RelativeToPrior):
         loc: m, ``(*event)``.
     """
 
-    def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
+    def __init__(
+        self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0
+    ) -> None:
         super().__init__(prior)
         self.loc = nn.Parameter(init_loc * self._draw(prior))
         tril = torch.diag_embed(torch.full_like(self.loc.detach(), init_scale))
@@ -83,11 +89,16 @@ class Full(_RelativeToPrior):
 
     @torch.no_grad()
     def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
-        """Take the covariance's natural-gradient step, and return the mean's direction (see :func:`natural_step`).
+        """Take the covariance's natural-gradient step, and return the mean's direction (see
+        :func:`natural_step`).
 
         The loss is ``scale`` times the one whose gradients the parameters have.
         """
-        raw, grad_loc, grad_tril = at_least_float32(self.raw_tril), _gradient(self.loc), _gradient(self.raw_tril)
+        raw, grad_loc, grad_tril = (
+            at_least_float32(self.raw_tril),
+            _gradient(self.loc),
+            _gradient(self.raw_tril),
+        )
         slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
         grad_tril = grad_tril.tril(-1) + (grad_tril.diagonal(dim1=-2, dim2=-1) / slope).diag_embed()
         direction, tril = natural_step(TRIL(raw), scale * grad_loc, scale * grad_tril, length)
@@ -107,14 +118,22 @@ class Diagonal(_RelativeToPrior):
         loc: m, ``(*event)``.
     """
 
-    def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
+    def __init__(
+        self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0
+    ) -> None:
         super().__init__(prior)
         self.loc = nn.Parameter(init_loc * self._draw(prior))
-        self.raw_scale = nn.Parameter(_softplus_inverse(torch.full_like(self.loc.detach(), init_scale)))
+        self.raw_scale = nn.Parameter(
+            _softplus_inverse(torch.full_like(self.loc.detach(), init_scale))
+        )
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        loc, raw_scale, scale = at_least_float32(self.loc), at_least_float32(self.raw_scale), self.prior_scale(prior)
+        loc, raw_scale, scale = (
+            at_least_float32(self.loc),
+            at_least_float32(self.raw_scale),
+            self.prior_scale(prior),
+        )
         return dist.Normal(scale * loc, scale * F.softplus(raw_scale)).to_event(loc.dim())
 
     def blocks(self) -> int:
@@ -123,25 +142,31 @@ class Diagonal(_RelativeToPrior):
 
     @torch.no_grad()
     def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
-        """Take the covariance's natural-gradient step, and return the mean's direction (see :func:`natural_step`).
+        """Take the covariance's natural-gradient step, and return the mean's direction (see
+        :func:`natural_step`).
 
         The loss is ``scale`` times the one whose gradients the parameters have.
         """
         values = (at_least_float32(self.raw_scale), _gradient(self.loc), _gradient(self.raw_scale))
         raw, grad_loc, grad_raw = (value.unsqueeze(-1) for value in values)
-        stddev, grad_stddev = F.softplus(raw).unsqueeze(-1), (grad_raw / raw.sigmoid()).unsqueeze(-1)
+        stddev, grad_stddev = (
+            F.softplus(raw).unsqueeze(-1),
+            (grad_raw / raw.sigmoid()).unsqueeze(-1),
+        )
         direction, stddev = natural_step(stddev, scale * grad_loc, scale * grad_stddev, length)
         self.raw_scale.copy_(_softplus_inverse(stddev[..., 0, 0]))
         return direction.squeeze(-1)
 
 
 class LowRank(_RelativeToPrior):
-    """Gaussian N(Λ m, Λ (D + V Vᵀ) Λ) over the last dimension, Λ the prior's present standard deviation.
+    """Gaussian N(Λ m, Λ (D + V Vᵀ) Λ) over the last dimension, Λ the prior's present standard
+    deviation.
 
     Args:
         prior: the site's prior, for shape and scale.
         rank: columns of V, by default the rounded square root of the last dimension.
-        init_scale: initial standard deviation relative to the prior's, half its variance from D and half from V.
+        init_scale: initial standard deviation relative to the prior's, half its variance from D and
+            half from V.
         init_loc: the initial mean is this times a draw from the prior.
 
     Attributes:
@@ -150,14 +175,21 @@ class LowRank(_RelativeToPrior):
     """
 
     def __init__(
-        self, prior: dist.TorchDistribution, *, rank: int | None = None, init_scale: float = 0.1, init_loc: float = 1.0
+        self,
+        prior: dist.TorchDistribution,
+        *,
+        rank: int | None = None,
+        init_scale: float = 0.1,
+        init_loc: float = 1.0,
     ) -> None:
         super().__init__(prior)
         rank = rank or max(1, round(prior.event_shape[-1] ** 0.5))
         self.loc = nn.Parameter(init_loc * self._draw(prior))
         scale = torch.full_like(self.loc.detach(), init_scale / 2**0.5)
         self.raw_scale = nn.Parameter(_softplus_inverse(scale))
-        self.factor = nn.Parameter(scale.unsqueeze(-1) * torch.randn(*scale.shape, rank).to(scale) / rank**0.5)
+        self.factor = nn.Parameter(
+            scale.unsqueeze(-1) * torch.randn(*scale.shape, rank).to(scale) / rank**0.5
+        )
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
@@ -171,8 +203,8 @@ class LowRank(_RelativeToPrior):
 class Delta(_RelativeToPrior):
     """Point mass on v = Λ⁻¹ u, for which the objective is the posterior density of v.
 
-    The objective of a point mass on u itself is unbounded as a learned Λ goes to 0, since the function values depend
-    on Λ⁻¹ u alone.
+    The objective of a point mass on u itself is unbounded as a learned Λ goes to 0, since the
+    function values depend on Λ⁻¹ u alone.
 
     Args:
         prior: the site's prior, for shape and scale.
@@ -203,7 +235,8 @@ class Constrained(nn.Module):
     """Family on the unconstrained space of a site, mapped to the site's support by ``biject_to``.
 
     Args:
-        prior: the site's prior; median and spread of its unconstrained draws are the initial values.
+        prior: the site's prior; median and spread of its unconstrained draws are the initial
+            values.
         family: one of :data:`FAMILIES`.
     """
 
@@ -223,14 +256,21 @@ class Constrained(nn.Module):
         return PointMass(value, log_density=q.log_density - jacobian, event_dim=self.loc.dim())
 
     def _reference(self) -> dist.TorchDistribution:
-        return dist.Normal(at_least_float32(self.loc), at_least_float32(self.scale)).to_event(self.loc.dim())
+        return dist.Normal(at_least_float32(self.loc), at_least_float32(self.scale)).to_event(
+            self.loc.dim()
+        )
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     return at_least_float32(cast(Tensor, parameter.grad))
 
 
-FAMILIES: dict[str, Family] = {"full": Full, "diagonal": Diagonal, "lowrank": LowRank, "delta": Delta}
+FAMILIES: dict[str, Family] = {
+    "full": Full,
+    "diagonal": Diagonal,
+    "lowrank": LowRank,
+    "delta": Delta,
+}
 
 
 def resolve(family: str | Family) -> Family:
@@ -238,16 +278,23 @@ def resolve(family: str | Family) -> Family:
     if callable(family):
         return family
     if family not in FAMILIES:
-        raise ValueError(f"unknown guide family {family!r}; known: {', '.join(FAMILIES)}, or give a callable")
+        raise ValueError(
+            f"unknown guide family {family!r}; known: {', '.join(FAMILIES)}, or give a callable"
+        )
     return FAMILIES[family]
 
 
 def on_support(family: Family, prior: dist.TorchDistribution) -> nn.Module:
-    """Return a family's module for a site; families of this library reach supports other than ℝ by a bijection."""
-    is_ours = getattr(family, "func", family) in FAMILIES.values()  # func: the family of a functools.partial
+    """Return a family's module for a site; families of this library reach supports other than ℝ by
+    a bijection."""
+    is_ours = (
+        getattr(family, "func", family) in FAMILIES.values()
+    )  # func: the family of a functools.partial
     support = cast(Constraint, prior.support)
     if is_ours and support.is_discrete:
-        raise ValueError("no family of this library covers a discrete site: give overrides, or a guide by rest=")
+        raise ValueError(
+            "no family of this library covers a discrete site: give overrides, or a guide by rest="
+        )
     if is_ours and not prior.event_shape:
         family = Delta if family is Delta else Diagonal  # the others need a last dimension
     return Constrained(prior, family) if is_ours and not is_real(support) else family(prior)
@@ -261,7 +308,8 @@ def is_real(support: Constraint) -> bool:
 
 
 def stddev_of(prior: dist.TorchDistribution) -> Tensor:
-    """Return the prior's standard deviation, or a robust one of its draws if that does not exist."""
+    """Return the prior's standard deviation, or a robust one of its draws if that does not
+    exist."""
     return prior.stddev if has_stddev(prior) else robust_moments(prior.sample((1001,)))[1]
 
 
@@ -275,6 +323,7 @@ def has_stddev(prior: dist.TorchDistribution) -> bool:
 
 
 def robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Return median and median absolute deviation over the first dimension, the latter scaled to a normal's stddev."""
+    """Return median and median absolute deviation over the first dimension, the latter scaled to a
+    normal's stddev."""
     median = samples.median(0).values
     return median, 1.4826 * (samples - median).abs().median(0).values

@@ -1,4 +1,5 @@
-"""Guides (variational distributions) of the global latent sites of a model's layers, built without data."""
+"""Guides (variational distributions) of the global latent sites of a model's layers, built without
+data."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -29,15 +30,16 @@ Program = Callable[..., Any]
 
 
 class Guide(StoredModule):
-    """Mean-field guide over global sites: each has a module of its family, at the site's path inside the guide.
+    """Mean-field guide over global sites: each has a module of its family, at the site's path
+    inside the guide.
 
-    Built by :func:`for_model`. It samples the priors' program with q in place of each prior, so q follows the prior's
-    present scale, and hyperparameters are drawn from q before what depends on them. It holds the model without
-    registering it.
+    Built by :func:`for_model`. It samples the priors' program with q in place of each prior, so q
+    follows the prior's present scale, and hyperparameters are drawn from q before what depends on
+    them. It holds the model without registering it.
 
-    Local sites have the posterior that their layer computes. Where the model has such sites, the guide runs the model
-    once to draw them, so every tool of Pyro takes model and guide as they are. A guide of ``local_posteriors(model)``
-    leaves them to the model's own pass.
+    Local sites have the posterior that their layer computes. Where the model has such sites, the
+    guide runs the model once to draw them, so every tool of Pyro takes model and guide as they are.
+    A guide of ``local_posteriors(model)`` leaves them to the model's own pass.
 
     Attributes:
         sites: names of the sites that have a module here.
@@ -45,11 +47,15 @@ class Guide(StoredModule):
         rest: the guide of all other global sites, or None.
     """
 
-    def __init__(self, model: Program, families: Mapping[str, Family], *, rest: Callable | None = None) -> None:
+    def __init__(
+        self, model: Program, families: Mapping[str, Family], *, rest: Callable | None = None
+    ) -> None:
         super().__init__()
         self._model = (model,)
         self.sites = tuple(families)
-        self._rest_first: bool | None = None  # as in the model, whose order the mean-field ELBO checks
+        self._rest_first: bool | None = (
+            None  # as in the model, whose order the mean-field ELBO checks
+        )
         with _AtMedian():
             priors = dict(latent_sites(model))
         for site, family in families.items():
@@ -58,7 +64,8 @@ class Guide(StoredModule):
         self.rest = None if rest is None else rest(poutine.block(model, hide_fn=self._covers))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Sample every site; the arguments are the model's, which local sites and ``rest`` may depend on."""
+        """Sample every site; the arguments are the model's, which local sites and ``rest`` may
+        depend on."""
         if not self.draws_local_sites:
             return self.sample_global(*args, **kwargs)
         with poutine.trace() as run:
@@ -71,13 +78,20 @@ class Guide(StoredModule):
 
     @pyro_method
     def sample_global(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Sample the global sites alone, without a run of the model; arguments as for :meth:`forward`."""
+        """Sample the global sites alone, without a run of the model; arguments as for
+        :meth:`forward`."""
         if self.rest is not None and self._rest_first is None:
-            with poutine.block():  # an AutoGuide runs the model once, which shows the order of its sites
+            with (
+                poutine.block()
+            ):  # an AutoGuide runs the model once, which shows the order of its sites
                 self.rest(*args, **kwargs)
             self._rest_first = self._rest_first is not False
-        before = self._sample_rest(*args, **kwargs) if self._rest_first else {}  # priors may depend on these sites
-        with _FromGuide(self, {name: {"value": value} for name, value in before.items()}, hides=True):
+        before = (
+            self._sample_rest(*args, **kwargs) if self._rest_first else {}
+        )  # priors may depend on these sites
+        with _FromGuide(
+            self, {name: {"value": value} for name, value in before.items()}, hides=True
+        ):
             values = sample_priors(module_of(self._model[0]))
         values = {site: values[site] for site in self.sites} | before
         return values if self._rest_first else values | self._sample_rest(*args, **kwargs)
@@ -87,13 +101,16 @@ class Guide(StoredModule):
             self._model[0](*args, **kwargs)
         except (TypeError, ValueError) as error:
             error.add_note(
-                "The guide ran its model to draw local sites. A guide of layers in a function cannot: build it by "
-                "guides.for_model(local_posteriors(layers)), and wrap the function, local_posteriors(function)"
+                "The guide ran its model to draw local sites. A guide of layers in a function "
+                "cannot: build it by "
+                "guides.for_model(local_posteriors(layers)), and wrap the function, "
+                "local_posteriors(function)"
             )
             raise
 
     def _draws(self, msg: Message, given: Mapping[str, Any]) -> bool:
-        """Return True for the sites of a run of the model that belong to the guide: latent ones, and rows of plates."""
+        """Return True for the sites of a run of the model that belong to the guide: latent ones,
+        and rows of plates."""
         name = str(msg["name"])
         if msg["type"] != "sample" or name in given:
             return False
@@ -105,7 +122,8 @@ class Guide(StoredModule):
         return {} if self.rest is None else self.rest(*args, **kwargs) or {}
 
     def cover(self, site: str, posterior: nn.Module) -> None:
-        """Cover one more site of the model by a module ``prior -> distribution``, such as one of a known posterior."""
+        """Cover one more site of the model by a module ``prior -> distribution``, such as one of a
+        known posterior."""
         self.sites = (*self.sites, site)
         self._add(site, posterior)
 
@@ -126,11 +144,14 @@ class Guide(StoredModule):
 
 
 def leaves_local_sites(model: Program) -> bool:
-    """Return True if a model has local sites whose posterior its layers compute, and does not draw them itself."""
+    """Return True if a model has local sites whose posterior its layers compute, and does not draw
+    them itself."""
     handlers, module = handlers_around(model)
     if any(isinstance(handler, LocalPosteriors) for handler in handlers):
         return False
-    return any(isinstance(layer, SiteModule) and layer.has_local_sites() for layer in module.modules())
+    return any(
+        isinstance(layer, SiteModule) and layer.has_local_sites() for layer in module.modules()
+    )
 
 
 @one_thread_at_a_time
@@ -141,34 +162,42 @@ def for_model(
     overrides: Mapping[str, str | Family] | None = None,
     rest: Callable[[Program], Program] | None = None,
 ) -> Guide:
-    """Build a guide for every global latent site of a model's attention layers, hyperparameters included.
+    """Build a guide for every global latent site of a model's attention layers, hyperparameters
+    included.
 
     >>> guide = guides.for_model(model, "full", rest=AutoNormal)  # doctest: +SKIP
 
     Args:
-        model: a module that holds layers of this library (or is one), or such a module under handlers; sites that
-            these observe or hide (``pyro.condition``, ``poutine.block``) are left out.
-        family: ``"full"``, ``"diagonal"``, ``"lowrank"``, ``"delta"`` or a callable ``prior -> module``. The named
-            families accept sites of any continuous support, by a bijection from ℝ.
+        model: a module that holds layers of this library (or is one), or such a module under
+            handlers; sites that these observe or hide (``pyro.condition``, ``poutine.block``) are
+            left out.
+        family: ``"full"``, ``"diagonal"``, ``"lowrank"``, ``"delta"`` or a callable
+            ``prior -> module``. The named families accept sites of any continuous support, by a
+            bijection from ℝ.
         overrides: families by pattern of site names (``"*.6.*"``); the last match counts.
-        rest: builds a guide of the remaining global sites (Bayesian weights, your own sites), such as a class of
-            Pyro's AutoGuides; it is called with the model in which the covered sites are hidden.
+        rest: builds a guide of the remaining global sites (Bayesian weights, your own sites), such
+            as a class of Pyro's AutoGuides; it is called with the model in which the covered sites
+            are hidden.
 
     Raises:
-        ValueError: an unknown family, a family chosen for a model without a site for it, a pattern that matches no
-            site, or two layers of one name.
-        TypeError: a function, whose layers cannot be found: give the layers, in an ``nn.ModuleList``, say.
+        ValueError: an unknown family, a family chosen for a model without a site for it, a pattern
+            that matches no site, or two layers of one name.
+        TypeError: a function, whose layers cannot be found: give the layers, in an
+            ``nn.ModuleList``, say.
     """
     overrides = overrides or {}
     sites = [site for site, _ in latent_sites(model)]
     if not sites and family != "full":
         raise ValueError(
-            f"no site for a guide of family {family!r}: all latent sites of this model are local and carry their own "
+            f"no site for a guide of family {family!r}: all latent sites of this model are local "
+            "and carry their own "
             "posterior (or there are none)"
         )
     for pattern in overrides:
         if not any(fnmatchcase(site, pattern) for site in sites):
-            raise ValueError(f"override {pattern!r} matches no latent site; sites: {', '.join(sites) or 'none'}")
+            raise ValueError(
+                f"override {pattern!r} matches no latent site; sites: {', '.join(sites) or 'none'}"
+            )
     chosen = {site: resolve(family) for site in sites}
     for pattern, override in overrides.items():
         chosen.update({site: resolve(override) for site in sites if fnmatchcase(site, pattern)})
@@ -176,7 +205,8 @@ def for_model(
 
 
 def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]:
-    """Yield names and current priors of a model's global latent sites, hyperparameters before what depends on them.
+    """Yield names and current priors of a model's global latent sites, hyperparameters before what
+    depends on them.
 
     Args:
         model: as for :func:`for_model`.
@@ -197,7 +227,8 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
             if prior.batch_shape:
                 dims = len(prior.batch_shape) + len(prior.event_shape)
                 raise ValueError(
-                    f"the prior of site {name} has batch shape {tuple(prior.batch_shape)}, which belongs to its event: "
+                    f"the prior of site {name} has batch shape {tuple(prior.batch_shape)}, which "
+                    "belongs to its event: "
                     f"end it with .to_event({dims})"
                 )
             yield name, prior
@@ -205,7 +236,8 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
 
 @one_thread_at_a_time
 def sample_priors(module: nn.Module) -> dict[str, Tensor]:
-    """Sample the global latent sites of a module's layers from their priors, and return their values by name.
+    """Sample the global latent sites of a module's layers from their priors, and return their
+    values by name.
 
     Raises:
         ValueError: two layers of one name.
@@ -217,9 +249,14 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
                 for name, prior in layer.sites().items():
                     layer.sample(name, prior)
 
-    with poutine.trace() as run, examples((0,)):  # PyroModules name their samples inside a call alone
+    with (
+        poutine.trace() as run,
+        examples((0,)),
+    ):  # PyroModules name their samples inside a call alone
         (pyro_method(sample) if isinstance(module, PyroModule) else sample)(module)
-    return {name: value_of(node) for name, node in run.trace.nodes.items() if node["type"] == "sample"}
+    return {
+        name: value_of(node) for name, node in run.trace.nodes.items() if node["type"] == "sample"
+    }
 
 
 def module_of(model: Program) -> nn.Module:
@@ -231,7 +268,8 @@ def module_of(model: Program) -> nn.Module:
     _, module = handlers_around(model)
     if not isinstance(module, nn.Module):
         raise TypeError(
-            f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: give its layers, "
+            f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: "
+            "give its layers, "
             "guides.for_model(nn.ModuleList([first, second])), and name them, name_layers(...)"
         )
     return module
@@ -243,7 +281,8 @@ class _FromGuide(Messenger):
     Args:
         guide: the guide.
         given: messages of other sites with their values, by name.
-        hides: hide all sites that are not the guide's; else put local sites at the posterior that they carry.
+        hides: hide all sites that are not the guide's; else put local sites at the posterior that
+            they carry.
     """
 
     def __init__(self, guide: Guide, given: Mapping[str, Any], *, hides: bool) -> None:
@@ -264,9 +303,11 @@ class _FromGuide(Messenger):
 
 
 def global_sites(guide: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the program of a guide's global sites, for what draws local sites in the model's own pass.
+    """Return the program of a guide's global sites, for what draws local sites in the model's own
+    pass.
 
-    A guide messenger of Pyro runs the model inside; what the model observes, and its labels, are left out.
+    A guide messenger of Pyro runs the model inside; what the model observes, and its labels, are
+    left out.
     """
     if isinstance(guide, Guide) and guide.draws_local_sites:
         return guide.sample_global
@@ -276,11 +317,14 @@ def global_sites(guide: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_of_model(msg: Message) -> bool:
-    return msg["type"] == "sample" and (msg["is_observed"] or info_of(msg).label or msg["name"] == "y")
+    return msg["type"] == "sample" and (
+        msg["is_observed"] or info_of(msg).label or msg["name"] == "y"
+    )
 
 
 class _AtMedian(Messenger):
-    """Handler that sets hyperparameters to the median of their priors, at which guides are initialised."""
+    """Handler that sets hyperparameters to the median of their priors, at which guides are
+    initialised."""
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg):

@@ -34,11 +34,14 @@ class JointExamples(dist.TorchDistribution):
     ) -> None:
         self.base_dist, self.layout, self.weight = base_dist, layout, weight
         event_shape = base_dist.batch_shape[-layout.joint :] + base_dist.event_shape
-        super().__init__(plate_shape(base_dist.batch_shape, layout), event_shape, validate_args=False)
+        super().__init__(
+            plate_shape(base_dist.batch_shape, layout), event_shape, validate_args=False
+        )
 
     @property
     def support(self) -> constraints.Constraint:
-        """Support of the base distribution, with the dimensions of the examples as event dimensions."""
+        """Support of the base distribution, with the dimensions of the examples as event
+        dimensions."""
         return constraints.independent(self.base_dist.support, self.layout.joint)
 
     @property
@@ -63,30 +66,38 @@ class JointExamples(dist.TorchDistribution):
         return total(self.base_dist.log_prob(self.separated(value)), self.layout, self.weight)
 
     def joined(self, values: Tensor) -> Tensor:
-        """Return values of the base distribution ``(..., examples, *base event)`` as ``(*batch, *event)``."""
+        """Return values of the base distribution ``(..., examples, *base event)`` as
+        ``(*batch, *event)``."""
         values = values.expand(self.base_dist.batch_shape + self.base_dist.event_shape)
         return values.reshape(self.batch_shape + self.event_shape)
 
     def separated(self, values: Tensor) -> Tensor:
-        """Return values ``(*batch, *event)`` as those of the base distribution, the inverse of :meth:`joined`."""
+        """Return values ``(*batch, *event)`` as those of the base distribution, the inverse of
+        :meth:`joined`."""
         batch_shape = values.shape[: values.dim() - self.event_dim]
         return values.reshape(self.base_shape(batch_shape) + self.base_dist.event_shape)
 
     def base_shape(self, batch_shape: Sequence[int]) -> torch.Size:
-        """Return the batch shape ``(..., examples)`` in a shape of plates, the inverse of :func:`plate_shape`."""
+        """Return the batch shape ``(..., examples)`` in a shape of plates, the inverse of
+        :func:`plate_shape`."""
         joint, is_shifted = self.layout
-        return torch.Size(batch_shape)[: is_shifted - joint or None] + self.base_dist.batch_shape[-joint:]
+        return (
+            torch.Size(batch_shape)[: is_shifted - joint or None]
+            + self.base_dist.batch_shape[-joint:]
+        )
 
 
 def plate_shape(batch_shape: Sequence[int], layout: Layout) -> torch.Size:
-    """Return the shape in plates of a batch ``(..., examples)``, whose joint dimensions have size 1 there."""
+    """Return the shape in plates of a batch ``(..., examples)``, whose joint dimensions have size 1
+    there."""
     joint, is_shifted = layout
     others = torch.Size(batch_shape)[: len(batch_shape) - joint]
     return others + (1,) * (joint - is_shifted) if others.numel() > 1 else torch.Size()
 
 
 def total(values: Tensor, layout: Layout, weight: Tensor | None = None) -> Tensor:
-    """Return values of examples ``(..., examples)`` summed over the joint dimensions, in the shape of plates.
+    """Return values of examples ``(..., examples)`` summed over the joint dimensions, in the shape
+    of plates.
 
     Args:
         values: one for each example.

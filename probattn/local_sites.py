@@ -1,4 +1,5 @@
-"""Local sites: their plate and scale in a mini-batch, and their draw from the posterior that they carry."""
+"""Local sites: their plate and scale in a mini-batch, and their draw from the posterior that they
+carry."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -23,7 +24,8 @@ from probattn.site_info import SiteInfo, info_of, mark, site_info
 class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
     """Treat sites with ``infer=local_site()`` as one per example of a minibatch of the data set.
 
-    They get the plate of the examples (dimension −1) and the scale ``num_data / batch``; global sites are unchanged.
+    They get the plate of the examples (dimension −1) and the scale ``num_data / batch``; global
+    sites are unchanged.
 
     Args:
         batch: number of examples in the batch.
@@ -42,7 +44,9 @@ class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers 
 
     def _pyro_sample(self, msg: Message) -> None:
         if "local" in (msg["infer"] or ()):
-            raise ValueError(f"site {msg['name']}: mark local sites by infer=probattn.local_site(posterior=...)")
+            raise ValueError(
+                f"site {msg['name']}: mark local sites by infer=probattn.local_site(posterior=...)"
+            )
         if info_of(msg).local:
             msg["cond_indep_stack"] = (self.frame, *msg["cond_indep_stack"])
             msg["scale"] = msg["scale"] * self.factor
@@ -51,16 +55,18 @@ class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers 
 def local_posteriors(model: Callable | None = None) -> Any:
     """Draw local sites that carry their posterior from it, in the model's own pass.
 
-    Each then counts by a factor ``SITE_kl``, −KL(posterior ‖ prior), in closed form where there is one. So every ELBO,
-    AutoGuide and ``Predictive`` of Pyro takes ``local_posteriors(model)`` as it takes a model without local sites, and
-    needs one pass through the network. ``guides.for_model(local_posteriors(model))`` draws no local sites.
+    Each then counts by a factor ``SITE_kl``, −KL(posterior ‖ prior), in closed form where there is
+    one. So every ELBO, AutoGuide and ``Predictive`` of Pyro takes ``local_posteriors(model)`` as it
+    takes a model without local sites, and needs one pass through the network.
+    ``guides.for_model(local_posteriors(model))`` draws no local sites.
 
-    A site that something else gives a value keeps that value and its density: ``condition`` and ``do``, inside or
-    around, and a guide that draws the site itself. It is ``poutine.reparam`` with one strategy; without a model it is a
-    context manager.
+    A site that something else gives a value keeps that value and its density: ``condition`` and
+    ``do``, inside or around, and a guide that draws the site itself. It is ``poutine.reparam`` with
+    one strategy; without a model it is a context manager.
 
     >>> model = local_posteriors(model)  # doctest: +SKIP
-    >>> svi = SVI(model, guides.for_model(model), Adam({"lr": 1e-3}), TraceMeanField_ELBO())  # doctest: +SKIP
+    >>> guide = guides.for_model(model)  # doctest: +SKIP
+    >>> svi = SVI(model, guide, Adam({"lr": 1e-3}), TraceMeanField_ELBO())  # doctest: +SKIP
 
     Args:
         model: a program.
@@ -100,18 +106,29 @@ class _FromPosterior(Reparam):
         if value is None:
             prior = _in_plates(prior)
             value = draw(posterior, prior.batch_shape)
-            # is_prior: the posterior is the prior by design (CGP's output), so that neither density is computed.
+            # is_prior: the posterior is the prior by design (CGP's output), so that neither density
+            # is computed.
             if not self.info.is_prior and poutine.get_mask() is not False:
                 unit = dist.Unit(-_kl(posterior, prior, value))
-                # Handlers that scale the site, by a weight or num_data / batch, scale its factor as well.
-                infer = site_info(local=self.info.local, regulariser=self.info.regulariser, kl_of=name)
-                pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True})
+                # Handlers that scale the site, by a weight or num_data / batch, scale its factor as
+                # well.
+                infer = site_info(
+                    local=self.info.local, regulariser=self.info.regulariser, kl_of=name
+                )
+                pyro.sample(
+                    f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True}
+                )
         # else it is an initial value, of the run in which an AutoGuide lists the sites of the model
-        return {"fn": dist.Delta(value, event_dim=prior.event_dim).mask(False), "value": value, "is_observed": True}
+        return {
+            "fn": dist.Delta(value, event_dim=prior.event_dim).mask(False),
+            "value": value,
+            "is_observed": True,
+        }
 
 
 def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:
-    """Return the prior with the dimensions of draws and of plates around the model, which see the site too late."""
+    """Return the prior with the dimensions of draws and of plates around the model, which see the
+    site too late."""
     if (number := num_samples()) is not None:
         prior = expanded(prior, -2, number)
     for plate in HANDLERS:
@@ -126,7 +143,8 @@ def size_of(plate: IndepMessenger) -> int:
 
 
 def _kl(posterior: dist.TorchDistribution, prior: dist.TorchDistribution, value: Tensor) -> Tensor:
-    """Return KL(posterior ‖ prior) of each example, or log q − log p at the draw where there is no closed form."""
+    """Return KL(posterior ‖ prior) of each example, or log q − log p at the draw where there is no
+    closed form."""
     inner = prior.base_dist if isinstance(prior, Drawn) else prior
     try:
         return kl_divergence(posterior, inner).expand(prior.batch_shape)

@@ -1,4 +1,5 @@
-"""Messages of sample sites: their distribution, latent or observed, global or local, and the handlers that see them."""
+"""Messages of sample sites: their distribution, latent or observed, global or local, and the
+handlers that see them."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -38,14 +39,16 @@ def is_auxiliary(msg: Message) -> bool:
 
 
 def is_latent(msg: Message) -> bool:
-    """Return True for messages and trace nodes of latent sample sites, other than labels to be predicted."""
+    """Return True for messages and trace nodes of latent sample sites, other than labels to be
+    predicted."""
     if msg["type"] != "sample" or msg["is_observed"]:
         return False
     return not info_of(msg).label and isinstance(msg["fn"], TorchDistributionMixin)
 
 
 def is_local(msg: Message, trace: Trace | None = None) -> bool:
-    """Return True for local sites: those whose record says so, and those inside the plate of the examples.
+    """Return True for local sites: those whose record says so, and those inside the plate of the
+    examples.
 
     That is a plate at dimension −1 with the size of the batch, if a trace has recorded that.
 
@@ -68,12 +71,14 @@ def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:
 
 
 def is_of_draws(frame: CondIndepStackFrame) -> bool:
-    """Return True for plate frames of samples: those of :class:`~probattn.draws`, and Pyro's own."""
+    """Return True for plate frames of samples: those of :class:`~probattn.draws`, and Pyro's
+    own."""
     return frame.name in ("draws_-1", "draws_-2", *PLATES_OF_SAMPLES)
 
 
 def seen_by(msg: Message, *, inside: Messenger) -> Iterator[Messenger]:
-    """Yield the handlers around one of them that see a message, from the inside out: a block ends that.
+    """Yield the handlers around one of them that see a message, from the inside out: a block ends
+    that.
 
     Args:
         msg: the message.
@@ -88,7 +93,8 @@ def seen_by(msg: Message, *, inside: Messenger) -> Iterator[Messenger]:
 def is_set_around(msg: Message, *, inside: Messenger) -> bool:
     """Return True if a handler around another gives the site a value: a replay or ``condition``.
 
-    ``do`` is none of them: it gives a value to what follows, and the site itself stays a latent one.
+    ``do`` is none of them: it gives a value to what follows, and the site itself stays a latent
+    one.
 
     Args:
         msg, inside: as for :func:`seen_by`.
@@ -100,7 +106,8 @@ def is_set_around(msg: Message, *, inside: Messenger) -> bool:
 
 
 def values_of(handler: Messenger) -> Any:
-    """Return the collection of the sites that a handler gives a value: a mapping or a trace, empty for other kinds."""
+    """Return the collection of the sites that a handler gives a value: a mapping or a trace, empty
+    for other kinds."""
     if isinstance(handler, ReplayMessenger):
         return handler.trace or ()
     if isinstance(handler, ConditionMessenger | DoMessenger):
@@ -109,7 +116,8 @@ def values_of(handler: Messenger) -> Any:
 
 
 def batch_size(*, inside: Messenger | None = None) -> int | None:
-    """Return the batch size of the program being run, the length of the first tensor that a trace has recorded.
+    """Return the batch size of the program being run, the length of the first tensor that a trace
+    has recorded.
 
     Args:
         inside: a handler; only traces inside it count.

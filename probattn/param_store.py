@@ -1,6 +1,8 @@
-"""Pyro's parameter store, which :class:`pyro.infer.SVI` trains: modules register there under SVI alone.
+"""Pyro's parameter store, which :class:`pyro.infer.SVI` trains: modules register there under SVI
+alone.
 
-A statement for each parameter in each step would take as long as a layer, and ``fit`` and PyTorch's loops need none.
+A statement for each parameter in each step would take as long as a layer, and ``fit`` and PyTorch's
+loops need none.
 """
 
 import warnings
@@ -17,11 +19,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from probattn.pyro_internals import PathModule, is_svi
 
 _OWNED = WeakTensorKeyDictionary()
-"""Parameters in the store that belong to a module of this process; those that ``load()`` has read belong to none."""
+"""Parameters in the store that belong to a module of this process; those that ``load()`` has read
+belong to none."""
 
 
 def register_parameters(module: nn.Module, name: str) -> None:
-    """Register a plain module's parameters under SVI, or take those that the store has under their names.
+    """Register a plain module's parameters under SVI, or take those that the store has under their
+    names.
 
     Parameters that the module around this one has registered already are left alone.
     """
@@ -35,7 +39,8 @@ def register_parameters(module: nn.Module, name: str) -> None:
 
 
 def follow_store(module: nn.Module, name: str) -> None:
-    """Take the parameters that the store has under a plain module's names after ``load()``; outside SVI.
+    """Take the parameters that the store has under a plain module's names after ``load()``; outside
+    SVI.
 
     So a loss or a prediction before the first step uses what was loaded, as with Pyro's AutoGuides.
     """
@@ -51,7 +56,8 @@ def follow_store(module: nn.Module, name: str) -> None:
 
 
 def follow(module: nn.Module) -> None:
-    """Take what the store has for a model or a guide of this library after ``load()`` (see :func:`follow_store`)."""
+    """Take what the store has for a model or a guide of this library after ``load()`` (see
+    :func:`follow_store`)."""
     if isinstance(module, StoredModule) and len(pyro.get_param_store()):
         for name, child in module.named_children():
             follow_store(child, f"{module.path}.{name}".removeprefix("."))
@@ -59,14 +65,16 @@ def follow(module: nn.Module) -> None:
 
 @contextmanager
 def without_store_warnings() -> Iterator[None]:
-    """Silence Pyro's warning about each frozen parameter of a plain module in a user's PyroModule."""
+    """Silence Pyro's warning about each frozen parameter of a plain module in a user's
+    PyroModule."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*was not registered in the param store.*")
         yield
 
 
 class StoredModule(PathModule):
-    """PyroModule whose plain children register in the parameter store under SVI alone, and follow it there."""
+    """PyroModule whose plain children register in the parameter store under SVI alone, and follow
+    it there."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module; under SVI, register its children first."""
@@ -88,10 +96,12 @@ class StoredModule(PathModule):
 
 
 def _register(name: str, module: nn.Module) -> None:
-    """Register the trained parameters; those that the store holds after ``load()`` become the module's own.
+    """Register the trained parameters; those that the store holds after ``load()`` become the
+    module's own.
 
     Raises:
-        RuntimeError: a name in the store belongs to another module, which SVI would train with this one.
+        RuntimeError: a name in the store belongs to another module, which SVI would train with this
+            one.
     """
     is_loaded = False
     for key, parameter in module.named_parameters():
@@ -99,8 +109,10 @@ def _register(name: str, module: nn.Module) -> None:
             stored = pyro.param(param_with_module_name(name, key), parameter)
             if stored is not parameter and stored in _OWNED:
                 raise RuntimeError(
-                    f"parameter {key!r} of {name!r} in Pyro's parameter store belongs to another module. SVI would "
-                    "train both. Call pyro.clear_param_store() first (trained modules keep their parameters), "
+                    f"parameter {key!r} of {name!r} in Pyro's parameter store belongs to another "
+                    "module. SVI would "
+                    "train both. Call pyro.clear_param_store() first (trained modules keep their "
+                    "parameters), "
                     "or train each model in its own `with pyro.get_param_store().scope():`"
                 )
             _OWNED[stored] = True

@@ -1,4 +1,5 @@
-"""Where a site of examples stands: in their plate, or outside any, where all examples are one event."""
+"""Where a site of examples stands: in their plate, or outside any, where all examples are one
+event."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,10 +34,15 @@ class Placement(NamedTuple):
 
     def joint(self, law: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return a distribution of batch shape ``(..., batch)`` as that of the site."""
-        return JointExamples(law, self.layout, weight=self.example_weights) if self.layout.joint else law
+        return (
+            JointExamples(law, self.layout, weight=self.example_weights)
+            if self.layout.joint
+            else law
+        )
 
     def joined(self, law: dist.TorchDistribution, value: Tensor) -> Tensor:
-        """Return a value ``(..., batch, *event)`` as that of the site with the law of :meth:`joint`."""
+        """Return a value ``(..., batch, *event)`` as that of the site with the law of
+        :meth:`joint`."""
         return law.joined(value) if isinstance(law, JointExamples) else value
 
     def separated(self, law: dist.TorchDistribution, value: Tensor) -> Tensor:
@@ -45,7 +51,8 @@ class Placement(NamedTuple):
 
     @contextmanager
     def scored(self) -> Iterator[None]:
-        """Context of the site: its scale, where 0 leaves the density out, without the handlers of examples."""
+        """Context of the site: its scale, where 0 leaves the density out, without the handlers of
+        examples."""
         scale: Messenger | None = None
         if isinstance(self.scale, Tensor) or self.scale not in (0, 1):
             scale = poutine.scale(scale=self.scale)
@@ -70,6 +77,8 @@ def placement(batch_shape: Sequence[int], weight: float | Tensor = 1.0) -> Place
     handlers = handlers_of_examples()
     factors = [weight, *map(weight_of, handlers)]
     tensors = [factor for factor in factors if isinstance(factor, Tensor) and factor.dim() > 0]
-    product: Any = math.prod(tensors, start=1.0) if tensors else None  # a mask is a factor of 0 or 1
+    product: Any = (
+        math.prod(tensors, start=1.0) if tensors else None
+    )  # a mask is a factor of 0 or 1
     scale = 1.0 if tensors and tensors[0] is weight else weight
     return Placement(place, scale, product, handlers)

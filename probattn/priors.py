@@ -1,7 +1,8 @@
-"""Priors over inducing variables: callables ``scale -> Distribution`` whose event has the shape of ``scale``.
+"""Priors over inducing variables: callables ``scale -> Distribution`` whose event has the shape of
+``scale``.
 
-A layer scales its prior by its own Λ. Every prior here is centred, with scale λ > 0 elementwise. Hierarchical priors
-sample hyperparameters at sites of their own.
+A layer scales its prior by its own Λ. Every prior here is centred, with scale λ > 0 elementwise.
+Hierarchical priors sample hyperparameters at sites of their own.
 """
 
 import copy
@@ -17,21 +18,23 @@ from probattn.functional.dtypes import at_least_float32
 from probattn.sites import SiteModule
 
 Prior = Callable[[Tensor], dist.TorchDistribution]
-"""A function or module; a module becomes part of its layer, with sites and parameters at paths below it."""
+"""A function or module; a module becomes part of its layer, with sites and parameters at paths
+below it."""
 
 
 def normal(scale: Tensor) -> dist.TorchDistribution:
     """Return N(0, Λ²) over the last dimension of ``scale`` (KEP-SVGP paper, eq. 16).
 
-    It is a multivariate normal, not ``Normal.to_event``, so that its KL with every Gaussian guide is analytic
-    under ``TraceMeanField_ELBO``.
+    It is a multivariate normal, not ``Normal.to_event``, so that its KL with every Gaussian guide
+    is analytic under ``TraceMeanField_ELBO``.
     """
     prior = DiagonalNormal(torch.zeros_like(scale), scale)
     return prior.to_event(scale.dim() - 1)
 
 
 def laplace(scale: Tensor) -> dist.TorchDistribution:
-    """Return Laplace(0, λ), with heavier tails and a sharper peak than the normal; few of its KLs are analytic."""
+    """Return Laplace(0, λ), with heavier tails and a sharper peak than the normal; few of its KLs
+    are analytic."""
     return dist.Laplace(torch.zeros_like(scale), scale).to_event(scale.dim())
 
 
@@ -57,13 +60,15 @@ class student_t:  # noqa: N801 - called like the functions above
 class Hierarchical(SiteModule):
     """Base of priors that sample hyperparameters in :meth:`forward`, by :meth:`sample`.
 
-    Each layer gets a copy; sites are called ``LAYER.prior.NAME``, and :func:`probattn.guides.for_model` covers them.
+    Each layer gets a copy; sites are called ``LAYER.prior.NAME``, and
+    :func:`probattn.guides.for_model` covers them.
     """
 
     _name = "prior"  # of a layer without a name, whose attribute it is
 
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
-        """Sample a hyperparameter; its batch shape is right-aligned with plates, as the prior of the layer is."""
+        """Sample a hyperparameter; its batch shape is right-aligned with plates, as the prior of
+        the layer is."""
         return self.sample_in_plates(name, prior)
 
     def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
@@ -71,15 +76,18 @@ class Hierarchical(SiteModule):
 
         Args:
             scale: λ > 0, ``(..., *event)``.
-            event_dim: number of event dimensions, all by default; dimensions left of them are draws of a random Λ.
+            event_dim: number of event dimensions, all by default; dimensions left of them are draws
+                of a random Λ.
         """
         raise NotImplementedError
 
 
 class Horseshoe(Hierarchical):
-    """Horseshoe prior (Carvalho, Polson & Scott, 2010): u ~ N(0, (λ τ ζ)²), with few large entries and many near 0.
+    """Horseshoe prior (Carvalho, Polson & Scott, 2010): u ~ N(0, (λ τ ζ)²), with few large entries
+    and many near 0.
 
-    Sites: ``tau`` ~ HalfCauchy(``scale``), one for each head; ``zeta`` ~ HalfCauchy(1), one for each scalar.
+    Sites: ``tau`` ~ HalfCauchy(``scale``), one for each head; ``zeta`` ~ HalfCauchy(1), one for
+    each scalar.
 
     Args:
         scale: scale of τ, the fraction of entries that are expected to be large.
@@ -95,14 +103,18 @@ class Horseshoe(Hierarchical):
         event = scale.shape[-event_dim:]
         heads = _constant((event[0], *(1,) * (event_dim - 1)), self.scale, like=scale)
         tau = self.sample("tau", dist.HalfCauchy(heads).to_event(event_dim))
-        zeta = self.sample("zeta", dist.HalfCauchy(_constant(event, 1.0, like=scale)).to_event(event_dim))
+        zeta = self.sample(
+            "zeta", dist.HalfCauchy(_constant(event, 1.0, like=scale)).to_event(event_dim)
+        )
         return at(normal, scale * tau * zeta, event_dim)
 
 
 class ARD(Hierarchical):
-    """Automatic relevance determination (MacKay, 1994; Neal, 1996): u ~ N(0, λ² / ρ), ρ ~ Gamma(shape, rate).
+    """Automatic relevance determination (MacKay, 1994; Neal, 1996): u ~ N(0, λ² / ρ), ρ ~
+    Gamma(shape, rate).
 
-    Site: ``precision`` ρ, one for each head and inducing index (the last dimension), shared by all outputs.
+    Site: ``precision`` ρ, one for each head and inducing index (the last dimension), shared by all
+    outputs.
 
     Args:
         shape, rate: parameters of the Gamma distribution of ρ.
@@ -123,7 +135,8 @@ class ARD(Hierarchical):
 
 
 def _constant(shape: tuple[int, ...], value: float, *, like: Tensor) -> Tensor:
-    """Return a constant that, unlike one of ``new_full``, does not depend on ``like`` in Pyro's provenance tracking."""
+    """Return a constant that, unlike one of ``new_full``, does not depend on ``like`` in Pyro's
+    provenance tracking."""
     return torch.full(shape, value, dtype=like.dtype, device=like.device)
 
 
@@ -137,7 +150,8 @@ PRIORS: dict[str, Callable[[], Prior]] = {
 
 
 def resolve(prior: Prior | str | None) -> Prior:
-    """Return the prior of that name, the callable itself (a copy of a module), or the normal prior for None.
+    """Return the prior of that name, the callable itself (a copy of a module), or the normal prior
+    for None.
 
     Raises:
         ValueError: an unknown name.
@@ -149,12 +163,16 @@ def resolve(prior: Prior | str | None) -> Prior:
     if callable(prior):
         return prior
     if prior not in PRIORS:
-        raise ValueError(f"unknown prior {prior!r}; known: {', '.join(PRIORS)}, or a callable scale -> Distribution")
+        raise ValueError(
+            f"unknown prior {prior!r}; known: {', '.join(PRIORS)}, or a callable scale -> "
+            "Distribution"
+        )
     return PRIORS[prior]()
 
 
 def at(prior: Prior, scale: Tensor, event_dim: int) -> dist.TorchDistribution:
-    """Return a prior at a scale ``(..., *event)``; leading dimensions, draws of Λ, become batch dimensions.
+    """Return a prior at a scale ``(..., *event)``; leading dimensions, draws of Λ, become batch
+    dimensions.
 
     It is in float32 or better, since no factorisation of PyTorch is in half precision.
     """

@@ -1,6 +1,8 @@
-"""Private parts of Pyro and PyTorch, each with its reason; a new version that moves them breaks this file alone.
+"""Private parts of Pyro and PyTorch, each with its reason; a new version that moves them breaks
+this file alone.
 
-Methods of handlers (``_pyro_sample``, ``_pyro_post_sample``) are Pyro's protocol and may be defined anywhere.
+Methods of handlers (``_pyro_sample``, ``_pyro_post_sample``) are Pyro's protocol and may be defined
+anywhere.
 """
 
 import functools
@@ -18,15 +20,18 @@ from torch import nn
 from torch.distributions import Distribution
 
 HANDLERS: list[Messenger] = _PYRO_STACK
-"""Active handlers, the outermost first. A global site must see which plates are active; Pyro has no public list."""
+"""Active handlers, the outermost first. A global site must see which plates are active; Pyro has no
+public list."""
 
 
 PLATES_OF_SAMPLES = ("num_particles_vectorized", "_num_predictive_samples")
-"""Names of the plates of Pyro's ELBOs and of ``Predictive``: their rows are samples, and never examples."""
+"""Names of the plates of Pyro's ELBOs and of ``Predictive``: their rows are samples, and never
+examples."""
 
 
 backward_task = torch._C._current_graph_task_id
-"""Return −1, or the number of the backward pass that is running, which tells recomputation from a forward pass."""
+"""Return −1, or the number of the backward pass that is running, which tells recomputation from a
+forward pass."""
 
 
 @contextmanager
@@ -41,7 +46,8 @@ def without_handlers(hidden: Sequence[Messenger]) -> Iterator[None]:
 
 
 def handlers_around(program: Any) -> tuple[list[Messenger], Any]:
-    """Return the handlers around a program, the outermost first, and the module or function inside them.
+    """Return the handlers around a program, the outermost first, and the module or function inside
+    them.
 
     Pyro has ``poutine.unwrap`` for the latter alone.
     """
@@ -61,13 +67,15 @@ def handlers_around(program: Any) -> tuple[list[Messenger], Any]:
 
 
 def is_validated() -> bool:
-    """Return True if distributions check their parameters and values; PyTorch has no public function for that."""
+    """Return True if distributions check their parameters and values; PyTorch has no public
+    function for that."""
     return Distribution._validate_args
 
 
 @contextmanager
 def without_validation() -> Iterator[None]:
-    """Leave out inside what Pyro and PyTorch check by reading values, and then restore the settings of both."""
+    """Leave out inside what Pyro and PyTorch check by reading values, and then restore the settings
+    of both."""
     of_torch = is_validated()
     try:
         with pyro.validation_enabled(False):
@@ -77,8 +85,10 @@ def without_validation() -> Iterator[None]:
 
 
 def is_svi() -> bool:
-    """Return True inside :meth:`pyro.infer.SVI.step`, which trains what the parameter statements of its run return."""
-    for handler in _PYRO_STACK:  # noqa: SIM110 - any() would call a generator for each handler in each layer
+    """Return True inside :meth:`pyro.infer.SVI.step`, which trains what the parameter statements of
+    its run return."""
+    # any() would call a generator for each handler in each layer.
+    for handler in _PYRO_STACK:  # noqa: SIM110
         if isinstance(handler, TraceMessenger) and handler.param_only:
             return True
     return False
@@ -86,8 +96,16 @@ def is_svi() -> bool:
 
 def sampled_attributes(module: nn.Module) -> list[str]:
     """Return the names of the attributes of a module and its parts that are a ``PyroSample``."""
-    modules = [(path, submodule) for path, submodule in module.named_modules() if isinstance(submodule, PyroModule)]
-    return [f"{path}.{name}".removeprefix(".") for path, submodule in modules for name in submodule._pyro_samples]
+    modules = [
+        (path, submodule)
+        for path, submodule in module.named_modules()
+        if isinstance(submodule, PyroModule)
+    ]
+    return [
+        f"{path}.{name}".removeprefix(".")
+        for path, submodule in modules
+        for name in submodule._pyro_samples
+    ]
 
 
 class PathModule(PyroModule):

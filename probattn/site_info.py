@@ -1,20 +1,22 @@
-"""What a site says of itself to the handlers of this library: one record, beside Pyro's own options.
+"""What a site says of itself to the handlers of this library: one record, beside Pyro's own
+options.
 
-Pyro's options stay what they are: ``is_auxiliary`` marks factors, ``enumerate`` discrete sites that are summed out.
+Pyro's options stay what they are: ``is_auxiliary`` marks factors, ``enumerate`` discrete sites that
+are summed out.
 
-==================  ==========================================  =========================================
-field               written by                                  read by
-==================  ==========================================  =========================================
-``local``           layers, ``Supervised``, users               draws, weights, local_sites
-``label``           ``Supervised``, ``predict``                 draws, coverage, predict
-``posterior``       layers, users                               local_posteriors, guides, psis
-``is_prior``        layers                                      local_posteriors
-``weight``          layers                                      the check of replayed guides
-``regulariser``     layers of correlated GPs                    weights
-``kl_of``           local_posteriors                            weights, terms of the ELBO
-``from_prior``      ``predict`` without a guide, psis           the check of replayed guides
-``drawn``           local_posteriors                            terms of the ELBO
-==================  ==========================================  =========================================
+==================  =============================  ================================
+field               written by                     read by
+==================  =============================  ================================
+``local``           layers, ``Supervised``, users  draws, weights, local_sites
+``label``           ``Supervised``, ``predict``    draws, coverage, predict
+``posterior``       layers, users                  local_posteriors, guides, psis
+``is_prior``        layers                         local_posteriors
+``weight``          layers                         the check of replayed guides
+``regulariser``     layers of correlated GPs       weights
+``kl_of``           local_posteriors               weights, terms of the ELBO
+``from_prior``      ``predict`` without a guide, psisthe check of replayed guides
+``drawn``           local_posteriors               terms of the ELBO
+==================  =============================  ================================
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +38,8 @@ class SiteInfo:
         label: it is the label, latent only where it is to be predicted.
         posterior: its posterior, which its layer computes; None without one.
         is_prior: that posterior is the prior by design, so that neither density is computed.
-        weight: factor on its log density in its layer, a number or one for each example; None outside layers.
+        weight: factor on its log density in its layer, a number or one for each example; None
+            outside layers.
         regulariser: it belongs to the regulariser of correlated GPs.
         kl_of: name of the local site whose −KL this factor is.
         from_prior: draw it from its prior, whatever its posterior is.
@@ -58,7 +61,8 @@ _NOTHING = SiteInfo()
 
 
 def site_info(**fields: Any) -> InferDict:
-    """Return the options of a site with a record, ``pyro.sample(..., infer=site_info(local=True))``.
+    """Return the options of a site with a record,
+    ``pyro.sample(..., infer=site_info(local=True))``.
 
     Args:
         fields: as for :class:`SiteInfo`.
@@ -78,7 +82,8 @@ def local_site(posterior: dist.TorchDistribution | None = None) -> InferDict:
 
 
 def info_of(msg: Message) -> SiteInfo:
-    """Return the record of a message or of a node of a trace, the empty one for sites without it."""
+    """Return the record of a message or of a node of a trace, the empty one for sites without
+    it."""
     infer: Any = msg["infer"]
     return infer.get(KEY, _NOTHING) if infer else _NOTHING
 

@@ -23,15 +23,18 @@ from probattn.site_info import info_of, mark, site_info
 
 
 class SiteModule(nn.Module):
-    """Base of modules with sample sites, whose names are ``NAME.SITE``, or ``SITE`` for a module without a name.
+    """Base of modules with sample sites, whose names are ``NAME.SITE``, or ``SITE`` for a module
+    without a name.
 
-    ``Supervised`` names the modules of its network by their paths, :func:`name_layers` those of any module; a single
-    one is named by ``layer.name = "first"``. The module may run inside or outside a plate of the examples (dimension
-    −1, as many rows as the batch). Global sites are outside it: their density counts once. Local sites are in it, and
-    where there is none, all examples belong to one event.
+    ``Supervised`` names the modules of its network by their paths, :func:`name_layers` those of any
+    module; a single one is named by ``layer.name = "first"``. The module may run inside or outside
+    a plate of the examples (dimension −1, as many rows as the batch). Global sites are outside it:
+    their density counts once. Local sites are in it, and where there is none, all examples belong
+    to one event.
 
     Attributes:
-        example_dim: dimension of the examples in the first argument of a call; None for modules without a batch.
+        example_dim: dimension of the examples in the first argument of a call; None for modules
+            without a batch.
     """
 
     _name = ""
@@ -52,9 +55,11 @@ class SiteModule(nn.Module):
         return f"{self._name}.{name}" if self._name else name
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the global latent sites by name with their current priors, from which guides are built without data.
+        """Return the global latent sites by name with their current priors, from which guides are
+        built without data.
 
-        Priors may sample hyperparameters at sites of their own (see :class:`~probattn.priors.Hierarchical`).
+        Priors may sample hyperparameters at sites of their own (see
+        :class:`~probattn.priors.Hierarchical`).
         """
         return {}
 
@@ -63,11 +68,13 @@ class SiteModule(nn.Module):
         return False
 
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
-        """Sample a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
+        """Sample a global latent site; its batch shape is right-aligned with the batch (see
+        :class:`draws`)."""
         return left_of_examples(self.sample_in_plates(name, prior), prior.event_dim)
 
     def sample_in_plates(self, name: str, prior: dist.TorchDistribution) -> Tensor:
-        """Sample a global latent site; its batch shape is right-aligned with plates, as other priors need it."""
+        """Sample a global latent site; its batch shape is right-aligned with plates, as other
+        priors need it."""
         with outside_examples():
             return aligned_with_plates(_sample(self, name, prior), prior.event_dim)
 
@@ -80,13 +87,17 @@ class SiteModule(nn.Module):
         weight: float | Tensor = 1.0,
         regulariser: bool = False,
     ) -> Tensor:
-        """Sample a local latent site, whose posterior is amortised: it depends on the module's own input.
+        """Sample a local latent site, whose posterior is amortised: it depends on the module's own
+        input.
 
-        :func:`~probattn.local_posteriors` draws it from the posterior; without it, it is drawn from the prior.
+        :func:`~probattn.local_posteriors` draws it from the posterior; without it, it is drawn from
+        the prior.
 
         Args:
-            prior, posterior: distributions with batch shape ``(..., batch)``; one object where they are the same.
-            weight: factor on the log density, a number or one for each example; 0 leaves the density out.
+            prior, posterior: distributions with batch shape ``(..., batch)``; one object where they
+                are the same.
+            weight: factor on the log density, a number or one for each example; 0 leaves the
+                density out.
             regulariser: the site belongs to the regulariser of correlated GPs.
 
         Raises:
@@ -97,7 +108,8 @@ class SiteModule(nn.Module):
             batch_shape = torch.broadcast_shapes(batch_shape, posterior.batch_shape)
         place = placement(batch_shape, weight)
         law = place.joint(in_batch_shape(prior, batch_shape))
-        # Where the posterior is the prior by design, one object tells so, and neither density is computed.
+        # Where the posterior is the prior by design, one object tells so, and neither density is
+        # computed.
         own = law if posterior is prior else place.joint(in_batch_shape(posterior, batch_shape))
         infer = site_info(
             local=True,
@@ -149,11 +161,13 @@ class SiteModule(nn.Module):
             _sample(self, name, unit, obs=unit.sample(), infer=infer)
 
     def is_scored(self) -> bool:
-        """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
+        """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares
+        that none does."""
         return am_i_wrapped() and poutine.get_mask() is not False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module; under :class:`pyro.infer.SVI` its parameters are in Pyro's parameter store."""
+        """Run the module; under :class:`pyro.infer.SVI` its parameters are in Pyro's parameter
+        store."""
         if torch.compiler.is_compiling():
             return super().__call__(*args, **kwargs)
         if self.registers and is_svi():
@@ -161,7 +175,11 @@ class SiteModule(nn.Module):
         elif self.registers:
             follow_store(self, self._name)
         batch = args[0] if args else kwargs.get("x")
-        if self.example_dim is None or not isinstance(batch, Tensor) or batch.dim() < -self.example_dim:
+        if (
+            self.example_dim is None
+            or not isinstance(batch, Tensor)
+            or batch.dim() < -self.example_dim
+        ):
             return super().__call__(*args, **kwargs)
         with examples(batch.shape[: batch.dim() + self.example_dim + 1]):
             return super().__call__(*args, **kwargs)
@@ -189,20 +207,22 @@ def name_layers(module: nn.Module, prefix: str = "", *, registers: bool = True) 
 
 
 def outside_examples() -> AbstractContextManager[None]:
-    """Hide the plate of the examples, and masks and scales of single examples, from the sites inside.
+    """Hide the plate of the examples, and masks and scales of single examples, from the sites
+    inside.
 
-    A global site has one value for all examples, and its density counts once. Other plates stay, such as Pyro's
-    particles: the site has a value for each of their rows.
+    A global site has one value for all examples, and its density counts once. Other plates stay,
+    such as Pyro's particles: the site has a value for each of their rows.
     """
     hidden = handlers_of_examples()
     return without_handlers(hidden) if hidden else nullcontext()
 
 
 def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
-    """Return a value ``(*plates, *event)`` with its batch shape right-aligned with batches of examples.
+    """Return a value ``(*plates, *event)`` with its batch shape right-aligned with batches of
+    examples.
 
-    Where samples have dimension −1 of the plates, their dimension moves to the left of the examples,
-    ``(S, 1, *event)``.
+    Where samples have dimension −1 of the plates, their dimension moves to the left of the
+    examples, ``(S, 1, *event)``.
     """
     if value.dim() > event_dim and is_shifted():
         return value.unsqueeze(-1 - event_dim)
@@ -212,12 +232,16 @@ def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
 def aligned_with_plates(value: Tensor, event_dim: int) -> Tensor:
     """Return draws ``(S, *event)`` of ``Predictive(parallel=True)`` as ``(S, 1, *event)``.
 
-    ``Predictive`` omits the dimension of the examples at sites with an event, so that draws would be taken for
-    examples.
+    ``Predictive`` omits the dimension of the examples at sites with an event, so that draws would
+    be taken for examples.
     """
     batch_shape = value.shape[: value.dim() - event_dim]
     for plate in HANDLERS:
-        dim = plate.dim if isinstance(plate, IndepMessenger) and batch_shape == (plate.size,) else None
+        dim = (
+            plate.dim
+            if isinstance(plate, IndepMessenger) and batch_shape == (plate.size,)
+            else None
+        )
         if dim is not None and dim < -1:
             return value.unflatten(0, (*batch_shape, *(1,) * (-1 - dim)))
     return value
@@ -228,11 +252,14 @@ def in_batch_shape(law: dist.TorchDistribution, batch_shape: torch.Size) -> dist
     return law if law.batch_shape == batch_shape else law.expand(batch_shape)
 
 
-def _sample(module: SiteModule, name: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:
+def _sample(
+    module: SiteModule, name: str, distribution: dist.TorchDistribution, **options: Any
+) -> Tensor:
     site = module.site(name)
     if backward_task() != -1:  # only gradient checkpointing runs a layer then
         raise RuntimeError(
-            f"gradient checkpointing would sample site {site!r} again in the backward pass, with another value: "
+            f"gradient checkpointing would sample site {site!r} again in the backward pass, with "
+            "another value: "
             "leave the blocks with stochastic layers out of it"
         )
     if site == name:
@@ -243,12 +270,14 @@ def _sample(module: SiteModule, name: str, distribution: dist.TorchDistribution,
         if "Multiple" not in str(error):
             raise
         raise ValueError(
-            f"two layers have a site {site!r}: give them names, layer.name = ..., or call name_layers(model) once"
+            f"two layers have a site {site!r}: give them names, layer.name = ..., or call "
+            "name_layers(model) once"
         ) from error
 
 
 def _check_is_meant(site: str) -> None:
-    """Check that no handler gives a value to the site of a layer without a name by the path that it would have.
+    """Check that no handler gives a value to the site of a layer without a name by the path that it
+    would have.
 
     Raises:
         ValueError: such a value, which would have no effect.
@@ -258,7 +287,8 @@ def _check_is_meant(site: str) -> None:
         others = [name for name in given if name.endswith(f".{site}")] if site not in given else ()
         if others:
             raise ValueError(
-                f"{others[0]} is given a value, but the layer has no name, and its site is called {site}: call "
+                f"{others[0]} is given a value, but the layer has no name, and its site is called "
+                f"{site}: call "
                 "name_layers(model) once, which names layers by their paths"
             )
 
@@ -270,8 +300,8 @@ class _CheckedReplay(Messenger):
         weight: factor of the site's density in its layer, which the guide's density needs as well.
 
     Raises:
-        ValueError: a site missing in the guide, which would be sampled from its prior; a weighted site that an
-            AutoGuide samples, whose density belongs to another site.
+        ValueError: a site missing in the guide, which would be sampled from its prior; a weighted
+            site that an AutoGuide samples, whose density belongs to another site.
     """
 
     def __init__(self, weight: float | Tensor) -> None:
@@ -282,22 +312,32 @@ class _CheckedReplay(Messenger):
         name = str(msg["name"])
         if msg["is_observed"] or info_of(msg).from_prior:
             return
-        around = [handler for handler in seen_by(msg, inside=self) if isinstance(handler, ReplayMessenger)]
+        around = [
+            handler for handler in seen_by(msg, inside=self) if isinstance(handler, ReplayMessenger)
+        ]
         if not around:
             return
-        nodes = [handler.trace.nodes[name] for handler in around if handler.trace is not None and name in handler.trace]
+        nodes = [
+            handler.trace.nodes[name]
+            for handler in around
+            if handler.trace is not None and name in handler.trace
+        ]
         if not nodes:
             raise ValueError(
-                f"the guide draws no site {name}, and its prior is not its posterior, which the layer has: "
+                f"the guide draws no site {name}, and its prior is not its posterior, which the "
+                "layer has: "
                 "wrap the model, local_posteriors(model), or use guides.for_model(model)"
             )
         is_one = isinstance(self.weight, int | float) and self.weight == 1
         for node in () if is_one else nodes:
             if isinstance(getattr(node["fn"], "base_dist", node["fn"]), dist.Delta):
                 raise ValueError(
-                    f"the density of {name} has a weight in its layer, which an AutoGuide cannot follow: build "
+                    f"the density of {name} has a weight in its layer, which an AutoGuide cannot "
+                    "follow: build "
                     "it on local_posteriors(model)"
                 )
-            if info_of(node).weight is None:  # else the layer itself drew it in the guide, with its weight
+            if (
+                info_of(node).weight is None
+            ):  # else the layer itself drew it in the guide, with its weight
                 node["scale"] = node["scale"] * self.weight
                 mark(node, weight=self.weight)

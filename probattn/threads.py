@@ -1,4 +1,5 @@
-"""The lock of what a process has once: Pyro's handlers and parameter store, PyTorch's generator, modes of modules."""
+"""The lock of what a process has once: Pyro's handlers and parameter store, PyTorch's generator,
+modes of modules."""
 
 import os
 import threading
@@ -23,7 +24,8 @@ class _Lock(ContextDecorator):
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Free a forked process of a lock, and of handlers, that another thread of its parent had."""
+        """Free a forked process of a lock, and of handlers, that another thread of its parent
+        had."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -34,8 +36,9 @@ class _Lock(ContextDecorator):
 one_thread_at_a_time = _Lock()
 """Let one thread at a time into a function or a block; it may enter again, and other threads wait.
 
-All functions of this library that run Pyro programs or switch modes have it as a decorator. Take it yourself around
-Pyro's own tools, such as ``SVI`` and ``Predictive``, where other threads use them or this library:
+All functions of this library that run Pyro programs or switch modes have it as a decorator. Take it
+yourself around Pyro's own tools, such as ``SVI`` and ``Predictive``, where other threads use them
+or this library:
 
 >>> with one_thread_at_a_time:
 ...     loss = svi.step(x, y)  # doctest: +SKIP
@@ -46,7 +49,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class LockedMessenger(Messenger):
-    """Handler that holds the lock while it is active, since Pyro's stack of handlers is one for all threads."""
+    """Handler that holds the lock while it is active, since Pyro's stack of handlers is one for all
+    threads."""
 
     def __enter__(self) -> Self:
         one_thread_at_a_time.__enter__()

@@ -8,7 +8,8 @@ from probattn.threads import LockedMessenger
 
 
 class kl_weight(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers are
-    """Scale the log densities of latent sites (KL weight), around model *and* guide: 1 is the ELBO, 0 drops the KL.
+    """Scale the log densities of latent sites (KL weight), around model *and* guide: 1 is the ELBO,
+    0 drops the KL.
 
     Args:
         weight: factor on log p(u) and log q(u) of global sites.

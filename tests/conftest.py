@@ -12,7 +12,8 @@ SEED = int(os.environ.get("PROBATTN_TEST_SEED", "0"))
 
 
 def pytest_collection_finish():
-    """Exempt what the imports have created from garbage collection, which tests of memory call often."""
+    """Exempt what the imports have created from garbage collection, which tests of memory call
+    often."""
     gc.collect()
     gc.freeze()
 
@@ -23,7 +24,8 @@ def pytest_sessionfinish():
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Runs the command in this process as `main` does: exit code, stdout, stderr. A traceback fails the test."""
+    """Runs the command in this process as `main` does: exit code, stdout, stderr. A traceback fails
+    the test."""
     from probattn.experiments.cli import main
 
     def run(*arguments):
@@ -45,9 +47,11 @@ def threads():
 
 @pytest.fixture(autouse=True)
 def own_state():
-    """Each test starts from the random state of the run's seed, and has Pyro's global parameter store to itself.
+    """Each test starts from the random state of the run's seed, and has Pyro's global parameter
+    store to itself.
 
-    The seed is the environment variable PROBATTN_TEST_SEED, 0 by default. It is that of PyTorch, NumPy and Python.
+    The seed is the environment variable PROBATTN_TEST_SEED, 0 by default. It is that of PyTorch,
+    NumPy and Python.
     """
     pyro.set_rng_seed(SEED)
     with pyro.get_param_store().scope():  # Pyro's own ELBOs share parameters by name

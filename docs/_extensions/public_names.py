@@ -1,4 +1,5 @@
-"""References of docstrings to objects by the module that defines them lead to the page of their public name."""
+"""References of docstrings to objects by the module that defines them lead to the page of their
+public name."""
 
 import importlib
 from typing import Any
@@ -24,18 +25,27 @@ def found(name: str) -> Any:
     return None
 
 
-def _resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element) -> Element | None:
-    """Return a link to the documented name of the same object, or its name without a link if it has no page."""
+def _resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element
+) -> Element | None:
+    """Return a link to the documented name of the same object, or its name without a link if it has
+    no page."""
     target = node.get("reftarget", "")
     candidates = [target, f"{node.get('py:module')}.{target}"]
     value = next((each for each in map(found, candidates) if each is not None), None)
-    if node.get("refdomain") != "py" or value is None or not any("probattn" in each for each in candidates):
+    if (
+        node.get("refdomain") != "py"
+        or value is None
+        or not any("probattn" in each for each in candidates)
+    ):
         return None
     domain = env.get_domain("py")
     assert isinstance(domain, PythonDomain)
     for name in domain.objects:
         if name.rpartition(".")[2] == target.rpartition(".")[2] and found(name) is value:
-            return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], name, node, content)
+            return domain.resolve_xref(
+                env, node["refdoc"], app.builder, node["reftype"], name, node, content
+            )
     return content
 
 

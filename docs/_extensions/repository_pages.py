@@ -1,7 +1,7 @@
 """Pages that are files elsewhere in the repository, and links between pages as they are on GitHub.
 
-A page of :data:`PAGES` takes its content from the file named there. In every page a link to a file of the repository
-becomes a link to its page; a link to a file that has none becomes plain text.
+A page of :data:`PAGES` takes its content from the file named there. In every page a link to a file
+of the repository becomes a link to its page; a link to a file that has none becomes plain text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ PAGES = {
     "project/results": "experiments/results/README.md",
 }
 """Page → file of the repository."""
-LINK = re.compile(r"(?P<code>```.*?```|`[^`\n]+`)|(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)", re.DOTALL)
+LINK = re.compile(
+    r"(?P<code>```.*?```|`[^`\n]+`)|(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)",
+    re.DOTALL,
+)
 
 
 def with_site_links(text: str, *, file: Path, page: str) -> str:
@@ -49,7 +52,8 @@ def with_site_links(text: str, *, file: Path, page: str) -> str:
             found = DOCS / f"{pages[name]}.md"
         elif not match["image"] and not (found.is_relative_to(DOCS) and found.is_file()):
             return match["text"]
-        return f"{match['image']}[{match['text']}]({os.path.relpath(found, here)}{'#' if anchor else ''}{anchor})"
+        fragment = f"#{anchor}" if anchor else ""
+        return f"{match['image']}[{match['text']}]({os.path.relpath(found, here)}{fragment})"
 
     return LINK.sub(replaced, text)
 

@@ -11,7 +11,9 @@ NUMBER_WITH_SPREAD = re.compile(r"(?:(?<=\d)|^) ± (?=\d)|(?<=\d), (?=[+−-]?\d
 def _keep_together(app: Sphinx, doctree: nodes.document) -> None:
     for text in list(doctree.findall(nodes.Text)):
         if not isinstance(text.parent, nodes.literal | nodes.FixedTextElement):
-            unbroken = NUMBER_WITH_SPREAD.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+            unbroken = NUMBER_WITH_SPREAD.sub(
+                lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text
+            )
             if unbroken != text:
                 text.parent.replace(text, nodes.Text(unbroken))
 

@@ -1,9 +1,12 @@
-"""Predict the mean star rating of 16 film reviews, about 3,800 words, with an interval: where linear cost pays.
+"""Predict the mean star rating of 16 film reviews, about 3,800 words, with an interval: where
+linear cost pays.
 
-The reviews are those of IMDB, whose ratings are in their files' names; ``DATA`` holds ``aclImdb``. Documents of the
-training and the validation part are of IMDB's training part, those of the test part of its test part. Example::
+The reviews are those of IMDB, whose ratings are in their files' names; ``DATA`` holds ``aclImdb``.
+Documents of the training and the validation part are of IMDB's training part, those of the test
+part of its test part. Example::
 
-    python docs/studies/long_documents.py DATA --layer anchored --tokens 4096 --epochs 4 --seed 0 --out runs/anchored-0
+    python docs/studies/long_documents.py DATA --layer anchored --tokens 4096 --epochs 4 \\
+        --seed 0 --out runs/anchored-0
 """
 
 import argparse
@@ -27,7 +30,8 @@ VALID = 300  # documents
 
 
 def documents(folder: Path, *, seed: int) -> list[tuple[str, float]]:
-    """Return documents of 16 different reviews with their mean rating; how many are positive is uniform on 0 to 16."""
+    """Return documents of 16 different reviews with their mean rating; how many are positive is
+    uniform on 0 to 16."""
     generator = random.Random(seed)
     files = {kind: sorted((folder / kind).glob("*.txt")) for kind in ("neg", "pos")}
     for paths in files.values():
@@ -35,7 +39,9 @@ def documents(folder: Path, *, seed: int) -> list[tuple[str, float]]:
     made = []
     while all(len(paths) >= REVIEWS for paths in files.values()):
         positive = generator.randint(0, REVIEWS)
-        chosen = [files["pos"].pop() for _ in range(positive)] + [files["neg"].pop() for _ in range(REVIEWS - positive)]
+        chosen = [files["pos"].pop() for _ in range(positive)] + [
+            files["neg"].pop() for _ in range(REVIEWS - positive)
+        ]
         generator.shuffle(chosen)
         texts = [path.read_text(encoding="utf-8").replace("<br />", " ") for path in chosen]
         ratings = [int(path.stem.split("_")[1]) for path in chosen]
@@ -45,21 +51,29 @@ def documents(folder: Path, *, seed: int) -> list[tuple[str, float]]:
 
 def main() -> None:
     """Train one layer and write its scores."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("--layer", choices=("softmax", "kep-svgp", "anchored"), default="anchored")
     parser.add_argument("--anchors", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=4096, help="tokens that are read of each document")
+    parser.add_argument(
+        "--tokens", type=int, default=4096, help="tokens that are read of each document"
+    )
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--limit", type=int, default=None, help="documents for training; all by default")
+    parser.add_argument(
+        "--limit", type=int, default=None, help="documents for training; all by default"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
     train, test = (documents(options.data / "aclImdb" / part, seed=0) for part in ("train", "test"))
     valid, train = train[:VALID], train[VALID:][: options.limit]
-    tokenizer = WordTokenizer.fit([text for text, _ in train], max_length=options.tokens, max_words=20_000)
+    tokenizer = WordTokenizer.fit(
+        [text for text, _ in train], max_length=options.tokens, max_words=20_000
+    )
     generator = torch.Generator().manual_seed(options.seed)
     loaders = []
     for part in (train, valid, test):
@@ -74,7 +88,14 @@ def main() -> None:
         "kep-svgp": KEPSVGPAttention.partial(rank=10, merge="add"),
         "anchored": AnchoredAttention.partial(anchors=options.anchors, noise=1.0),
     }[options.layer]
-    sizes = {"dim": 128, "depth": 1, "heads": 8, "mlp_dim": 128, "dropout": 0.1, "max_length": options.tokens}
+    sizes = {
+        "dim": 128,
+        "depth": 1,
+        "heads": 8,
+        "mlp_dim": 128,
+        "dropout": 0.1,
+        "max_length": options.tokens,
+    }
     network = TextTransformer(tokenizer.embedding(128), classes=2, attention=attention, **sizes)
     ratings = torch.tensor([rating for _, rating in train])
     likelihood = ScaledHeteroscedastic(mean=ratings.mean().item(), scale=ratings.std().item())
@@ -88,7 +109,8 @@ def main() -> None:
         warmup_epochs=0.5,
         seed=options.seed,
         monitor="crps",
-        num_samples=2,  # of a validation, which would otherwise take longer than KEP-SVGP's training
+        # Of a validation, which would otherwise take longer than KEP-SVGP's training.
+        num_samples=2,
     )
     history = fit(model, guide, *loaders[:2], options=settings, out=options.out, resume=True)
     started = time.perf_counter()
@@ -96,13 +118,19 @@ def main() -> None:
     seconds = time.perf_counter() - started
     low, high = regression.interval(prediction, 0.9)
     scores = metrics.evaluate(prediction) | {
-        "coverage_90": ((low <= prediction.labels) & (prediction.labels <= high)).double().mean().item(),
+        "coverage_90": ((low <= prediction.labels) & (prediction.labels <= high))
+        .double()
+        .mean()
+        .item(),
         "valid_crps": history.best_value,
         "best_epoch": history.best_epoch,
         "seconds_train": sum(epoch["seconds"] for epoch in history.epochs),
         "seconds_predict": seconds,
     }
-    chosen = {name: getattr(options, name) for name in ("layer", "anchors", "tokens", "epochs", "limit", "lr", "seed")}
+    chosen = {
+        name: getattr(options, name)
+        for name in ("layer", "anchors", "tokens", "epochs", "limit", "lr", "seed")
+    }
     (options.out / "scores.json").write_text(json.dumps(chosen | scores, indent=2))
     print(json.dumps(chosen | scores, indent=2))
 

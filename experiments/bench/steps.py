@@ -11,7 +11,8 @@ from probattn.sites import SiteModule
 
 
 class _LayerModel(SiteModule):
-    """Layer and its tokens with an artificial likelihood, so that a step has every term of the ELBO."""
+    """Layer and its tokens with an artificial likelihood, so that a step has every term of the
+    ELBO."""
 
     def __init__(self, layer: ProbabilisticAttention, x: Tensor) -> None:
         super().__init__()
@@ -22,8 +23,11 @@ class _LayerModel(SiteModule):
             self.factor("y", -self.layer(x).square().mean((-2, -1)))
 
 
-def layer_step(layer: LayerFactory, *, dim: int, heads: int, batch: int, tokens: int, device: str = "cpu") -> Step:
-    """Return forward and backward of one layer under the ELBO, including the gradient of its inputs."""
+def layer_step(
+    layer: LayerFactory, *, dim: int, heads: int, batch: int, tokens: int, device: str = "cpu"
+) -> Step:
+    """Return forward and backward of one layer under the ELBO, including the gradient of its
+    inputs."""
     with torch.device(device):
         model = _LayerModel(layer(dim, heads), torch.randn(batch, tokens, dim))
         module = ELBOLoss(model, guides.for_model(model))
@@ -31,7 +35,8 @@ def layer_step(layer: LayerFactory, *, dim: int, heads: int, batch: int, tokens:
 
 
 def step(module: ELBOLoss, *batch: Tensor, learns: bool = True) -> Step:
-    """Return a step of SVI on a batch: −ELBO with one posterior sample per example, its gradients, and fused Adam.
+    """Return a step of SVI on a batch: −ELBO with one posterior sample per example, its gradients,
+    and fused Adam.
 
     Args:
         module: −ELBO of a model and its guide.

@@ -27,7 +27,9 @@ LAYERS = {
     "sparse CGP, collapsed": probattn.SparseCGPAttention.partial(inducing=16, collapsed=True),
     "CGP": probattn.CGPAttention,
     "CGP, collapsed": probattn.CGPAttention.partial(collapsed=True),
-    "CGP, collapsed, mean, no R": probattn.CGPAttention.partial(collapsed=True, output="mean", alpha=0.0),
+    "CGP, collapsed, mean, no R": probattn.CGPAttention.partial(
+        collapsed=True, output="mean", alpha=0.0
+    ),
 }
 # Layers whose steps grow linearly with the number of tokens, after softmax, whose kernel is fast.
 LINEAR = ("softmax", "KEP-SVGP add", "anchored", "sparse CGP, collapsed")
@@ -35,7 +37,10 @@ LINEAR = ("softmax", "KEP-SVGP add", "anchored", "sparse CGP, collapsed")
 WIDE, NARROW = {"dim": 384, "heads": 12}, {"dim": 128, "heads": 4}
 SHAPES = {
     "layers": (
-        (("softmax", "KEP-SVGP concat", "KEP-SVGP add", "anchored"), WIDE | {"batch": 128, "tokens": 64}),
+        (
+            ("softmax", "KEP-SVGP concat", "KEP-SVGP add", "anchored"),
+            WIDE | {"batch": 128, "tokens": 64},
+        ),
         (("softmax", "KEP-SVGP add", "anchored"), WIDE | {"batch": 1, "tokens": 4096}),
         (("softmax", "KEP-SVGP add", "anchored"), WIDE | {"batch": 1, "tokens": 16384}),
         (("softmax", *list(LAYERS)[3:]), NARROW | {"batch": 25, "tokens": 64}),
@@ -44,29 +49,46 @@ SHAPES = {
         ((*LINEAR, "kernel", "SGPA", "CGP, collapsed"), NARROW | {"batch": 1, "tokens": 256}),
         ((*LINEAR, "kernel", "SGPA", "CGP, collapsed"), NARROW | {"batch": 1, "tokens": 1024}),
         ((*LINEAR, "kernel", "SGPA"), NARROW | {"batch": 1, "tokens": 4096}),
-        (LINEAR, NARROW | {"batch": 1, "tokens": 16384}),  # a step of others takes more than ten seconds
+        (
+            LINEAR,
+            NARROW | {"batch": 1, "tokens": 16384},
+        ),  # a step of others takes more than ten seconds
     ),
 }
 NETWORKS = {"softmax": "kep-svgp/cifar10-softmax", "KEP-SVGP": "kep-svgp/cifar10"}
 
 
-def layers(suite: str, *, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
-    """Yield forward and backward of one layer in each of :data:`SHAPES`, relative to scaled-dot-product attention."""
+def layers(
+    suite: str, *, rounds: int, device: str, changes: Sequence[str] = ()
+) -> Iterator[pd.DataFrame]:
+    """Yield forward and backward of one layer in each of :data:`SHAPES`, relative to
+    scaled-dot-product attention."""
     for names, shape in SHAPES[suite]:
         cases = {name: layer_step(LAYERS[name], device=device, **shape) for name in names}
-        yield measure(", ".join(map("{} {}".format, shape, shape.values())), cases, rounds=rounds, device=device)
+        yield measure(
+            ", ".join(map("{} {}".format, shape, shape.values())),
+            cases,
+            rounds=rounds,
+            device=device,
+        )
 
 
 def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
-    """Yield training steps of the ViT of CIFAR-10, relative to softmax attention, and predictions by ten samples.
+    """Yield training steps of the ViT of CIFAR-10, relative to softmax attention, and predictions
+    by ten samples.
 
     These are relative to a deterministic forward pass of the softmax network.
     """
     changes, dataset = [f"train.accelerator={device}", *changes], random_images(512)
-    networks = {name: presets.preset(preset).with_changes(changes) for name, preset in NETWORKS.items()}
+    networks = {
+        name: presets.preset(preset).with_changes(changes) for name, preset in NETWORKS.items()
+    }
     x, y = next(iter(loaders(networks["softmax"], dataset, device=device)[0]))
     models = {name: build(settings, dataset) for name, settings in networks.items()}
-    steps = {name: step(ELBOLoss(model, guide).to(device).train(), x, y) for name, (model, guide) in models.items()}
+    steps = {
+        name: step(ELBOLoss(model, guide).to(device).train(), x, y)
+        for name, (model, guide) in models.items()
+    }
     with pyro.validation_enabled(False):
         yield measure("training step of the preset's ViT", steps, rounds=rounds, device=device)
     network = models["softmax"][0].network.eval()
@@ -84,4 +106,6 @@ def random_images(number: int) -> ImageDataset:
     """Return random images in the form of CIFAR-10, augmented in training."""
     pixels = torch.randint(256, (number, 3, 32, 32), dtype=torch.uint8)
     images, half = Images(pixels, torch.randint(10, (number,))), (0.5, 0.5, 0.5)
-    return ImageDataset("noise", tuple("0123456789"), images, images, images, mean=half, std=half, augment=True)
+    return ImageDataset(
+        "noise", tuple("0123456789"), images, images, images, mean=half, std=half, augment=True
+    )

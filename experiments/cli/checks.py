@@ -1,4 +1,5 @@
-"""``probattn bench``, ``check-gp`` and ``check-gpu``: cost, closed forms and a GPU against references."""
+"""``probattn bench``, ``check-gp`` and ``check-gpu``: cost, closed forms and a GPU against
+references."""
 
 import warnings
 from collections.abc import Iterable
@@ -9,7 +10,10 @@ import typer
 
 from probattn.experiments.cli.terminal import COUNT, SEED, SettingChanges, fail, say
 
-Out = Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.csv", help="Also write the tables to a file.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, metavar="FILE.csv", help="Also write the tables to a file."),
+]
 # Columns with which the tables of bench begin.
 MARK = "section,case"
 Suite = Literal["layers", "scaling", "vit"]
@@ -22,10 +26,12 @@ def bench(
     set_: SettingChanges = None,
     out: Out = None,
 ) -> None:
-    """Benchmark time and memory, as ratios to softmax attention in the same run; the cases take turns.
+    """Benchmark time and memory, as ratios to softmax attention in the same run; the cases take
+    turns.
 
-    layers: forward and backward of a layer. scaling: the same over the number of tokens. vit: training steps of the ViT
-    of CIFAR-10, and its prediction with ten posterior samples; --set changes its settings.
+    layers: forward and backward of a layer. scaling: the same over the number of tokens. vit:
+    training steps of the ViT of CIFAR-10, and its prediction with ten posterior samples; --set
+    changes its settings.
     """
     import pandas as pd
     import torch
@@ -50,18 +56,26 @@ def bench(
     say(", ".join(f"{key} {value}" for key, value in environment(device).items()))
 
 
-def check_gp(seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and parameters.")] = 0) -> None:
-    """Compare the layers' closed forms with GPyTorch's Gaussian processes in float64. Takes seconds."""
+def check_gp(
+    seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and parameters.")] = 0,
+) -> None:
+    """Compare the layers' closed forms with GPyTorch's Gaussian processes in float64. Takes
+    seconds."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from linear_operator, which GPyTorch imports
+        warnings.filterwarnings(
+            "ignore", ".torch.jit", FutureWarning
+        )  # from linear_operator, which GPyTorch imports
         from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
 
     say(f"relative differences from GPyTorch; the tolerance is {TOLERANCE:.0e}")
-    _report((name, f"{error:.1e}", error <= TOLERANCE) for name, error in gp_check(seed=seed).items())
+    _report(
+        (name, f"{error:.1e}", error <= TOLERANCE) for name, error in gp_check(seed=seed).items()
+    )
 
 
 def check_gpu() -> None:
-    """Check a GPU: each layer against the CPU, training with and without bf16 and compilation, a prediction."""
+    """Check a GPU: each layer against the CPU, training with and without bf16 and compilation, a
+    prediction."""
     import torch
 
     from probattn.experiments.studies.gpu_check import checks
@@ -73,7 +87,8 @@ def check_gpu() -> None:
 
 
 def _report(results: Iterable[tuple[str, str, bool]]) -> None:
-    """Print each check with its result and whether it is as expected, as soon as it is done; fail unless all are."""
+    """Print each check with its result and whether it is as expected, as soon as it is done; fail
+    unless all are."""
     failed = []
     for name, value, passed in results:
         say(f"{'ok' if passed else 'FAILED':8}{name}: {value}")

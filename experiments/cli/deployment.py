@@ -1,4 +1,5 @@
-"""``probattn predict`` and ``export``: a trained model answers, and goes to other programs and other people."""
+"""``probattn predict`` and ``export``: a trained model answers, and goes to other programs and
+other people."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +11,9 @@ from probattn.experiments.cli.terminal import COUNT, Sets, TrustCode, fail, say,
 if TYPE_CHECKING:
     from probattn.experiments.sharing.pipeline import Pipeline
 
-INPUTS = "Images, folders of images, or files of rows or texts: .csv, .tsv, .jsonl, or a text a line."
+INPUTS = (
+    "Images, folders of images, or files of rows or texts: .csv, .tsv, .jsonl, or a text a line."
+)
 COLUMN = "Column of the texts; default that of training."
 OUT = "Write the answers, with all probabilities, to a CSV file; no table is printed."
 Measure = Literal["entropy", "mutual_information", "confidence", "std"]
@@ -21,14 +24,23 @@ MAX_FAILURES = 20
 
 
 def predict(
-    run: Annotated[str, typer.Argument(help="Folder of a run or of a shared model, or the name of one on the hub.")],
+    run: Annotated[
+        str,
+        typer.Argument(help="Folder of a run or of a shared model, or the name of one on the hub."),
+    ],
     inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT...", help=INPUTS)] = None,
-    text: Annotated[list[str] | None, typer.Option(help="A text; may be given several times.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="A text; may be given several times.")
+    ] = None,
     column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
     out: Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.csv", help=OUT)] = None,
-    sort: Annotated[Measure | None, typer.Option(help="Sort from the most to the least uncertain.")] = None,
+    sort: Annotated[
+        Measure | None, typer.Option(help="Sort from the most to the least uncertain.")
+    ] = None,
     sets: Sets = "plain",
-    num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default the run's.")] = None,
+    num_samples: Annotated[
+        int | None, typer.Option(**COUNT, help="Posterior samples; default the run's.")
+    ] = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Predict images, texts or rows of tables: class, confidence, uncertainty and conformal set.
@@ -52,11 +64,15 @@ def predict(
     pipeline, answers = Pipeline.from_pretrained(run, trust_code=trust_code), pd.DataFrame()
     read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
-        answers = pipeline.answers(list(read.values.values()), by_class=sets == "by-class", num_samples=num_samples)
+        answers = pipeline.answers(
+            list(read.values.values()), by_class=sets == "by-class", num_samples=num_samples
+        )
         answers.insert(0, "input", list(read.values))
         answers = answers if sort is None else sort_answers(answers, sort)
     kept = []
-    if out is not None and (not len(answers) or (read.failures and out.exists() and out.stat().st_size)):
+    if out is not None and (
+        not len(answers) or (read.failures and out.exists() and out.stat().st_size)
+    ):
         kept = [f"{out} was not written: there are no answers, or it holds earlier ones"]
     elif out is not None:
         write_outputs({out: to_csv(answers, read.failures)}, **place)
@@ -65,10 +81,15 @@ def predict(
         frame = answers.drop(columns="probs", errors="ignore")
         if "set" in frame:
             frame["set"] = [", ".join(names) or "none" for names in frame["set"]]
-        show_metrics(plain_table((name.replace("_", " ") for name in frame), frame.itertuples(index=False)))
+        show_metrics(
+            plain_table((name.replace("_", " ") for name in frame), frame.itertuples(index=False))
+        )
         say(_legend(pipeline))
     if read.failures:
-        names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
+        names = [
+            reason if name in reason else f"{name}: {reason}"
+            for name, reason in read.failures.items()
+        ]
         number = f"{len(names)} of {len(names) + len(answers)} inputs could not be read"
         fail("\n".join([number, *names[:MAX_FAILURES], *kept]))
 
@@ -76,15 +97,18 @@ def predict(
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     out: Annotated[Path, typer.Option(help=TARGET)],
-    push_to_hub: Annotated[str | None, typer.Option(metavar="USER/NAME", help="Also upload the folder.")] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="USER/NAME", help="Also upload the folder.")
+    ] = None,
     num_samples: Annotated[int | None, typer.Option(min=0, max=COUNT["max"], help=SAMPLES)] = None,
     sets: Sets = "plain",
     trust_code: TrustCode = False,
 ) -> None:
     """Export a run: as a folder to share, or as a program that runs without this library.
 
-    Programs give probabilities and their uncertainty. After `probattn evaluate` they are calibrated, with conformal
-    sets and accepted answers. Share folders: a PyTorch program from elsewhere can run code when it is loaded.
+    Programs give probabilities and their uncertainty. After `probattn evaluate` they are
+    calibrated, with conformal sets and accepted answers. Share folders: a PyTorch program from
+    elsewhere can run code when it is loaded.
     """
     from probattn.experiments.sharing.pipeline import Pipeline
     from probattn.experiments.sharing.programs import export_program
@@ -93,7 +117,9 @@ def export(
     pipeline = Pipeline.from_pretrained(run, trust_code=trust_code)
     if out.suffix == ".pt2":
         if push_to_hub is not None:
-            raise ValueError(f"--push-to-hub uploads folders, and {out} is a file: leave out one of the two")
+            raise ValueError(
+                f"--push-to-hub uploads folders, and {out} is a file: leave out one of the two"
+            )
         about = export_program(pipeline, out, num_samples=num_samples, by_class=sets == "by-class")
         say(f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}")
         return
@@ -108,9 +134,20 @@ def _legend(pipeline: "Pipeline") -> str:
     fit = pipeline.calibration
     level = f"{90 if fit is None else 100 * fit.level:g} %"
     if not pipeline.classes:
-        return f"low, high: {level} interval; std: of the predictive distribution; all in the units of the label"
-    meaning = "entropy: total uncertainty in nats; mutual information: how much posterior samples disagree"
+        return (
+            f"low, high: {level} interval; std: of the predictive distribution; all in the units "
+            "of the label"
+        )
+    meaning = (
+        "entropy: total uncertainty in nats; mutual information: how much posterior samples "
+        "disagree"
+    )
     if fit is None:
         return f"{meaning}\nno prediction sets: `probattn evaluate RUN` fits them"
-    meaning += f"\nset: holds the true class with probability {level}, for inputs like the validation data"
-    return f"{meaning}\naccepted: of these answers at most {100 * fit.max_risk:g} % are expected to be wrong"
+    meaning += (
+        f"\nset: holds the true class with probability {level}, for inputs like the validation data"
+    )
+    return (
+        f"{meaning}\naccepted: of these answers at most {100 * fit.max_risk:g} % are expected to "
+        "be wrong"
+    )

@@ -5,27 +5,56 @@ from typing import Annotated, Any
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, SEED, Data, TrustCode, say, show_metrics, split_words
+from probattn.experiments.cli.terminal import (
+    COUNT,
+    SEED,
+    Data,
+    TrustCode,
+    say,
+    show_metrics,
+    split_words,
+)
 
 SHARE = {"min": 0.001, "max": 0.999}
-METHODS = "Also evaluate temperature, mc-dropout, laplace, sv-dkl, anchored or, e.g., laplace+temperature."
+METHODS = (
+    "Also evaluate temperature, mc-dropout, laplace, sv-dkl, anchored or, e.g., "
+    "laplace+temperature."
+)
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them."),
+    ],
     data: Data = None,
-    num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default those of train.")] = None,
+    num_samples: Annotated[
+        int | None, typer.Option(**COUNT, help="Posterior samples; default those of train.")
+    ] = None,
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
-    shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
-    corruptions: Annotated[list[str] | None, typer.Option(help="all (CIFAR-C's 19) or names; default 15.")] = None,
-    severities: Annotated[list[int] | None, typer.Option(help="Severity of --shift; default 1 to 5.")] = None,
-    ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
-    level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
-    max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="Also evaluate on corrupted images.")
+    ] = False,
+    corruptions: Annotated[
+        list[str] | None, typer.Option(help="all (CIFAR-C's 19) or names; default 15.")
+    ] = None,
+    severities: Annotated[
+        list[int] | None, typer.Option(help="Severity of --shift; default 1 to 5.")
+    ] = None,
+    ood: Annotated[
+        list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")
+    ] = None,
+    level: Annotated[
+        float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")
+    ] = 0.9,
+    max_risk: Annotated[
+        float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")
+    ] = 0.05,
     trust_code: TrustCode = False,
 ) -> None:
-    """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
+    """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and
+    report.html."""
     from probattn.experiments.data.images.corruptions import ALL, SEVERITIES, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import report
@@ -35,7 +64,12 @@ def evaluate(
 
     options: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "by": split_words(method)}
     names = ALL if corruptions == ["all"] else split_words(corruptions) or STANDARD
-    options |= {"ood": split_words(ood), "shift": shift, "corruptions": names, "severities": severities or SEVERITIES}
+    options |= {
+        "ood": split_words(ood),
+        "shift": shift,
+        "corruptions": names,
+        "severities": severities or SEVERITIES,
+    }
     options |= {"level": level, "max_risk": max_risk, "say": say, "trust_code": trust_code}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
@@ -49,10 +83,15 @@ def evaluate(
             say("\n".join(summary.notes))
         say("\nConclusion", style="bold")
         say("\n".join(section["conclusion"]))
-        say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
+        say(
+            f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of "
+            f"{max_risk:g}",
+            style="bold",
+        )
         for decision, values in done.result.decisions.items():
             # NaN is the risk where nothing is accepted.
-            say(f"{decision}: {', '.join(f'{key} {value:.4g}' for key, value in values.items() if value == value)}")
+            shown = [f"{key} {value:.4g}" for key, value in values.items() if value == value]
+            say(f"{decision}: {', '.join(shown)}")
         report.save_figures(run / "figures", section)
         report.write(run / "report.html", [section], title=f"probattn: {done.result.name}")
         say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

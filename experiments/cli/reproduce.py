@@ -9,10 +9,18 @@ from rich.table import Column, Table
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import say
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Table or figure, such as cgp/table-1.")]
-Presets = Annotated[list[str] | None, typer.Argument(help="Presets of the models to train; default all of them.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Table or figure, such as cgp/table-1.")
+]
+Presets = Annotated[
+    list[str] | None, typer.Argument(help="Presets of the models to train; default all of them.")
+]
 List = Annotated[bool, typer.Option("--list", help="List the tables and figures.")]
-SEEDS = {"min": 1, "max": terminal.MAX_RUNS, "help": "Runs of each model; default the paper's number."}
+SEEDS = {
+    "min": 1,
+    "max": terminal.MAX_RUNS,
+    "help": "Runs of each model; default the paper's number.",
+}
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")]
 
 
@@ -27,7 +35,8 @@ def reproduce(
     workers: terminal.Workers = terminal.CORES,
     dry_run: DryRun = False,
 ) -> None:
-    """Reproduce a table or figure of the papers: train what is missing, evaluate, and compare with the paper's numbers.
+    """Reproduce a table or figure of the papers: train what is missing, evaluate, and compare with
+    the paper's numbers.
 
     A command that was stopped continues where it was.
     """
@@ -36,7 +45,9 @@ def reproduce(
     if list_ or name is None:
         _show_entries()
         return
-    plan = reproduction.plan(name, out=out, only=presets or (), seeds=seeds, data=data, changes=set_ or ())
+    plan = reproduction.plan(
+        name, out=out, only=presets or (), seeds=seeds, data=data, changes=set_ or ()
+    )
     say(plan.title, style="bold")
     for jobs in plan.jobs.values():
         say(f"{len(jobs)} seeds, {jobs[0].settings.epochs} epochs: {jobs[0].folder.parent}")
@@ -53,11 +64,19 @@ def reproduce(
 def _show_entries() -> None:
     from probattn.experiments.studies import reproduction
 
-    table = Table(Column("name", no_wrap=True), "what", "source", "data", Column("runs", justify="right"))
+    table = Table(
+        Column("name", no_wrap=True), "what", "source", "data", Column("runs", justify="right")
+    )
     for name, entry in reproduction.entries().iterrows():
         cells = reproduction.cells_of(str(name))
-        about = f"{entry.title} (not reproduced: {entry.unavailable})" if entry.unavailable else entry.title
+        about = (
+            f"{entry.title} (not reproduced: {entry.unavailable})"
+            if entry.unavailable
+            else entry.title
+        )
         runs = str(len(reproduction.models(cells)) * entry.trials or "–")
-        table.add_row(str(name), about, entry.source, ", ".join(reproduction.data_names(cells)), runs)
+        table.add_row(
+            str(name), about, entry.source, ", ".join(reproduction.data_names(cells)), runs
+        )
     terminal.show_table(table)
     say("`probattn reproduce NAME --dry-run` lists the runs of one.")

@@ -1,4 +1,5 @@
-"""``probattn study``, ``compare`` and ``demo``: layers over seeds on any data, their comparison, and an example."""
+"""``probattn study``, ``compare`` and ``demo``: layers over seeds on any data, their comparison,
+and an example."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,13 @@ import typer
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, say, split_words
 
-Epochs = Annotated[int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")]
-Layers = Annotated[str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")]
+Epochs = Annotated[
+    int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")
+]
+Layers = Annotated[
+    str,
+    typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once)."),
+]
 # Without variants of KEP-SVGP's objective.
 DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp,anchored"
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
@@ -21,7 +27,8 @@ def compare(
     out: terminal.OutFolder = Path("runs/comparison"),
     trust_code: terminal.TrustCode = False,
 ) -> None:
-    """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by the same method."""
+    """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by
+    the same method."""
     from probattn.experiments.studies import compare as comparison
 
     rows, compared = comparison.read(results, trust_code=trust_code)
@@ -34,15 +41,31 @@ def compare(
 
 
 def study(
-    presets: Annotated[list[str], typer.Argument(metavar="PRESET…", help="Names from `probattn presets`.")],
-    data: Annotated[str | None, typer.Option(metavar="PATH", help="Your data, or the folder of the data sets.")] = None,
-    layers: Annotated[str | None, typer.Option(metavar="NAME,…", help="Layers, also package.module:Class.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")] = 5,
-    epochs: Annotated[int | None, typer.Option(**COUNT, help="Epochs of each run; default the preset's.")] = None,
+    presets: Annotated[
+        list[str], typer.Argument(metavar="PRESET…", help="Names from `probattn presets`.")
+    ],
+    data: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Your data, or the folder of the data sets.")
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Layers, also package.module:Class.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")
+    ] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(**COUNT, help="Epochs of each run; default the preset's.")
+    ] = None,
     set_: terminal.SettingChanges = None,
-    method: Annotated[list[str] | None, typer.Option(help="Methods, or none; default all for the task.")] = None,
-    shift: Annotated[bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")] = None,
-    ood: Annotated[list[str] | None, typer.Option(help="OOD sets, folders or none; default those of the task.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Methods, or none; default all for the task.")
+    ] = None,
+    shift: Annotated[
+        bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")
+    ] = None,
+    ood: Annotated[
+        list[str] | None, typer.Option(help="OOD sets, folders or none; default those of the task.")
+    ] = None,
     workers: terminal.Workers = terminal.CORES,
     out: terminal.OutFolder = Path("runs/study"),
 ) -> None:
@@ -50,9 +73,13 @@ def study(
     from probattn.experiments.studies import compare as comparison
     from probattn.experiments.studies.study import check, plan, run_study
 
-    by, sets = (words and [word for word in split_words(words) if word != "none"] for words in (method, ood))
+    by, sets = (
+        words and [word for word in split_words(words) if word != "none"] for words in (method, ood)
+    )
     variants = split_words([layers] if layers else None)
-    jobs = plan(presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data)
+    jobs = plan(
+        presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data
+    )
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
     comparison.check(out)
     run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
@@ -66,20 +93,29 @@ def demo(
     layers: Layers = "softmax,kep-svgp,anchored",
     workers: terminal.Workers = terminal.CORES,
 ) -> None:
-    """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
+    """Train layers on digits and compare them on clean and on corrupted images, in tables and a
+    report."""
     from probattn.experiments.evaluation.evaluate import evaluate
     from probattn.experiments.reporting import report
     from probattn.experiments.studies import study
 
     options: dict[str, Any] = {"num_samples": 5, "shift": True, "severities": (3,)}
     names = [f"digits/{layer}" for layer in split_words([DIGITS if layers == "all" else layers])]
-    planned = study.plan(names, seeds=1, epochs=epochs, out=out, changes=["network.standardise=true"])
+    planned = study.plan(
+        names, seeds=1, epochs=epochs, out=out, changes=["network.standardise=true"]
+    )
     jobs = [replace(job, options=options) for job in planned]
-    say(f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes half a minute or more")
+    say(
+        f"{len(jobs)} runs of {epochs} epochs, {min(workers, len(jobs))} at a time; a run takes "
+        "half a minute or more"
+    )
     study.run_study(jobs, workers=workers, say=say)
     sections = [report.section(evaluate(job.folder, **options).result) for job in jobs]
     for section in sections:
         say(f"{section['result'].name}: {section['conclusion'][-1]}")
     compare([job.folder for job in jobs], out)
     report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
-    say(f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy; report: {out}/report.html")
+    say(
+        f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy; "
+        f"report: {out}/report.html"
+    )

@@ -15,7 +15,8 @@ from probattn.experiments.displayable import displayable
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
 # Number of cores that this process may use.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-# Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import.
+# Bounds of options that are numbers of things, and of seeds: those of the settings, which take
+# seconds to import.
 COUNT, SEED = {"min": 1, "max": 2**31 - 1}, {"min": 0, "max": 2**63 - 1}
 # Length of the longest word that a table does not fold.
 MAX_WORD = 24
@@ -23,7 +24,9 @@ MAX_WORD = 24
 MAX_RUNS = 10_000
 DATA = "Existing folder of the data sets, or your own data; default those of the run."
 Data = Annotated[Path | None, typer.Option(exists=True, help=DATA)]
-SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
+SettingChanges = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
+]
 OutFolder = Annotated[Path, typer.Option(file_okay=False, help="Folder of the results.")]
 Workers = Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")]
 TRUST = "Run code that the folder names, such as your own layer; only if you trust who made it."
@@ -43,11 +46,15 @@ def say(text: str, *, style: str = "") -> None:
 
 
 def show_table(table: Table) -> None:
-    """Print a table, folded between words where the terminal is narrow, and wider than it where words do not fit."""
+    """Print a table, folded between words where the terminal is narrow, and wider than it where
+    words do not fit."""
     for column in table.columns:
         words = " ".join(str(text) for text in (column.header, *column.cells)).split()
         longest = max(map(cell_len, words), default=1)
-        column.min_width, column.overflow = longest if column.no_wrap else min(MAX_WORD, longest), "fold"
+        column.min_width, column.overflow = (
+            longest if column.no_wrap else min(MAX_WORD, longest),
+            "fold",
+        )
     wide = console.options.update(max_width=10_000)
     width = max(console.width, console.measure(table, options=wide).minimum)
     Console(width=width, quiet=console.quiet).print(table, crop=False)
@@ -62,7 +69,9 @@ def show_metrics(table: Any) -> None:
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
     """Print an error and exit."""
-    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), lines(message)), soft_wrap=True)
+    Console(stderr=True).print(
+        Text.assemble(("error: ", "bold red"), lines(message)), soft_wrap=True
+    )
     raise SystemExit(status)
 
 

@@ -20,18 +20,23 @@ EPOCHS = "Total number of epochs, including a warm start; --resume takes a large
 CONFIG = "YAML file of settings; `probattn presets NAME --yaml` prints one."
 RESUME = "Resume the run in --out; only epochs and train.patience may be raised."
 NOTE = """\
-Epochs A + B: a warm start with kernel attention (--set warm_start.epochs=A, or warm_start=none), then the layer.
-`probattn presets NAME` lists the settings of one. The first six are for your own data: see docs/your-own-data.md."""
+Epochs A + B: a warm start with kernel attention (--set warm_start.epochs=A, or warm_start=none),
+then the layer. `probattn presets NAME` lists the settings of one.
+The first six are for your own data: see docs/your-own-data.md."""
 YAML = "Print the settings as a file for `probattn train --config`."
 
 
 def train(
-    preset: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Name from `probattn presets`.")] = None,
+    preset: Annotated[
+        str | None, typer.Argument(metavar="[PRESET]", help="Name from `probattn presets`.")
+    ] = None,
     data: Annotated[str | None, typer.Option(metavar="PATH", help=DATA)] = None,
     layer: Annotated[str | None, typer.Option(metavar="NAME", help=LAYER)] = None,
     epochs: Annotated[int | None, typer.Option(**COUNT, help=EPOCHS)] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help=CONFIG)] = None,
-    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder; default runs/PRESET.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder; default runs/PRESET.")
+    ] = None,
     set_: terminal.SettingChanges = None,
     resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
     trust_code: terminal.TrustCode = False,
@@ -42,15 +47,23 @@ def train(
 
     # What was typed again in this command is the user's own, and not only the folder's.
     typed = {str(layer), *(change.partition("=")[2] for change in set_ or ())}
-    name, settings, is_started = _base(preset, config, out=out, resume=resume, trust_code=trust_code or typed)
+    name, settings, is_started = _base(
+        preset, config, out=out, resume=resume, trust_code=trust_code or typed
+    )
     settings = settings if layer is None else with_layer(settings, layer)
-    settings, root = settings.with_changes(set_ or (), epochs=None if is_started else epochs).with_data(data)
+    settings, root = settings.with_changes(
+        set_ or (), epochs=None if is_started else epochs
+    ).with_data(data)
     if epochs is not None and is_started:  # the warm start keeps its own
-        settings = settings.with_changes([f"train.epochs={epochs - settings.epochs + settings.train.epochs}"])
+        settings = settings.with_changes(
+            [f"train.epochs={epochs - settings.epochs + settings.train.epochs}"]
+        )
     folder = out or Path("runs") / name
     history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
     if history.best_value is None:
-        fail("no epoch had a valid value to compare: choose another with --set train.monitor=METRIC")
+        fail(
+            "no epoch had a valid value to compare: choose another with --set train.monitor=METRIC"
+        )
     done = max([history.best_epoch, *(record["epoch"] for record in history.epochs)])
     best = f"best epoch {history.best_epoch} of {done}"
     value = f"valid {settings.train.monitor or 'nll'} {history.best_value:.4f}"
@@ -60,7 +73,8 @@ def train(
 def _base(
     preset: str | None, config: Path | None, *, out: Path | None, resume: bool, trust_code: "Trust"
 ) -> tuple[str, "Settings", bool]:
-    """Return the name and settings to start from, and whether they are those of a run that is resumed."""
+    """Return the name and settings to start from, and whether they are those of a run that is
+    resumed."""
     from probattn.experiments.config import presets, yaml_files
     from probattn.experiments.runs.folder import SETTINGS, read_record
 
@@ -72,14 +86,19 @@ def _base(
     content = {} if config is None else yaml_files.read(config)
     name = content.pop("preset", preset)
     if name is None:
-        fail(f"{folder} holds no run to resume: name a preset (`probattn presets` lists all), or a file with --config")
+        fail(
+            f"{folder} holds no run to resume: name a preset (`probattn presets` lists all), or a "
+            "file with --config"
+        )
     if preset not in (None, name):
         fail(f"{config} is for the preset {name}, not {preset}: give one of the two")
     return name, presets.preset(name).merged(content), False
 
 
 def presets(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Preset whose settings are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Preset whose settings are listed.")
+    ] = None,
     yaml: Annotated[bool, typer.Option("--yaml", help=YAML)] = False,
 ) -> None:
     """List the presets, or the settings of one with their meanings and choices."""
@@ -98,8 +117,16 @@ def _list_presets(known: "dict[str, Settings]") -> None:
     table = Table(Column("preset", no_wrap=True), "network", "layer", "in blocks", "epochs")
     for name, settings in known.items():
         layer, start = settings.layer, settings.warm_start
-        epochs = f"{start.epochs} + {settings.train.epochs}" if start else f"{settings.train.epochs}"
-        table.add_row(name, settings.network.kind, layer.name, f"last {layer.last}" if layer.last else "all", epochs)
+        epochs = (
+            f"{start.epochs} + {settings.train.epochs}" if start else f"{settings.train.epochs}"
+        )
+        table.add_row(
+            name,
+            settings.network.kind,
+            layer.name,
+            f"last {layer.last}" if layer.last else "all",
+            epochs,
+        )
     show_table(table)
     say(NOTE)
 
@@ -108,7 +135,10 @@ def _list_settings(settings: "Settings") -> None:
     from probattn.experiments.config.schema import first_sentence
     from probattn.experiments.config.settings import describe
 
-    table, described = Table(Column("setting", no_wrap=True), "value", "choices", "meaning"), describe(settings)
+    table, described = (
+        Table(Column("setting", no_wrap=True), "value", "choices", "meaning"),
+        describe(settings),
+    )
     for key, value in settings.flat().items():
         meaning, allowed = described.get(key, ("", []))
         text = str(value).lower() if isinstance(value, bool | None) else str(value)

@@ -1,4 +1,5 @@
-"""Settings of the data set: one that is known by name, a user's own data, or a function that loads them."""
+"""Settings of the data set: one that is known by name, a user's own data, or a function that loads
+them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -52,7 +53,8 @@ class OwnDataSettings(DataSettings):
 
     Args:
         path: file or folder, or the name of a Hugging Face data set.
-        valid_share: share of the training part that becomes the validation part, where the data have none.
+        valid_share: share of the training part that becomes the validation part, where the data
+            have none.
         test_share: share of the training part that becomes the test part, where the data have none.
     """
 
@@ -77,8 +79,8 @@ class OwnTableSettings(OwnDataSettings):
     """A user's own table.
 
     Args:
-        likelihood: distribution of the numbers of a regression: gaussian, heteroscedastic (its noise depends on the
-            input), student-t, or ``package.module:Class`` of your own.
+        likelihood: distribution of the numbers of a regression: gaussian, heteroscedastic (its
+            noise depends on the input), student-t, or ``package.module:Class`` of your own.
         likelihood_options: options of its constructor, such as ``{df: 4}``.
     """
 
@@ -88,11 +90,17 @@ class OwnTableSettings(OwnDataSettings):
 
 # Names of the data sets of the papers.
 KNOWN = (*known_sets.NAMES, *text_dataset.NAMES)
-# Of each kind of a user's own data: base of the settings, reader, and other functions whose options are settings.
+# Of each kind of a user's own data: base of the settings, reader, and other functions whose options
+# are settings.
 READERS: dict[str, tuple[Any, ...]] = {
     "image-folder": (OwnImageSettings, images.read, images.labelled_images),
     "image-hf": (OwnImageSettings, images.read_hub_images, images.labelled_images),
-    "text-csv": (OwnDataSettings, partial(rows.read_texts, kind="csv"), rows.read_parts, rows.text_parts),
+    "text-csv": (
+        OwnDataSettings,
+        partial(rows.read_texts, kind="csv"),
+        rows.read_parts,
+        rows.text_parts,
+    ),
     "text-jsonl": (OwnDataSettings, partial(rows.read_texts, kind="jsonl"), rows.text_parts),
     "text-hf": (OwnDataSettings, rows.read_hub_texts, rows.text_parts),
     "table-csv": (OwnTableSettings, table_dataset.read),
@@ -105,13 +113,15 @@ GIVEN = ("path", "source", "parts", "given", "kind")
 
 @cache
 def data_class(name: str) -> type[DataSettings]:
-    """Return the class of the settings of a data set; all but those of its bases are options of its reader.
+    """Return the class of the settings of a data set; all but those of its bases are options of its
+    reader.
 
     Args:
         name: a name, or ``package.module:function``, whose options are settings.
 
     Raises:
-        SettingsError: an unknown name, or a function that cannot be imported or has options that settings cannot hold.
+        SettingsError: an unknown name, or a function that cannot be imported or has options that
+            settings cannot hold.
     """
     if name in KNOWN:
         return DataSettings
@@ -123,11 +133,14 @@ def data_class(name: str) -> type[DataSettings]:
 
 
 def stored_settings(content: Mapping[str, Any]) -> DataSettings:
-    """Return the settings of a data set of another's function, which is not imported: its options are as stored.
+    """Return the settings of a data set of another's function, which is not imported: its options
+    are as stored.
 
     Raises:
         ValueError, TypeError: names that no function could have, or invalid values of the others.
     """
-    options = dict.fromkeys(content.keys() - {option.name for option in fields(cast(Any, DataSettings))}, Any)
+    options = dict.fromkeys(
+        content.keys() - {option.name for option in fields(cast(Any, DataSettings))}, Any
+    )
     cls: Any = setting()(type("StoredSettings", (DataSettings,), {"__annotations__": options}))
     return cls(**content)

@@ -1,4 +1,5 @@
-"""Settings of networks and of their attention layers, also others'; their options are those of the constructors."""
+"""Settings of networks and of their attention layers, also others'; their options are those of the
+constructors."""
 
 import inspect
 from functools import cache, partial
@@ -21,13 +22,15 @@ class Layer:
     """Settings of one layer; all but these are options of its constructor.
 
     Args:
-        name: name of a layer, or ``package.module:Class`` of your own, whose constructor takes ``(dim, heads)``.
-        last: number of blocks that have the layer, counted from the last; those below have softmax attention. None:
-            all blocks.
+        name: name of a layer, or ``package.module:Class`` of your own, whose constructor takes
+            ``(dim, heads)``.
+        last: number of blocks that have the layer, counted from the last; those below have softmax
+            attention. None: all blocks.
         guide: family of the guide of its latent variables.
         guide_scale: initial standard deviation of the guide, relative to the prior's.
         init_loc: initial means of the guide, as a multiple of a draw from the prior.
-        fixed_tokens: give the constructor the number of tokens where it is fixed, if it has a parameter ``tokens``.
+        fixed_tokens: give the constructor the number of tokens where it is fixed, if it has a
+            parameter ``tokens``.
     """
 
     constructor: ClassVar[type]
@@ -41,7 +44,9 @@ class Layer:
     @property
     def family(self) -> families.Family:
         """Family of the guide with its initial values."""
-        scale = {} if self.guide == "delta" else {"init_scale": self.guide_scale}  # a point mass has none
+        scale = (
+            {} if self.guide == "delta" else {"init_scale": self.guide_scale}
+        )  # a point mass has none
         return partial(cast(Any, families.FAMILIES[self.guide]), init_loc=self.init_loc, **scale)
 
     def factory(self, tokens: int | None) -> LayerFactory:
@@ -64,7 +69,8 @@ def layer_class(name: str) -> type[Layer]:
         name: name of a layer, or ``package.module:Class``.
 
     Raises:
-        SettingsError: an unknown name, or a class that cannot be imported or has options that settings cannot hold.
+        SettingsError: an unknown name, or a class that cannot be imported or has options that
+            settings cannot hold.
     """
     about = packaged("layers").get(name, {})
     constructor = find_object("layer", about.get("class", name), KNOWN)
@@ -97,12 +103,24 @@ class EncoderNetwork(Network):
 
 
 # Parameters that are no settings, because the data set decides; those of attention are the layer's.
-FROM_DATA = ("classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "texts")
+FROM_DATA = (
+    "classes",
+    "outputs",
+    "image_size",
+    "channels",
+    "sizes",
+    "units",
+    "embedding",
+    "encoder",
+    "texts",
+)
 _settings = partial(settings_class, leave_out=(*FROM_DATA, "attention", "last"))
 # Settings of each network by its kind.
 NETWORKS = {
     "vit": _settings("ViTSettings", Network, ViT, kind="vit"),
-    "text": _settings("TextSettings", Network, TextTransformer, WordTokenizer.fit, kind="text", max_length=512),
+    "text": _settings(
+        "TextSettings", Network, TextTransformer, WordTokenizer.fit, kind="text", max_length=512
+    ),
     "encoder": _settings("EncoderSettings", EncoderNetwork, PretrainedClassifier, kind="encoder"),
     "tabular": _settings("TabularSettings", Network, TabularTransformer, kind="tabular"),
 }

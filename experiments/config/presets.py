@@ -1,4 +1,5 @@
-"""Presets: settings of the papers, small ones on digits, and those for your own data, from ``preset_files``."""
+"""Presets: settings of the papers, small ones on digits, and those for your own data, from
+``preset_files``."""
 
 from dataclasses import replace
 
@@ -16,7 +17,11 @@ def _build() -> dict[str, Settings]:
     presets: dict[str, Settings] = {}
     for name, content in (item for group in GROUPS for item in packaged(group).items()):
         values = {section: value for section, value in content.items() if section != "base"}
-        presets[name] = presets[content["base"]].merged(values) if "base" in content else Settings.from_dict(values)
+        presets[name] = (
+            presets[content["base"]].merged(values)
+            if "base" in content
+            else Settings.from_dict(values)
+        )
     return presets
 
 
@@ -36,11 +41,13 @@ def preset(name: str) -> Settings:
 
 
 def with_layer(settings: Settings, name: str) -> Settings:
-    """Return settings with another layer for the same total of epochs; ``layers.yaml`` has what the layer needs.
+    """Return settings with another layer for the same total of epochs; ``layers.yaml`` has what the
+    layer needs.
 
     Args:
         settings: of a preset.
-        name: name of a layer, or ``package.module:Class`` of your own, which has its constructor's defaults.
+        name: name of a layer, or ``package.module:Class`` of your own, which has its constructor's
+            defaults.
 
     Raises:
         SettingsError: an unknown name.
@@ -53,7 +60,12 @@ def with_layer(settings: Settings, name: str) -> Settings:
     if network == "encoder":
         layer["last"] = 0 if name == "softmax" else 1
     start = 0 if is_text else round(about.get("start", 0) * total)
-    train = {"guide_lr": about.get("guide_lr", GUIDE_LR), "alpha_start": about.get("alpha_start", 1.0)}
+    train = {
+        "guide_lr": about.get("guide_lr", GUIDE_LR),
+        "alpha_start": about.get("alpha_start", 1.0),
+    }
     train |= {"alpha_end": 1.0, "epochs": total - start}
     warm_start = {"epochs": start} | about.get("warm_start", {}) if start else None
-    return replace(settings, warm_start=None).merged({"layer": layer, "train": train, "warm_start": warm_start})
+    return replace(settings, warm_start=None).merged(
+        {"layer": layer, "train": train, "warm_start": warm_start}
+    )

@@ -16,7 +16,11 @@ from probattn.experiments.config.validation import Count, SettingsError, setting
 from probattn.experiments.data.errors import UntrustedCodeError
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
-GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "data set": "probattn.datasets"}
+GROUPS = {
+    "layer": "probattn.layers",
+    "likelihood": "probattn.likelihoods",
+    "data set": "probattn.datasets",
+}
 # Which names of a folder may be imported that are not this library's: all, none, or those that the
 # user has typed.
 Trust = bool | Collection[str]
@@ -27,7 +31,8 @@ ARGUMENT = re.compile(r"^    (\w[\w, ]*):(.*(?:\n     .*)*)", re.MULTILINE)
 
 
 def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
-    """Import the object ``package.module:object``, also from the working directory, or one that a package brings.
+    """Import the object ``package.module:object``, also from the working directory, or one that a
+    package brings.
 
     Args:
         kind: key of :data:`GROUPS`.
@@ -47,7 +52,9 @@ def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        raise SettingsError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise SettingsError(
+            f"{name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if kind == "data set":
         is_expected = inspect.isfunction(found)
     else:
@@ -58,7 +65,9 @@ def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
     return found
 
 
-def check_trusted(kind: str, name: Any, known: Collection[str], *, trust_code: Trust, where: Path) -> None:
+def check_trusted(
+    kind: str, name: Any, known: Collection[str], *, trust_code: Trust, where: Path
+) -> None:
     """Check that a name in a folder may be imported; nothing is imported here.
 
     Args:
@@ -73,28 +82,38 @@ def check_trusted(kind: str, name: Any, known: Collection[str], *, trust_code: T
     """
     typed = () if isinstance(trust_code, bool) else trust_code
     is_name = isinstance(name, str)
-    if not is_name or not (trust_code is True or name in known or name in typed or name in _brought(kind)):
+    if not is_name or not (
+        trust_code is True or name in known or name in typed or name in _brought(kind)
+    ):
         raise UntrustedCodeError(
-            f"{where} names the {kind} {name!r}, which is not this library's and could run any code; "
+            f"{where} names the {kind} {name!r}, which is not this library's and could run any "
+            "code; "
             "if you trust who made it, add --trust-code (in Python trust_code=True)"
         )
 
 
 def _brought(kind: str) -> dict[str, str]:
-    """Return what installed packages bring, by name; files in the working directory install nothing."""
+    """Return what installed packages bring, by name; files in the working directory install
+    nothing."""
     folders = [folder for folder in sys.path if Path(folder).resolve() != Path.cwd()]
     entries = (entry for package in distributions(path=folders) for entry in package.entry_points)
     return {entry.name: entry.value for entry in entries if entry.group == GROUPS[kind]}
 
 
 def settings_class(
-    title: str, base: type, /, *constructors: Callable[..., Any], leave_out: Collection[str] = (), **defaults: Any
+    title: str,
+    base: type,
+    /,
+    *constructors: Callable[..., Any],
+    leave_out: Collection[str] = (),
+    **defaults: Any,
 ) -> type:
-    """Return a frozen data class with the options of constructors, of which later ones may repeat a name.
+    """Return a frozen data class with the options of constructors, of which later ones may repeat a
+    name.
 
-    An option without a default is required; if it is an integer, it is a size of at least 1. Options that no file of
-    settings can hold, such as modules, keep the default. Attributes of the class are the first constructor,
-    ``constructor``, and the texts of its options, ``meanings``.
+    An option without a default is required; if it is an integer, it is a size of at least 1.
+    Options that no file of settings can hold, such as modules, keep the default. Attributes of the
+    class are the first constructor, ``constructor``, and the texts of its options, ``meanings``.
 
     Args:
         title: name of the class.
@@ -110,19 +129,34 @@ def settings_class(
     values: dict[str, Any] = {}
     for constructor in constructors:
         for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
-            if parameter.name in leave_out or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if parameter.name in leave_out or parameter.kind in (
+                parameter.VAR_POSITIONAL,
+                parameter.VAR_KEYWORD,
+            ):
                 continue
             default, empty = parameter.default, parameter.empty
-            annotation = plain(type(default) if parameter.annotation is empty else parameter.annotation)
+            annotation = plain(
+                type(default) if parameter.annotation is empty else parameter.annotation
+            )
             if annotation not in (None, NoneType):
-                annotations[parameter.name] = Count if annotation is int and default is empty else annotation
+                annotations[parameter.name] = (
+                    Count if annotation is int and default is empty else annotation
+                )
                 values |= {} if default is empty else {parameter.name: default}
             elif default is empty:
-                raise SettingsError(f"{title}: {parameter.name} has no default, and settings cannot hold its type")
+                raise SettingsError(
+                    f"{title}: {parameter.name} has no default, and settings cannot hold its type"
+                )
     values |= defaults
     of_base = get_type_hints(base, include_extras=True)
-    annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
-    texts = {name: text for group in (*map(meanings, constructors), meanings(base)) for name, text in group.items()}
+    annotations = {
+        option: of_base[option] for option in values if option not in annotations
+    } | annotations
+    texts = {
+        name: text
+        for group in (*map(meanings, constructors), meanings(base))
+        for name, text in group.items()
+    }
     about = {"constructor": constructors[0], "meanings": texts, "__doc__": base.__doc__}
     content = {"__annotations__": annotations, **values, **about}
     return setting()(type(title, (base,), content))
@@ -141,8 +175,12 @@ def plain(annotation: Any) -> Any:
         return annotation
     if origin in (Union, UnionType):
         usable = [member for member in map(plain, parts) if member is not None]
-        return Union[tuple(usable)] if any(member is not NoneType for member in usable) else None  # noqa: UP007
-    is_plain = origin in (tuple, list, dict) and all(entry is Ellipsis or plain(entry) is not None for entry in parts)
+        if all(member is NoneType for member in usable):
+            return None
+        return Union[tuple(usable)]  # noqa: UP007
+    is_plain = origin in (tuple, list, dict) and all(
+        entry is Ellipsis or plain(entry) is not None for entry in parts
+    )
     return annotation if is_plain else None
 
 
@@ -152,13 +190,19 @@ def choices(annotation: Any) -> list[str]:
         return list(map(str, get_args(annotation)))
     if annotation is bool:
         return ["true", "false"]
-    return list(dict.fromkeys(value for member in get_args(annotation) for value in choices(member)))
+    return list(
+        dict.fromkeys(value for member in get_args(annotation) for value in choices(member))
+    )
 
 
 def meanings(described: Callable[..., Any]) -> dict[str, str]:
-    """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases, by parameter."""
+    """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases,
+    by parameter."""
     sources = reversed(described.__mro__) if inspect.isclass(described) else (described,)
-    sections = (inspect.cleandoc(cls.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0] for cls in sources)
+    sections = (
+        inspect.cleandoc(cls.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
+        for cls in sources
+    )
     entries = (entry for section in sections for entry in ARGUMENT.findall(section))
     return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 

@@ -1,4 +1,5 @@
-"""Settings of one run: what a preset holds, ``--set key=value`` and files change, and ``settings.json`` saves."""
+"""Settings of one run: what a preset holds, ``--set key=value`` and files change, and
+``settings.json`` saves."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,13 @@ from probattn import KernelAttention
 from probattn.experiments.config.data import DataSettings, OwnDataSettings, data_class
 from probattn.experiments.config.layers import Layer, Network, layer_class, network_class
 from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
-from probattn.experiments.config.validation import Count, SettingsError, setting, unknown, validation_error
+from probattn.experiments.config.validation import (
+    Count,
+    SettingsError,
+    setting,
+    unknown,
+    validation_error,
+)
 from probattn.experiments.config.yaml_files import from_text
 from probattn.inference import TrainOptions
 
@@ -22,7 +29,8 @@ class TrainSettings(TrainOptions):
     """Training of a run.
 
     Args:
-        class_weights: balanced gives rare and frequent classes the same weight in the loss; metrics have no weights.
+        class_weights: balanced gives rare and frequent classes the same weight in the loss; metrics
+            have no weights.
     """
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
@@ -47,8 +55,14 @@ class _Start:
 
 
 # The setting of each part that selects its kind, and the function that returns the kind's class.
-SELECTORS: dict = {"data": ("name", data_class), "network": ("kind", network_class), "layer": ("name", layer_class)}
-WarmStartSettings = settings_class("WarmStartSettings", _Start, KernelAttention, leave_out=("dim", "heads"))
+SELECTORS: dict = {
+    "data": ("name", data_class),
+    "network": ("kind", network_class),
+    "layer": ("name", layer_class),
+}
+WarmStartSettings = settings_class(
+    "WarmStartSettings", _Start, KernelAttention, leave_out=("dim", "heads")
+)
 # Classes of the parts of a single kind.
 CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
 PARTS = (*SELECTORS, *CLASSES)
@@ -61,8 +75,8 @@ LISTING = "`probattn presets NAME` lists all keys"
 class Settings:
     """Everything that determines a run, except the folder of the data sets.
 
-    With ``warm_start`` the same network with kernel attention is trained first, for the number of epochs given there.
-    Each of the two phases has the whole learning-rate schedule of ``train``.
+    With ``warm_start`` the same network with kernel attention is trained first, for the number of
+    epochs given there. Each of the two phases has the whole learning-rate schedule of ``train``.
     """
 
     data: DataSettings
@@ -76,18 +90,22 @@ class Settings:
         if is_regression and self.train.class_weights is not None:
             raise SettingsError("train.class_weights are for classes, and data.task is regression")
         if not is_regression and getattr(self.data, "likelihood", "gaussian") != "gaussian":
-            raise SettingsError("data.likelihood is for numbers: set data.task=regression, or leave it out")
+            raise SettingsError(
+                "data.likelihood is for numbers: set data.task=regression, or leave it out"
+            )
 
     def __reduce__(self) -> tuple:
-        """Pickle the values: the classes of the parts are derived, and have no module to be imported from."""
+        """Pickle the values: the classes of the parts are derived, and have no module to be
+        imported from."""
         return Settings.from_dict, (asdict(self),)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
-        """Return the settings that a file or a preset holds as nested values; its data may be settings already.
+        """Return the settings that a file or a preset holds as nested values; its data may be
+        settings already.
 
-        Names of layers and data sets that are not this library's are imported: check what a folder holds first
-        (:class:`~probattn.experiments.runs.folder.RunRecord`).
+        Names of layers and data sets that are not this library's are imported: check what a folder
+        holds first (:class:`~probattn.experiments.runs.folder.RunRecord`).
 
         Raises:
             SettingsError: unknown or missing keys, or invalid values.
@@ -104,7 +122,8 @@ class Settings:
         return self.train.epochs + (self.warm_start.epochs if self.warm_start else 0)
 
     def with_total_epochs(self, epochs: int) -> "Settings":
-        """Return these settings with a total number of epochs; phases, warm-up and annealing are scaled in proportion.
+        """Return these settings with a total number of epochs; phases, warm-up and annealing are
+        scaled in proportion.
 
         A single epoch has no warm start.
         """
@@ -114,26 +133,35 @@ class Settings:
         return replace(self, train=_scaled(self.train, epochs - first), warm_start=start)
 
     def first_phase(self) -> "Settings":
-        """Return the settings of the warm start as a run of its own, which early stopping does not end."""
+        """Return the settings of the warm start as a run of its own, which early stopping does not
+        end."""
         options = asdict(self.warm_start)
         train = replace(_scaled(self.train, options.pop("epochs")), patience=None)
         layer = cast(Any, layer_class("kernel"))(last=self.layer.last, **options)
         return replace(self, layer=layer, train=train, warm_start=None)
 
     def flat(self) -> dict[str, Any]:
-        """Return every setting by its dotted key, mappings and lists as JSON; a part that is None by its own name."""
+        """Return every setting by its dotted key, mappings and lists as JSON; a part that is None
+        by its own name."""
         flat: dict[str, Any] = {}
         for name, values in asdict(self).items():
-            flat |= {name: None} if values is None else {f"{name}.{key}": _flat(value) for key, value in values.items()}
+            flat |= (
+                {name: None}
+                if values is None
+                else {f"{name}.{key}": _flat(value) for key, value in values.items()}
+            )
         return flat
 
     def with_changes(self, changes: Iterable[str], *, epochs: int | None = None) -> "Settings":
-        """Return these settings with changes ``key=value``, applied together; the last of several for a key counts.
+        """Return these settings with changes ``key=value``, applied together; the last of several
+        for a key counts.
 
-        ``epochs`` is their new total (:meth:`with_total_epochs`); training options among the changes are not scaled.
+        ``epochs`` is their new total (:meth:`with_total_epochs`); training options among the
+        changes are not scaled.
 
         Raises:
-            SettingsError: no ``=``, an unknown key (similar ones are suggested), or an invalid value.
+            SettingsError: no ``=``, an unknown key (similar ones are suggested), or an invalid
+                value.
         """
         nested: dict[str, Any] = {}
         for change in changes:
@@ -144,14 +172,22 @@ class Settings:
             value = from_text(text)
             nested[section] = (nested.get(section) or {}) | {name: value} if name else value
         settings = self.merged(nested)
-        unscaled = {name: value for name, value in (nested.get("train") or {}).items() if name != "epochs"}
-        return settings if epochs is None else settings.with_total_epochs(epochs).merged({"train": unscaled})
+        unscaled = {
+            name: value for name, value in (nested.get("train") or {}).items() if name != "epochs"
+        }
+        return (
+            settings
+            if epochs is None
+            else settings.with_total_epochs(epochs).merged({"train": unscaled})
+        )
 
     def merged(self, nested: Mapping[str, Any]) -> "Settings":
-        """Return these settings with other values, as a file of settings holds them: part → setting → value.
+        """Return these settings with other values, as a file of settings holds them: part → setting
+        → value.
 
-        ``warm_start: null`` removes the warm start. ``data.name``, ``network.kind`` and ``layer.name`` may select
-        another kind, whose other settings have their defaults; those of data and networks that both kinds have stay.
+        ``warm_start: null`` removes the warm start. ``data.name``, ``network.kind`` and
+        ``layer.name`` may select another kind, whose other settings have their defaults; those of
+        data and networks that both kinds have stay.
 
         Raises:
             SettingsError: an unknown key (similar ones are suggested), or an invalid value.
@@ -159,7 +195,8 @@ class Settings:
         return _merged(vars(self), nested)
 
     def with_data(self, data: Path | str | None) -> tuple["Settings", Path | None]:
-        """Return these settings with a user's own data, and the folder of the data sets; None changes nothing.
+        """Return these settings with a user's own data, and the folder of the data sets; None
+        changes nothing.
 
         Args:
             data: the user's data, or for presets of named data sets the folder of those.
@@ -170,23 +207,39 @@ class Settings:
         if data is not None and isinstance(self.data, OwnDataSettings):
             return self.with_changes([f"data.path={data}"]), None
         if data is not None and not Path(data).is_dir():
-            raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
+            raise NotADirectoryError(
+                f"{data} is no folder of data sets: correct --data, or create it"
+            )
         return self, None if data is None else Path(data)
 
     def changes_from(self, base: "Settings") -> list[str]:
-        """Return the changes as ``key=value`` by which :meth:`with_changes` makes these settings of others."""
+        """Return the changes as ``key=value`` by which :meth:`with_changes` makes these settings of
+        others."""
         assumed = base.flat()
         if type(self.layer) is not type(base.layer):  # another layer starts from its own defaults
-            defaults = {f"layer.{option.name}": _flat(option.default) for option in fields(cast(Any, self.layer))}
+            defaults = {
+                f"layer.{option.name}": _flat(option.default)
+                for option in fields(cast(Any, self.layer))
+            }
             assumed |= defaults | {"layer.name": base.layer.name}
-        return [f"{key}={value}" for key, value in self.flat().items() if (key, value) not in assumed.items()]
+        return [
+            f"{key}={value}"
+            for key, value in self.flat().items()
+            if (key, value) not in assumed.items()
+        ]
 
 
 def describe(settings: Settings) -> dict[str, tuple[str, list[str]]]:
-    """Return the meaning of each setting, and the values that it takes if it takes only some, by its dotted key."""
+    """Return the meaning of each setting, and the values that it takes if it takes only some, by
+    its dotted key."""
     described = {}
-    for section, cls in ((section, type(value)) for section, value in vars(settings).items() if value is not None):
-        texts, types = getattr(cls, "meanings", None) or meanings(cls), get_type_hints(cls, include_extras=True)
+    for section, cls in (
+        (section, type(value)) for section, value in vars(settings).items() if value is not None
+    ):
+        texts, types = (
+            getattr(cls, "meanings", None) or meanings(cls),
+            get_type_hints(cls, include_extras=True),
+        )
         for name in (option.name for option in fields(cls)):
             described[f"{section}.{name}"] = (texts.get(name, ""), choices(types[name]))
     return described
@@ -202,13 +255,18 @@ def _merged(parts: Mapping[str, Any], nested: Mapping[str, Any]) -> Settings:
             changed[section] = values
             continue
         if not isinstance(values, Mapping) and (section, values) != ("warm_start", None):
-            raise SettingsError(f"{section} needs settings below it, such as {section}.NAME; {LISTING}")
-        changed[section] = None if values is None else _merged_part(section, parts.get(section), values)
+            raise SettingsError(
+                f"{section} needs settings below it, such as {section}.NAME; {LISTING}"
+            )
+        changed[section] = (
+            None if values is None else _merged_part(section, parts.get(section), values)
+        )
     return Settings(**changed)
 
 
 def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
-    """Return a part of settings with other values; another kind of it if its selector is among them."""
+    """Return a part of settings with other values; another kind of it if its selector is among
+    them."""
     if part in SELECTORS:
         selector, class_of = SELECTORS[part]
         cls = class_of(str(changes.get(selector, getattr(value, selector, ""))))
@@ -217,7 +275,9 @@ def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
     names = [option.name for option in fields(cls)]
     for name in changes:
         if name not in names:
-            raise unknown("setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING)
+            raise unknown(
+                "setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING
+            )
     current = {} if value is None or (part == "layer" and type(value) is not cls) else vars(value)
     try:
         return cls(**{name: current[name] for name in names if name in current} | dict(changes))

@@ -11,7 +11,9 @@ from probattn.experiments.data.errors import unknown_name
 from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
 # Decorator of the classes of settings: no unknown keys, finite numbers.
-setting = partial(dataclass, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+setting = partial(
+    dataclass, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
+)
 
 # Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch.
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
@@ -35,15 +37,20 @@ class SettingsError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, listing: str) -> SettingsError:
-    """Return the error of an unknown name; arguments as for :func:`~probattn.experiments.data.errors.unknown_name`."""
+    """Return the error of an unknown name; arguments as for
+    :func:`~probattn.experiments.data.errors.unknown_name`."""
     return SettingsError(unknown_name(kind, name, known, listing=listing))
 
 
 def validation_error(part: str, error: ValidationError) -> SettingsError:
-    """Return an error of one line: each wrong key of a part of the settings, what is allowed, and its value."""
+    """Return an error of one line: each wrong key of a part of the settings, what is allowed, and
+    its value."""
     problems = []
     for problem in error.errors():
-        key, text = ".".join(map(str, (part, *problem["loc"]))), problem["msg"].removeprefix("Value error, ")
+        key, text = (
+            ".".join(map(str, (part, *problem["loc"]))),
+            problem["msg"].removeprefix("Value error, "),
+        )
         value = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
         problems.append(f"{key}: {text[0].lower()}{text[1:]}{value}" if problem["loc"] else text)
     return SettingsError("; ".join(problems))

@@ -17,24 +17,27 @@ UNKNOWN_SHARE = 0.02
 class BatchLoader:
     """Loader of batches ``x`` (batch, ...) and ``y`` (batch, ...); the last batch may be smaller.
 
-    Rows and images are on the device. A batch is then one gather, and there are no worker processes to seed. The
-    generator is the only source of randomness: its state at an epoch's first batch determines that epoch bit for bit.
+    Rows and images are on the device. A batch is then one gather, and there are no worker processes
+    to seed. The generator is the only source of randomness: its state at an epoch's first batch
+    determines that epoch bit for bit.
 
     Args:
         inputs: ``(n, ...)``.
         labels: ``(n, ...)``.
         batch_size: examples per batch.
         shuffle: draw a new order in each epoch.
-        generator: CPU generator, whose state a resumed run needs; default: a new one with torch's fixed default seed.
+        generator: CPU generator, whose state a resumed run needs; default: a new one with torch's
+            fixed default seed.
         device: device of the data and the batches.
         by_length: has no effect on rows and images, which are equally long.
-        categories: which inputs are codes of categories, bool (inputs,): a small share of them becomes
-            0, an unknown category, so that its token is trained.
+        categories: which inputs are codes of categories, bool (inputs,): a small share of them
+            becomes 0, an unknown category, so that its token is trained.
 
     Attributes:
         num_data: number of examples.
         batch_size, shuffle, generator, device: as given.
-        order: positions in the data of the examples of an epoch that is not shuffled ``(num_data,)``.
+        order: positions in the data of the examples of an epoch that is not shuffled
+            ``(num_data,)``.
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class BatchLoader:
 
     def _positions(self) -> Sequence[Tensor]:
         """Return the positions of each batch of an epoch, on the CPU."""
-        order = torch.randperm(self.num_data, generator=self.generator) if self.shuffle else self.order
+        order = (
+            torch.randperm(self.num_data, generator=self.generator) if self.shuffle else self.order
+        )
         return order.split(self.batch_size)
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
@@ -79,7 +84,8 @@ class BatchLoader:
 
 
 class ImageLoader(BatchLoader):
-    """Loader of batches: ``x`` float32 (batch, C, H, W), augmented and normalised, and ``y`` int64 (batch,).
+    """Loader of batches: ``x`` float32 (batch, C, H, W), augmented and normalised, and ``y`` int64
+    (batch,).
 
     Args:
         images: uint8 (n, C, H, W).
@@ -90,11 +96,20 @@ class ImageLoader(BatchLoader):
     """
 
     def __init__(
-        self, images: Tensor, labels: Tensor, *, mean: Floats, std: Floats, augment: bool = False, **options: Any
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        mean: Floats,
+        std: Floats,
+        augment: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(images, labels, **options)
         self.augment = augment
-        self._mean, self._std = torch.tensor([mean, std], dtype=torch.float32, device=self.device)[..., None, None]
+        self._mean, self._std = torch.tensor([mean, std], dtype=torch.float32, device=self.device)[
+            ..., None, None
+        ]
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         images, labels = super()._batch(indices)
@@ -104,43 +119,57 @@ class ImageLoader(BatchLoader):
 
 
 def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:
-    """Shift each image by a random offset, filling with zeros, and mirror it with probability one half.
+    """Shift each image by a random offset, filling with zeros, and mirror it with probability one
+    half.
 
-    This is ``RandomCrop(size, padding)`` and ``RandomHorizontalFlip()`` of torchvision for a whole batch at once. The
-    CPU generator serves images on any device: one stored state then reproduces a run on every device.
+    This is ``RandomCrop(size, padding)`` and ``RandomHorizontalFlip()`` of torchvision for a whole
+    batch at once. The CPU generator serves images on any device: one stored state then reproduces a
+    run on every device.
 
     Args:
-        images: (batch, channels, height, width), any dtype and device, not yet normalised, so that zero is black.
+        images: (batch, channels, height, width), any dtype and device, not yet normalised, so that
+            zero is black.
         padding: pixels added on every side; each offset is uniform on 0, …, 2·padding.
         generator: CPU generator; draws three integers per image.
     """
     number, _, height, width = images.shape
-    dy, dx = torch.randint(2 * padding + 1, (2, number), generator=generator).to(images.device, non_blocking=True)
-    # A view of every crop, (batch, channels, 2·padding + 1, 2·padding + 1, height, width), to choose from.
+    dy, dx = torch.randint(2 * padding + 1, (2, number), generator=generator).to(
+        images.device, non_blocking=True
+    )
+    # A view of every crop, (batch, channels, 2·padding + 1, 2·padding + 1, height, width), to
+    # choose from.
     crops = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     cropped = crops[torch.arange(number, device=images.device), :, dy, dx]
     flipped = torch.randint(2, (number, 1, 1, 1), generator=generator)
-    return torch.where(flipped.to(images.device, torch.bool, non_blocking=True), cropped.flip(-1), cropped)
+    return torch.where(
+        flipped.to(images.device, torch.bool, non_blocking=True), cropped.flip(-1), cropped
+    )
 
 
 class TextLoader(BatchLoader):
-    """Loader of batches: ``x`` int64 (batch, n, ...), ``y`` (batch, ...) and ``mask`` bool (batch, n).
+    """Loader of batches: ``x`` int64 (batch, n, ...), ``y`` (batch, ...) and ``mask`` bool (batch,
+    n).
 
-    Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is True for tokens.
+    Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is
+    True for tokens.
 
-    A shuffled epoch has batches of similar length: a random order is cut into groups of 50 batches, each group is
-    sorted by length and cut into batches, and the batches are shuffled. Otherwise the order is that of the data, or,
-    with ``by_length``, from the longest to the shortest sequence: the same predictions with less padding, in half the
-    time for IMDB's reviews. The first batch needs the most memory, and the others fit into what it frees.
+    A shuffled epoch has batches of similar length: a random order is cut into groups of 50 batches,
+    each group is sorted by length and cut into batches, and the batches are shuffled. Otherwise the
+    order is that of the data, or, with ``by_length``, from the longest to the shortest sequence:
+    the same predictions with less padding, in half the time for IMDB's reviews. The first batch
+    needs the most memory, and the others fit into what it frees.
 
     Args:
         encoded: token ids (length, ...) of each sequence, of at least one token.
         labels: (sequences, ...).
-        by_length: order sequences by length where they are not shuffled; equally long ones stay in the data's order.
+        by_length: order sequences by length where they are not shuffled; equally long ones stay in
+            the data's order.
         options: as for :class:`BatchLoader`.
     """
 
-    def __init__(self, encoded: Sequence[Tensor], labels: Tensor, *, by_length: bool = False, **options: Any) -> None:
+    def __init__(
+        self, encoded: Sequence[Tensor], labels: Tensor, *, by_length: bool = False, **options: Any
+    ) -> None:
         self._encoded, self._lengths = encoded, torch.tensor(list(map(len, encoded)))
         super().__init__(self._lengths, labels, **options)
         if by_length:
@@ -158,6 +187,8 @@ class TextLoader(BatchLoader):
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         lengths, labels = super()._batch(indices)
         sequences = [self._encoded[index] for index in indices.tolist()]
-        tokens = pad_sequence(sequences, batch_first=True).to(self.device, torch.long, non_blocking=True)
+        tokens = pad_sequence(sequences, batch_first=True).to(
+            self.device, torch.long, non_blocking=True
+        )
         mask = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         return tokens, labels, mask

@@ -1,4 +1,5 @@
-"""Labelled examples, and data sets of a training, validation and test part: what images, texts and tables share."""
+"""Labelled examples, and data sets of a training, validation and test part: what images, texts and
+tables share."""
 
 import hashlib
 import json
@@ -24,7 +25,8 @@ Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # type of a standard
 
 
 class Part:
-    """Base of labelled examples: dataclasses of inputs, a tensor or a tuple, and of ``labels`` (n, ...)."""
+    """Base of labelled examples: dataclasses of inputs, a tensor or a tuple, and of ``labels`` (n,
+    ...)."""
 
     labels: Tensor
 
@@ -46,7 +48,11 @@ class Part:
         """Return the examples at ``indices``, int64 (m,), in that order."""
 
         def take(values: Tensor | tuple) -> Tensor | tuple:
-            return values[indices] if isinstance(values, Tensor) else tuple(values[index] for index in indices.tolist())
+            return (
+                values[indices]
+                if isinstance(values, Tensor)
+                else tuple(values[index] for index in indices.tolist())
+            )
 
         return type(self)(*(take(getattr(self, field.name)) for field in fields(cast(Any, self))))
 
@@ -60,32 +66,37 @@ class Part:
         order = stratified_order(self.labels, generator=generator)[: sum(sizes)]
         return tuple(self.select(indices.sort().values) for indices in order.split(sizes))
 
-    def divide(self, *test: Self, sizes: Sequence[int], classes: int, seed: int, limit: int | None) -> tuple[Self, ...]:
+    def divide(
+        self, *test: Self, sizes: Sequence[int], classes: int, seed: int, limit: int | None
+    ) -> tuple[Self, ...]:
         """Return the training, validation and test part of a known data set, stratified by class.
 
         Args:
             test: the test part, if it has one of its own.
-            sizes: numbers of examples of the parts other than the training part, which are taken from these examples.
+            sizes: numbers of examples of the parts other than the training part, which are taken
+                from these examples.
             classes: number of classes.
             seed: seed of the division only.
-            limit: keep at most this many training examples and the same fraction of the validation part, but at least
-                ``classes`` if there are as many; the test part keeps its size. A smaller limit keeps a subset of
-                what a larger limit keeps.
+            limit: keep at most this many training examples and the same fraction of the validation
+                part, but at least ``classes`` if there are as many; the test part keeps its size. A
+                smaller limit keeps a subset of what a larger limit keeps.
         """
         generator = Generator().manual_seed(seed)
         train, valid, *others = self.split(len(self) - sum(sizes), *sizes, generator=generator)
         if limit is not None:
             limits = limit, max(classes, round(min(1.0, limit / len(train)) * len(valid)))
             pairs = zip((train, valid), limits, strict=True)
-            train, valid = (few.split(min(size, len(few)), generator=generator)[0] for few, size in pairs)
+            train, valid = (
+                few.split(min(size, len(few)), generator=generator)[0] for few, size in pairs
+            )
         return train, valid, *others, *test
 
 
 def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     """Return a random order of the data, int64 (n,), of which every prefix is stratified by class.
 
-    Classes of equal size differ by at most one example in any prefix, and no class is missing from a prefix that is at
-    least as long as the number of classes.
+    Classes of equal size differ by at most one example in any prefix, and no class is missing from
+    a prefix that is at least as long as the number of classes.
 
     Args:
         labels: int64 (n,), not negative.
@@ -106,12 +117,15 @@ def data_root(root: Root) -> Path:
     """
     folder = Path(root or os.environ.get("PROBATTN_DATA") or "data").expanduser()
     if folder.is_file():
-        raise DatasetError(f"{folder} is a file; --data is the folder of the data sets for this preset")
+        raise DatasetError(
+            f"{folder} is a file; --data is the folder of the data sets for this preset"
+        )
     return folder
 
 
 def digest(*values: Any) -> str:
-    """Return the SHA-256 digest of tensors, with dtype and shape, and of values of JSON, in hexadecimal digits."""
+    """Return the SHA-256 digest of tensors, with dtype and shape, and of values of JSON, in
+    hexadecimal digits."""
     sha = hashlib.sha256()
     for value in values:
         is_tensor = isinstance(value, Tensor)
@@ -146,8 +160,12 @@ class Dataset:
 
     def __post_init__(self) -> None:
         labels = self.train.labels
-        if not all(map(len, (labels, self.valid, self.test))) or (len(labels) > 1 and (labels == labels[0]).all()):
-            problem = f"{self.name}: each part needs examples, and the training part two different labels"
+        if not all(map(len, (labels, self.valid, self.test))) or (
+            len(labels) > 1 and (labels == labels[0]).all()
+        ):
+            problem = (
+                f"{self.name}: each part needs examples, and the training part two different labels"
+            )
             reason = "a class, or a group, of too few examples is in the training part alone"
             raise DatasetError(f"{problem}; {reason}")
 
@@ -160,7 +178,8 @@ class Dataset:
         raise NotImplementedError
 
     def unseen(self, part: Any) -> pd.DataFrame:
-        """Return what the network does not see of each example, or has not seen in training, as shares.
+        """Return what the network does not see of each example, or has not seen in training, as
+        shares.
 
         A row for each example, a column for each kind; images have none.
         """
@@ -178,23 +197,25 @@ class Dataset:
     def save_preprocessing(self, folder: Path) -> None:
         """Write ``preprocessing.json`` into a run's folder, atomically, unless it is there already.
 
-        The JSON object holds what turns new inputs into those of the network, and the names of the classes.
+        The JSON object holds what turns new inputs into those of the network, and the names of the
+        classes.
 
-        =========  ===============================================================================================
-        ``kind``   keys besides ``classes``
-        =========  ===============================================================================================
-        images     ``shape`` (C, H, W), ``mean`` and ``std`` per channel of pixels in 0..1
-        texts      ``tokens`` (see ``to_json`` of the tokenizer of words and of the encoders)
-        table      ``columns`` (see :class:`~probattn.experiments.data.tables.encoding.TableEncoding`),
-                   ``label_column``, and ``label_mean`` and ``label_std`` of the training labels
-        =========  ===============================================================================================
+        ======  =======================================================================
+        kind    keys besides ``classes``
+        ======  =======================================================================
+        images  ``shape`` (C, H, W), ``mean`` and ``std`` per channel of pixels in 0..1
+        texts   ``tokens`` (see ``to_json`` of the tokenizer of words and the encoders)
+        table   ``columns`` (see ``tables.encoding.TableEncoding``), ``label_column``,
+                and ``label_mean`` and ``label_std`` of the training labels
+        ======  =======================================================================
         """
         if not (folder / PREPROCESSING).exists():
             content = json.dumps({"classes": self.classes, **self.preprocessing()}, indent=2)
             write_bytes(folder / PREPROCESSING, f"{content}\n".encode(), tag="part")
 
     def for_run(self, folder: Path) -> Self:
-        """Return the data set as the run in ``folder`` reads it: this one, unless it has saved more."""
+        """Return the data set as the run in ``folder`` reads it: this one, unless it has saved
+        more."""
         return self
 
 
@@ -219,7 +240,8 @@ class Preprocessing(BaseModel, extra="allow"):
 
 
 def read_preprocessing(folder: Path) -> dict[str, Any]:
-    """Return the preprocessing of the run in a folder; raise DatasetError if it is missing or damaged."""
+    """Return the preprocessing of the run in a folder; raise DatasetError if it is missing or
+    damaged."""
     path = folder / PREPROCESSING
     with undamaged(path, DatasetError):
         content = read_json(path)

@@ -9,7 +9,8 @@ class DatasetError(RuntimeError):
 
 
 class UntrustedCodeError(ValueError):
-    """A folder names code that is not this library's, which is not run unless the caller trusts it."""
+    """A folder names code that is not this library's, which is not run unless the caller trusts
+    it."""
 
     flag = "--trust-code"
 

@@ -1,4 +1,5 @@
-"""Summary of the data that were read: `train` prints it, a run keeps it, and the report opens with it."""
+"""Summary of the data that were read: `train` prints it, a run keeps it, and the report opens with
+it."""
 
 import contextlib
 import logging
@@ -85,7 +86,8 @@ def summarise(dataset: Dataset) -> Summary:
 
 
 def _examples(name: str, part: Any, classes: tuple[str, ...]) -> pd.DataFrame:
-    """Return part, key, label and class of each example; labels that are no class are a "number"."""
+    """Return part, key, label and class of each example; labels that are no class are a
+    "number"."""
     labels = part.labels.tolist()
     has_classes = len(classes) > 0 and part.labels.ndim == 1
     named = [classes[label] for label in labels] if has_classes else "number"
@@ -100,7 +102,9 @@ def _repeated(examples: pd.DataFrame, notes: list[str]) -> int:
     copies = examples["part"][keys.isin(keys[is_train])].value_counts()
     for name, count in copies.drop("training").items():
         share = f"{count:,} of {sizes[name]:,} {name} examples ({count / sizes[name]:.1%})"
-        notes.append(f"warning: {share} have the input of a training example: they test nothing new")
+        notes.append(
+            f"warning: {share} have the input of a training example: they test nothing new"
+        )
     if count := keys[is_train].duplicated().sum():
         notes.append(f"{count:,} training examples repeat the input of another one")
     if count := (examples.groupby("key")["label"].transform("nunique") > 1).sum():

@@ -1,4 +1,5 @@
-"""Calibration of a run: temperature, conformal sets or intervals, abstention; fitted to its validation data."""
+"""Calibration of a run: temperature, conformal sets or intervals, abstention; fitted to its
+validation data."""
 
 import math
 import warnings
@@ -22,7 +23,9 @@ CALIBRATION = "calibration.json"
 # Types of a share, of a temperature, and of a probability or infinity, with room for rounding.
 LEAST = -1e-6
 Share = Annotated[float, Field(gt=0, lt=1)]
-Temperature = Annotated[float, Field(ge=0.99 * TEMPERATURE_RANGE[0], le=1.01 * TEMPERATURE_RANGE[1])]
+Temperature = Annotated[
+    float, Field(ge=0.99 * TEMPERATURE_RANGE[0], le=1.01 * TEMPERATURE_RANGE[1])
+]
 
 Score = Annotated[float, Field(ge=LEAST)]
 
@@ -39,7 +42,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         max_risk: largest error rate of the accepted answers.
         temperature: of the probabilities; None for numbers.
         quantile: q̂ of sets (LAC) or intervals (CQR); ∞ with too few validation examples.
-        class_quantiles: q̂ of each class, for sets with the level in every class; empty for numbers.
+        class_quantiles: q̂ of each class, for sets with the level in every class; empty for
+            numbers.
         confidence: smallest confidence of an accepted answer, ∞ if none is; None for numbers.
     """
 
@@ -58,11 +62,15 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         has_classes = self.temperature is not None
         parts = [self.confidence is not None, bool(self.class_quantiles)]
         if parts != [has_classes] * 2 or (has_classes and self.quantile < LEAST):
-            raise ValueError("a quantile is negative, or a value of classes is missing, or in a model of numbers")
+            raise ValueError(
+                "a quantile is negative, or a value of classes is missing, or in a model of numbers"
+            )
         return self
 
     @classmethod
-    def fit(cls, valid: Prediction, *, level: float = 0.9, max_risk: float = 0.05, **origin: Any) -> Self:
+    def fit(
+        cls, valid: Prediction, *, level: float = 0.9, max_risk: float = 0.05, **origin: Any
+    ) -> Self:
         """Fit to a prediction of validation data with its labels.
 
         Args:
@@ -78,7 +86,9 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         """
         origin |= {"level": level, "max_risk": max_risk}
         if valid.probs is None:
-            return cls(**origin, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item())
+            return cls(
+                **origin, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item()
+            )
         temperature = fit_temperature(valid)
         scaled = scale(valid, temperature)
         with warnings.catch_warnings():  # of each class: the report says how few examples it has
@@ -97,7 +107,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         return prediction if self.temperature is None else scale(prediction, self.temperature)
 
     def sets(self, probs: Tensor, *, by_class: bool = False) -> Tensor:
-        """Return the classes of each set, bool ``(n, classes)``, of scaled probabilities ``(n, classes)``.
+        """Return the classes of each set, bool ``(n, classes)``, of scaled probabilities
+        ``(n, classes)``.
 
         Args:
             probs: scaled probabilities.
@@ -107,11 +118,13 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         return 1 - probs <= probs.new_tensor(self.class_quantiles if by_class else self.quantile)
 
     def accepts(self, probs: Tensor) -> Tensor:
-        """Return which answers are accepted, bool ``(n,)``, of scaled probabilities ``(n, classes)``."""
+        """Return which answers are accepted, bool ``(n,)``, of scaled probabilities
+        ``(n, classes)``."""
         return probs.double().amax(1) >= required(self.confidence)
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
-        """Return the lower and upper ends ``(n, 1)`` of calibrated intervals of numbers, in their units."""
+        """Return the lower and upper ends ``(n, 1)`` of calibrated intervals of numbers, in their
+        units."""
         low, high = prediction.quantiles([(1 - self.level) / 2, (1 + self.level) / 2])
         return low - self.quantile, high + self.quantile
 
@@ -119,9 +132,9 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         """Evaluate the decisions on test data.
 
         Returns:
-            For classes ``abstention`` (count of the accepted answers, their share and risk, its exact 95 % interval),
-            ``plain sets`` and ``by-class sets`` (coverage and mean size). For numbers ``conformal intervals`` (coverage
-            and mean width).
+            For classes ``abstention`` (count of the accepted answers, their share and risk, its
+            exact 95 % interval), ``plain sets`` and ``by-class sets`` (coverage and mean size). For
+            numbers ``conformal intervals`` (coverage and mean width).
         """
         labels = test.require("labels")
         if test.probs is None:
@@ -133,13 +146,18 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         threshold.confidence, threshold.fitted = required(self.confidence), True
         sets = {"plain sets": self.sets(probs), "by-class sets": self.sets(probs, by_class=True)}
         return {"abstention": threshold.evaluate(probs, labels)} | {
-            name: _means(coverage=_covered(members, labels), size=members.sum(1)) for name, members in sets.items()
+            name: _means(coverage=_covered(members, labels), size=members.sum(1))
+            for name, members in sets.items()
         }
 
     def by_class(self, test: Prediction, classes: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return ``n``, ``accuracy`` and coverage of both kinds of sets, by class with test examples."""
+        """Return ``n``, ``accuracy`` and coverage of both kinds of sets, by class with test
+        examples."""
         probs, labels = class_probs(self.apply(test)), test.require("labels")
-        scores = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
+        scores = {
+            "accuracy": probs.argmax(1) == labels,
+            "coverage": _covered(self.sets(probs), labels),
+        }
         scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
         rows: dict[str, dict[str, float]] = {}
         for number in labels.unique().tolist():
@@ -157,7 +175,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
 
     @classmethod
     def load(cls, folder: Path, *, weights: str, classes: int) -> Self | None:
-        """Read the calibration of a run with these weights and this number of classes; None if the run has none.
+        """Read the calibration of a run with these weights and this number of classes; None if the
+        run has none.
 
         Raises:
             OtherWeightsError: it is a calibration of other weights.

@@ -1,4 +1,5 @@
-"""Test sets of a run by name: its own parts and other domains, corrupted images, out-of-distribution (OOD) images."""
+"""Test sets of a run by name: its own parts and other domains, corrupted images,
+out-of-distribution (OOD) images."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from probattn.experiments.data.images.image_datasets import ImageDataset
 
 
 class TestSet(NamedTuple):
-    """A test set: a function that loads or generates its examples, and a digest that changes with them.
+    """A test set: a function that loads or generates its examples, and a digest that changes with
+    them.
 
     The digest of corrupted images begins with where they are from.
     """
@@ -32,7 +34,8 @@ def eval_sets(
     severities: Sequence[int] = SEVERITIES,
     ood: Sequence[str] = (),
 ) -> dict[str, TestSet]:
-    """Return the test sets of a data set, whose data are checked here; corrupted images are generated on demand.
+    """Return the test sets of a data set, whose data are checked here; corrupted images are
+    generated on demand.
 
     Names are ``valid``, ``test``, ``domain/NAME``, ``shift/CORRUPTION/SEVERITY`` and ``ood/NAME``.
 
@@ -41,7 +44,8 @@ def eval_sets(
         root: folder of the data sets.
         shift: add the test images under ``corruptions`` of these ``severities``.
         corruptions, severities: those of ``shift``.
-        ood: names of OOD image sets, or folders of images; ``default`` stands for those of the data set.
+        ood: names of OOD image sets, or folders of images; ``default`` stands for those of the data
+            set.
 
     Raises:
         SettingsError: ``shift`` or ``ood`` for data that are no images; two OOD sets of one name.
@@ -51,9 +55,15 @@ def eval_sets(
     sets = {"valid": _loaded(dataset.valid), "test": _loaded(dataset.test)}
     sets |= {f"domain/{name}": _loaded(examples) for name, examples in dataset.domains.items()}
     if (shift or ood) and not isinstance(dataset, ImageDataset):
-        raise SettingsError(f"--shift and --ood need images, and {dataset.name} has none: leave them out")
+        raise SettingsError(
+            f"--shift and --ood need images, and {dataset.name} has none: leave them out"
+        )
     if shift:
-        options: dict[str, Any] = {"root": root, "corruptions": corruptions, "severities": severities}
+        options: dict[str, Any] = {
+            "root": root,
+            "corruptions": corruptions,
+            "severities": severities,
+        }
         source, images = corrupted_sets(dataset.name, dataset.test, **options)
         for name, level in itertools.product(corruptions, severities):
             content = f"{source}: {digest(dataset.test.digest, name, level)}"
@@ -63,7 +73,9 @@ def eval_sets(
             channels, size = dataset.test.images.shape[1:3]
             key = f"ood/{Path(source).resolve().name}"
             if key in sets:
-                raise SettingsError(f"two OOD sets are called {key.removeprefix('ood/')}: rename a folder")
+                raise SettingsError(
+                    f"two OOD sets are called {key.removeprefix('ood/')}: rename a folder"
+                )
             sets[key] = _loaded(ood_datasets.load(source, root=root, size=size, channels=channels))
     return sets
 

@@ -1,4 +1,5 @@
-"""Evaluation of a trained run: predictions by several methods, their scores, calibration, and a report's content."""
+"""Evaluation of a trained run: predictions by several methods, their scores, calibration, and a
+report's content."""
 
 import functools
 import json
@@ -21,7 +22,8 @@ from probattn.inference.io.files import locked, write_bytes
 
 
 class Evaluation(NamedTuple):
-    """Result of an evaluation: content of a report on the posterior predictive, and scores of all methods."""
+    """Result of an evaluation: content of a report on the posterior predictive, and scores of all
+    methods."""
 
     result: RunResult
     scores: pd.DataFrame
@@ -40,16 +42,19 @@ def evaluate(
     trust_code: Trust = False,
     **tests: Any,
 ) -> Evaluation:
-    """Evaluate a run's best epoch; write ``scores.csv``, ``evaluation.json``, ``calibration.json``, ``predictions/``.
+    """Evaluate a run's best epoch; write ``scores.csv``, ``evaluation.json``, ``calibration.json``,
+    ``predictions/``.
 
-    All data are checked before anything is predicted, and stored predictions that are up to date are reused.
+    All data are checked before anything is predicted, and stored predictions that are up to date
+    are reused.
 
     Args:
         folder: the run's folder.
         root: folder of the data sets.
         num_samples: draws of each prediction, by default ``train.num_samples``.
         seed: seed of the draws.
-        by: methods in addition to the posterior predictive (see :mod:`probattn.experiments.evaluation.methods`).
+        by: methods in addition to the posterior predictive (see
+            :mod:`probattn.experiments.evaluation.methods`).
         level: probability that conformal sets and intervals hold the label.
         max_risk: largest error rate of accepted answers.
         say: called with a message about the progress.
@@ -57,8 +62,8 @@ def evaluate(
         tests: ``shift``, ``corruptions``, ``severities`` and ``ood`` of :func:`eval_sets`.
 
     Raises:
-        SettingsError, CheckpointError: the folder holds no run, or a damaged one; an unknown method.
-        filelock.Timeout: another process trains or evaluates the run.
+        SettingsError, CheckpointError: the folder holds no run, or a damaged one; an unknown
+        method. filelock.Timeout: another process trains or evaluates the run.
         DatasetError: data that are missing or damaged.
     """
     names = methods.check(by)
@@ -69,7 +74,10 @@ def evaluate(
         stamp = evaluated_run.run_stamp(folder) | draws
         predicted = predict_sets(run, sets, names, stamp=stamp, say=say)
         scores = {name: evaluated_run.score(by_set) for name, by_set in predicted.items()}
-        posterior, options = predicted[methods.POSTERIOR], {"level": level, "max_risk": max_risk, **draws}
+        posterior, options = (
+            predicted[methods.POSTERIOR],
+            {"level": level, "max_risk": max_risk, **draws},
+        )
         calibration = Calibration.fit(posterior["valid"], weights=run.weights, **options)
         result = run_result(run, posterior, scores[methods.POSTERIOR], calibration)
         scores[methods.POSTERIOR] |= {f"class/{name}": row for name, row in result.by_class.items()}
@@ -78,7 +86,10 @@ def evaluate(
         write_bytes(folder / evaluated_run.SCORES, csv_text(frame).encode())
         content = {name: getattr(result, name) for name in ("decisions", "variants", "posterior")}
         content |= {"stamp": stamp, "data": {name: test.digest for name, test in sets.items()}}
-        write_bytes(folder / evaluated_run.EVALUATION, json.dumps(content, indent=2, default=asdict).encode())
+        write_bytes(
+            folder / evaluated_run.EVALUATION,
+            json.dumps(content, indent=2, default=asdict).encode(),
+        )
     return Evaluation(result, frame)
 
 
@@ -90,7 +101,8 @@ def predict_sets(
     stamp: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, dict[str, Prediction]]:
-    """Return predictions by method and test set, stored ones if up to date; images are corrupted once for all methods.
+    """Return predictions by method and test set, stored ones if up to date; images are corrupted
+    once for all methods.
 
     The draws start from the seed in every test set, so that draw s is one function on all of them.
 

@@ -1,8 +1,10 @@
-"""Scores and predictions of evaluated runs, refused if a run has changed, or if two cannot be compared.
+"""Scores and predictions of evaluated runs, refused if a run has changed, or if two cannot be
+compared.
 
-Scores are pandas frames in the wide form, a row for each run, seed, method and test set: ``run, seed, method, set, n``,
-then metrics, unscaled. Sets are ``test``, ``domain/NAME``, ``class/NAME``, ``shift/CORRUPTION/SEVERITY`` and
-``ood/NAME``; the metrics of the latter are ``DETECTOR_METRIC``.
+Scores are pandas frames in the wide form, a row for each run, seed, method and test set:
+``run, seed, method, set, n``, then metrics, unscaled. Sets are ``test``, ``domain/NAME``,
+``class/NAME``, ``shift/CORRUPTION/SEVERITY`` and ``ood/NAME``; the metrics of the latter are
+``DETECTOR_METRIC``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +21,13 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
-from probattn.inference.io.files import file_digest, read_archive, read_json, undamaged, write_archive
+from probattn.inference.io.files import (
+    file_digest,
+    read_archive,
+    read_json,
+    undamaged,
+    write_archive,
+)
 from probattn.inference.metrics import ood
 from probattn.inference.prediction.mixture import innermost, values
 from probattn.inference.prediction.result import PER_EXAMPLE
@@ -27,7 +35,8 @@ from probattn.inference.prediction.result import PER_EXAMPLE
 EVALUATION, SCORES = "evaluation.json", "scores.csv"
 KEYS = ["run", "seed", "method", "set", "n"]
 LAWS = {"Normal": ("loc", "scale"), "StudentT": ("df", "loc", "scale")}
-"""Likelihoods of numbers whose parameters are stored; predictions with others are made anew each time."""
+"""Likelihoods of numbers whose parameters are stored; predictions with others are made anew each
+time."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,34 +59,50 @@ class EvaluatedRun(RunRecord):
         return self.settings.train.seed or 0
 
     def predictions(self, names: Collection[str], method: str) -> dict[str, Prediction]:
-        """Return the stored predictions by a method on those of some test sets that the scores were computed from."""
-        stamps = {name: self.content["stamp"] | {"data": digest} for name, digest in self.content["data"].items()}
-        files = {name: prediction_file(self.folder, method, name) for name in stamps if name in names}
+        """Return the stored predictions by a method on those of some test sets that the scores were
+        computed from."""
+        stamps = {
+            name: self.content["stamp"] | {"data": digest}
+            for name, digest in self.content["data"].items()
+        }
+        files = {
+            name: prediction_file(self.folder, method, name) for name in stamps if name in names
+        }
         stored = {name: load_prediction(file, stamp=stamps[name]) for name, file in files.items()}
         return {name: prediction for name, prediction in stored.items() if prediction is not None}
 
 
 def run_stamp(folder: Path) -> dict[str, Any]:
-    """Return the SHA-256 of a run's weights and of its settings, on which all its predictions depend."""
+    """Return the SHA-256 of a run's weights and of its settings, on which all its predictions
+    depend."""
     return {name: file_digest(folder / name) for name in (WEIGHTS, SETTINGS)}
 
 
 def read_evaluated_run(folder: Path, *, trust_code: Trust = False) -> EvaluatedRun:
-    """Read the scores of a run; ``trust_code`` as for :func:`~probattn.experiments.runs.load.open_run`.
+    """Read the scores of a run; ``trust_code`` as for
+    :func:`~probattn.experiments.runs.load.open_run`.
 
     Raises:
-        SettingsError: no run, one that was not evaluated or has changed since, or files that are damaged.
+        SettingsError: no run, one that was not evaluated or has changed since, or files that are
+            damaged.
     """
-    record, advice = read_record(folder, trust_code=trust_code), f"evaluate it with `probattn evaluate {folder}`"
+    record, advice = (
+        read_record(folder, trust_code=trust_code),
+        f"evaluate it with `probattn evaluate {folder}`",
+    )
     for name in (WEIGHTS, EVALUATION, SCORES):
         if not (folder / name).is_file():
             raise SettingsError(f"{folder} was not evaluated: {advice}")
     with undamaged(folder / EVALUATION, SettingsError, advice=advice):
         content = read_json(folder / EVALUATION)
         content |= {name: dict(content[name]) for name in ("stamp", "data")}
-        stamp = {name: content["stamp"][name] for name in (WEIGHTS, SETTINGS, "num_samples", "seed")}
+        stamp = {
+            name: content["stamp"][name] for name in (WEIGHTS, SETTINGS, "num_samples", "seed")
+        }
     if not run_stamp(folder).items() <= stamp.items():
-        raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
+        raise SettingsError(
+            f"weights or settings of {folder} changed since the run was evaluated: {advice} again"
+        )
     with undamaged(folder / SCORES, SettingsError, advice=advice):
         scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
         scores.drop(columns=["run", "method", "set"]).astype({"seed": int, "n": int}).astype(float)
@@ -85,9 +110,11 @@ def read_evaluated_run(folder: Path, *, trust_code: Trust = False) -> EvaluatedR
 
 
 def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
-    """Check that runs were scored on the same test data, with the same number and seed of posterior samples.
+    """Check that runs were scored on the same test data, with the same number and seed of posterior
+    samples.
 
-    A run may lack test sets of another. Of corruptions, whose mean is compared, all runs have the same, or none.
+    A run may lack test sets of another. Of corruptions, whose mean is compared, all runs have the
+    same, or none.
 
     Raises:
         SettingsError: two runs that cannot be compared; says in what they differ.
@@ -96,15 +123,20 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
     for run in runs:
         shifts = {name for name in run.content["data"] if name.startswith("shift/")}
         draws = {name: run.content["stamp"][name] for name in ("num_samples", "seed")}
-        for name, value in (draws | run.content["data"] | ({"corruptions": shifts} if shifts else {})).items():
+        for name, value in (
+            draws | run.content["data"] | ({"corruptions": shifts} if shifts else {})
+        ).items():
             expected, folder = first.setdefault(name, (value, run.folder))
             if value != expected and name != "valid":
                 which = f"{folder} and {run.folder} were evaluated on other {name}"
-                raise SettingsError(f"{which}: evaluate both on the same data with the same options")
+                raise SettingsError(
+                    f"{which}: evaluate both on the same data with the same options"
+                )
 
 
 def prediction_file(run: Path, method: str, name: str) -> Path:
-    """Return the file of a prediction by a method on a test set, ``RUN/predictions/METHOD/SET.pt``."""
+    """Return the file of a prediction by a method on a test set,
+    ``RUN/predictions/METHOD/SET.pt``."""
     return run / "predictions" / method / f"{name}.pt"
 
 
@@ -112,8 +144,15 @@ def load_prediction(file: Path, *, stamp: Mapping[str, Any]) -> Prediction | Non
     """Return a stored prediction with this stamp; None without a file, or if it is damaged."""
     try:
         content = read_archive(file)
-        laws = [getattr(dist, law)(**parameters).to_event(1) for law, parameters in content["laws"].items()]
-        return Prediction(components=tuple(laws), **content["fields"]) if content["stamp"] == dict(stamp) else None
+        laws = [
+            getattr(dist, law)(**parameters).to_event(1)
+            for law, parameters in content["laws"].items()
+        ]
+        return (
+            Prediction(components=tuple(laws), **content["fields"])
+            if content["stamp"] == dict(stamp)
+            else None
+        )
     except Exception:  # of many types; what is not there is predicted
         return None
 
@@ -131,8 +170,15 @@ def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, A
         law = type(innermost(parts[0])).__name__
         if law not in LAWS:
             return
-        laws[law] = {name: torch.cat([values(component, name) for component in parts], 1).cpu() for name in LAWS[law]}
-    fields = {name: value.cpu() for name in PER_EXAMPLE if (value := getattr(prediction, name)) is not None}
+        laws[law] = {
+            name: torch.cat([values(component, name) for component in parts], 1).cpu()
+            for name in LAWS[law]
+        }
+    fields = {
+        name: value.cpu()
+        for name in PER_EXAMPLE
+        if (value := getattr(prediction, name)) is not None
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     write_archive(file, {"stamp": dict(stamp), "laws": laws, "fields": fields}, tag="part")
 
@@ -147,27 +193,46 @@ def score(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
     for name in (name for name in predictions if name != "valid"):
         prediction = predictions[name]
         if name.startswith("ood/"):
-            detectors = ood.evaluate(predictions["test"], prediction, fitted_on=predictions["valid"])
-            values = {f"{key}_{metric}": value for key, row in detectors.items() for metric, value in row.items()}
+            detectors = ood.evaluate(
+                predictions["test"], prediction, fitted_on=predictions["valid"]
+            )
+            values = {
+                f"{key}_{metric}": value
+                for key, row in detectors.items()
+                for metric, value in row.items()
+            }
         else:
             values = metrics.evaluate(prediction)
         scores[name] = {"n": len(prediction)} | values
     return scores
 
 
-def to_frame(scores: Mapping[str, Mapping[str, Mapping[str, Any]]], *, run: str, seed: int) -> pd.DataFrame:
+def to_frame(
+    scores: Mapping[str, Mapping[str, Mapping[str, Any]]], *, run: str, seed: int
+) -> pd.DataFrame:
     """Return the scores of a run, by method and test set, in the wide form."""
-    pairs = ((method, name, row) for method, by_set in scores.items() for name, row in by_set.items())
-    return pd.DataFrame({"run": run, "seed": seed, "method": method, "set": name, **row} for method, name, row in pairs)
+    pairs = (
+        (method, name, row) for method, by_set in scores.items() for name, row in by_set.items()
+    )
+    return pd.DataFrame(
+        {"run": run, "seed": seed, "method": method, "set": name, **row}
+        for method, name, row in pairs
+    )
 
 
 def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return what belongs to the test sets of a kind, such as ``domain``, by the rest of their names."""
-    return {name.removeprefix(f"{kind}/"): value for name, value in scores.items() if name.startswith(f"{kind}/")}
+    """Return what belongs to the test sets of a kind, such as ``domain``, by the rest of their
+    names."""
+    return {
+        name.removeprefix(f"{kind}/"): value
+        for name, value in scores.items()
+        if name.startswith(f"{kind}/")
+    }
 
 
 def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:
-    """Return the mean of each metric over corruptions and severities, by run, seed and method, as set ``shift``.
+    """Return the mean of each metric over corruptions and severities, by run, seed and method, as
+    set ``shift``.
 
     Args:
         frame: scores in the wide form.
@@ -176,4 +241,9 @@ def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:
     corruption = frame["set"].str.extract("^shift/(.+)/", expand=False)
     is_chosen = corruption.isin(PHOTOMETRIC) == (group == "photometric") if group else True
     shifted = frame[corruption.notna() & is_chosen].drop(columns=["set"])
-    return shifted.groupby(["run", "seed", "method"], sort=False).mean().reset_index().assign(set="shift")
+    return (
+        shifted.groupby(["run", "seed", "method"], sort=False)
+        .mean()
+        .reset_index()
+        .assign(set="shift")
+    )

@@ -1,4 +1,5 @@
-"""Uncertainty methods that a trained run can be evaluated with, by name; ``laplace+temperature`` is one on another."""
+"""Uncertainty methods that a trained run can be evaluated with, by name; ``laplace+temperature`` is
+one on another."""
 
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
@@ -38,13 +39,16 @@ class Method(NamedTuple):
 
 
 class _AnchoredReadout(NamedTuple):
-    """GPs on all depths of a transformer of this library, or on the last features of another network."""
+    """GPs on all depths of a transformer of this library, or on the last features of another
+    network."""
 
     predictor: PosteriorPredictive
 
     def fit(self, train: Iterable, valid: Iterable) -> PosteriorPredictive:
         """Return the fitted predictor."""
-        depths: Literal["all", "last"] = "all" if isinstance(self.predictor.model.network, Transformer) else "last"
+        depths: Literal["all", "last"] = (
+            "all" if isinstance(self.predictor.model.network, Transformer) else "last"
+        )
         return with_gp_readout(self.predictor, train, valid, depths=depths)
 
 
@@ -74,10 +78,13 @@ class Forward:
         self.batches, self.seed, self.model = run.batches(data, by_length=True), seed, run.model
         torch.manual_seed(seed)
         self.features = features(predictor, self.batches) if run.dataset.classes else None
-        self.prediction = self.features.prediction if self.features else predictor.predict(self.batches)
+        self.prediction = (
+            self.features.prediction if self.features else predictor.predict(self.batches)
+        )
 
     def predict(self, method: Predictor) -> Prediction:
-        """Return the prediction of a fitted method, whose own draws start from the seed after that of the pass."""
+        """Return the prediction of a fitted method, whose own draws start from the seed after that
+        of the pass."""
         torch.manual_seed(self.seed + 1)
         if isinstance(method, FeaturePredictor):
             return method.predict_features(required(self.features))
@@ -96,7 +103,9 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
         if name not in NAMES:
             raise unknown("method", name, NAMES, listing=f"known: {', '.join(NAMES)}")
         if name.startswith("laplace") and find_spec("laplace") is None:
-            raise MissingExtraError("the method laplace needs laplace-torch: pip install 'probattn[laplace]'")
+            raise MissingExtraError(
+                "the method laplace needs laplace-torch: pip install 'probattn[laplace]'"
+            )
     return tuple(dict.fromkeys((POSTERIOR, *names)))
 
 
@@ -107,7 +116,9 @@ def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool
         SettingsError: a method of classes for numbers; ``mc-dropout`` without dropout.
     """
     if not has_classes and not all(METHODS[step].of_numbers for step in name.split("+")):
-        raise SettingsError(f"--method {name} is for classes, and this run predicts numbers: leave it out")
+        raise SettingsError(
+            f"--method {name} is for classes, and this run predicts numbers: leave it out"
+        )
     try:
         METHODS[name.partition("+")[0]].make(PosteriorPredictive(model, guide))
     except ValueError as error:
@@ -115,15 +126,19 @@ def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool
 
 
 def row_label(run: str, method: str) -> str:
-    """Return the label of a run's row in a table: its name, and the method unless it is the posterior predictive."""
+    """Return the label of a run's row in a table: its name, and the method unless it is the
+    posterior predictive."""
     if method.startswith(ENSEMBLE):
         return f"{run}, {method}"
     titles = (METHODS[step].title if step in METHODS else step for step in method.split("+"))
     return " + ".join(filter(None, (run, *titles)))
 
 
-def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Callable[[Forward], Prediction]:
-    """Fit the method of that name to a run from the seed, and return the function that predicts by it.
+def fit(
+    run: TrainedRun, name: str, *, num_samples: int, seed: int
+) -> Callable[[Forward], Prediction]:
+    """Fit the method of that name to a run from the seed, and return the function that predicts by
+    it.
 
     Predictions are in the order of the data.
 

@@ -1,4 +1,5 @@
-"""Display of metrics in tables and figures: columns, arrows, units, formatted values, the best value of a column."""
+"""Display of metrics in tables and figures: columns, arrows, units, formatted values, the best
+value of a column."""
 
 import csv
 import math
@@ -23,13 +24,17 @@ class MetricDisplay(NamedTuple):
     meaning: str = ""
 
 
-_ROWS = list(csv.DictReader((files(__package__) / "metrics.csv").read_text(encoding="utf-8").splitlines()))
+_ROWS = list(
+    csv.DictReader((files(__package__) / "metrics.csv").read_text(encoding="utf-8").splitlines())
+)
 
 
 def _read(kind: str) -> dict[str, MetricDisplay]:
     """Return the metrics of a kind by key, in the order of ``metrics.csv``."""
     return {
-        row["key"]: MetricDisplay(row["title"], float(row["scale"]), row["better"] == "higher", row["meaning"])
+        row["key"]: MetricDisplay(
+            row["title"], float(row["scale"]), row["better"] == "higher", row["meaning"]
+        )
         for row in _ROWS
         if row["kind"] == kind
     }
@@ -46,7 +51,8 @@ MISSING = "–"
 
 
 def displays(keys: Collection[str]) -> dict[str, MetricDisplay]:
-    """Return the columns of a table and their display, for some metrics of classes or of numbers."""
+    """Return the columns of a table and their display, for some metrics of classes or of
+    numbers."""
     return NUMBERS if "rmse" in keys else {key: DISPLAY[key] for key in COLUMNS}
 
 
@@ -56,8 +62,11 @@ def unit(scale: float) -> str:
 
 
 def heading(metric: MetricDisplay) -> str:
-    """Return the heading of a metric's column: its title, its unit, and ↑ if higher is better, else ↓."""
-    return " ".join(filter(None, (metric.title, unit(metric.scale), "↑" if metric.higher_is_better else "↓")))
+    """Return the heading of a metric's column: its title, its unit, and ↑ if higher is better, else
+    ↓."""
+    return " ".join(
+        filter(None, (metric.title, unit(metric.scale), "↑" if metric.higher_is_better else "↓"))
+    )
 
 
 def format_value(value: float, scale: float = 1.0, decimals: int = 2) -> str:
@@ -66,7 +75,8 @@ def format_value(value: float, scale: float = 1.0, decimals: int = 2) -> str:
 
 
 def format_number(value: object) -> str:
-    """Return a number of any magnitude with three digits, – if it is not finite; other values as text."""
+    """Return a number of any magnitude with three digits, – if it is not finite; other values as
+    text."""
     if not isinstance(value, float):
         return str(value)
     if not math.isfinite(value):
@@ -75,8 +85,13 @@ def format_number(value: object) -> str:
 
 
 def best_of(values: Mapping[Any, float], metric: MetricDisplay) -> frozenset:
-    """Return the names whose displayed value is best; none if fewer than two are finite, or if all are equal."""
-    numbers = {name: float(format_value(value, metric.scale)) for name, value in values.items() if math.isfinite(value)}
+    """Return the names whose displayed value is best; none if fewer than two are finite, or if all
+    are equal."""
+    numbers = {
+        name: float(format_value(value, metric.scale))
+        for name, value in values.items()
+        if math.isfinite(value)
+    }
     if len(set(numbers.values())) < 2:
         return frozenset()
     best = (max if metric.higher_is_better else min)(numbers.values())

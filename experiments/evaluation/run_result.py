@@ -1,4 +1,5 @@
-"""Result of one evaluated run: everything that a report displays, and how it is gathered from the run."""
+"""Result of one evaluated run: everything that a report displays, and how it is gathered from the
+run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,14 @@ from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.evaluated_run import nested
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
-from probattn.inference import Prediction, attention_spectra, metrics, posterior_summary, predict, token_similarity
+from probattn.inference import (
+    Prediction,
+    attention_spectra,
+    metrics,
+    posterior_summary,
+    predict,
+    token_similarity,
+)
 from probattn.inference.diagnostics.attention import Spectrum
 from probattn.inference.diagnostics.convergence import SiteConvergence
 from probattn.inference.training.run_log import read_log
@@ -27,8 +35,9 @@ EXAMPLES = 256
 class RunResult:
     """Everything that a report displays of one evaluated run, without its model.
 
-    Terms of the objective are per example, in nats, loss = nll + Σ kl + Σ penalty; metrics are unscaled, as
-    ``metrics.evaluate`` returns them. A part that the run lacks is an empty container, and the report says so.
+    Terms of the objective are per example, in nats, loss = nll + Σ kl + Σ penalty; metrics are
+    unscaled, as ``metrics.evaluate`` returns them. A part that the run lacks is an empty container,
+    and the report says so.
     """
 
     name: str
@@ -42,18 +51,29 @@ class RunResult:
     classes: tuple[str, ...]  # empty for numbers
     spectra: dict[str, Spectrum]  # by layer
     posterior: list[SiteConvergence]  # of global latent sites, without a refit
-    variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
-    similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
-    shift: dict[str, dict[str, float]] = field(default_factory=dict)  # CORRUPTION/SEVERITY → metrics
+    variants: dict[
+        str, dict[str, float]
+    ]  # metrics with each latent site "at its mean", "drawn from q", …
+    similarity: dict[str, float] = field(
+        default_factory=dict
+    )  # layer → mean cosine between its tokens, in depth order
+    shift: dict[str, dict[str, float]] = field(
+        default_factory=dict
+    )  # CORRUPTION/SEVERITY → metrics
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
-    by_class: dict[str, dict[str, float]] = field(default_factory=dict)  # class → n, accuracy, coverage of both sets
+    by_class: dict[str, dict[str, float]] = field(
+        default_factory=dict
+    )  # class → n, accuracy, coverage of both sets
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     summary: Summary | None = None  # of the data
 
 
 def run_result(
-    run: TrainedRun, predictions: Mapping[str, Prediction], scores: Mapping[str, dict], calibration: Calibration
+    run: TrainedRun,
+    predictions: Mapping[str, Prediction],
+    scores: Mapping[str, dict],
+    calibration: Calibration,
 ) -> RunResult:
     """Gather the result of a run.
 
@@ -64,7 +84,9 @@ def run_result(
     """
     data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
     records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
-    steps, epochs = ([record for record in records if record["kind"] == unit] for unit in ("step", "epoch"))
+    steps, epochs = (
+        [record for record in records if record["kind"] == unit] for unit in ("step", "epoch")
+    )
     examples = [tuple(tensor[:EXAMPLES] for tensor in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
@@ -94,11 +116,14 @@ def run_result(
     )
 
 
-def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples: int) -> dict[str, dict[str, float]]:
-    """Return metrics with all latent sites at the mean of q, drawn from q, and from the prior; none without sites.
+def _variants(
+    run: TrainedRun, drawn: Prediction, examples: list, *, num_samples: int
+) -> dict[str, dict[str, float]]:
+    """Return metrics with all latent sites at the mean of q, drawn from q, and from the prior; none
+    without sites.
 
-    With a collapsed posterior, predictions from q are as bad as from the prior; with a posterior close to a point, they
-    equal those at the mean.
+    With a collapsed posterior, predictions from q are as bad as from the prior; with a posterior
+    close to a point, they equal those at the mean.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         sites = poutine.trace(run.model).get_trace(examples[0][0][:2]).nodes.values()

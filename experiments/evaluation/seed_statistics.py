@@ -1,4 +1,5 @@
-"""Statistics over seeds: means, standard deviations, paired differences to a baseline, the best of each column."""
+"""Statistics over seeds: means, standard deviations, paired differences to a baseline, the best of
+each column."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,8 @@ class Cell:
         values: the value of each seed that has the metric.
         mean: their mean; NaN without a value, or if one is not finite.
         std: their sample standard deviation (n − 1 in the denominator); None for fewer than two.
-        difference: mean of this row minus its baseline over the seeds that both have; None without such seeds.
+        difference: mean of this row minus its baseline over the seeds that both have; None without
+            such seeds.
         low, high: 95 % interval of the difference; None without one, or if it would have no width.
     """
 
@@ -79,7 +81,9 @@ class Comparison:
         """
         best = {}
         for key, metric in self.metrics.items():
-            groups = ({row: self.cells[row][key].mean for row in rows} for rows in self.groups.values())
+            groups = (
+                {row: self.cells[row][key].mean for row in rows} for rows in self.groups.values()
+            )
             best[key] = frozenset().union(*(best_of(means, metric) for means in groups))
         return best
 
@@ -95,14 +99,14 @@ def compare(
 ) -> Comparison:
     """Aggregate the scores of several rows over their seeds.
 
-    Intervals of differences are Student's t on the seeds that a row and its baseline share; with a single one,
-    percentiles of the differences on resampled test examples.
+    Intervals of differences are Student's t on the seeds that a row and its baseline share; with a
+    single one, percentiles of the differences on resampled test examples.
 
     Args:
         scores: row → seed → metric → value, unscaled, as `inference.metrics.evaluate` returns them.
         baselines: row → the row to subtract from it, seed by seed, such as its softmax twin.
-        groups: heading → its rows; the best is marked within a group, and rows of no group are left out. None is one
-            group of all rows.
+        groups: heading → its rows; the best is marked within a group, and rows of no group are left
+            out. None is one group of all rows.
         metrics: the columns; None takes those of :data:`COLUMNS` that any row has.
         resampled: values on resampled test examples.
         note: sentences below the table.
@@ -117,11 +121,16 @@ def compare(
         raise ValueError(f"no row has any of {', '.join(COLUMNS)}: name the columns with metrics=")
     baselines, resampled = dict(baselines or {}), resampled or {}
     rows_of = {name: tuple(rows) for name, rows in (groups or {"": tuple(scores)}).items()}
-    cells = {row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics} for row in scores}
+    cells = {
+        row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics}
+        for row in scores
+    }
     return Comparison(dict(metrics), rows_of, baselines, cells, note)
 
 
-def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled) -> Cell:
+def _cell(
+    scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled
+) -> Cell:
     ours, theirs = (
         {seed: float(run[key]) for seed, run in runs.items() if key in run}
         for runs in (scores[row], scores[baseline] if baseline else {})
@@ -132,12 +141,24 @@ def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resam
     if math.isnan(difference):
         return cell
     low = high = difference
-    if baseline and len(pairs) == 1 and all(key in resampled.get(name, {}) for name in (row, baseline)):
+    if (
+        baseline
+        and len(pairs) == 1
+        and all(key in resampled.get(name, {}) for name in (row, baseline))
+    ):
         low, high = np.nanquantile(resampled[row][key] - resampled[baseline][key], TAILS).tolist()
     elif spread is not None and spread > 1e-12 * np.abs(pairs).max():  # not equal but for rounding
-        low, high = map(float, t.interval(CONFIDENCE, len(pairs) - 1, difference, spread / math.sqrt(len(pairs))))
+        low, high = map(
+            float,
+            t.interval(CONFIDENCE, len(pairs) - 1, difference, spread / math.sqrt(len(pairs))),
+        )
     has_width = low < high
-    return replace(cell, difference=difference, low=low if has_width else None, high=high if has_width else None)
+    return replace(
+        cell,
+        difference=difference,
+        low=low if has_width else None,
+        high=high if has_width else None,
+    )
 
 
 def _mean_and_std(values: np.ndarray) -> tuple[float, float | None]:

@@ -9,7 +9,10 @@ from matplotlib.figure import Figure
 from probattn.experiments.plots import style
 from probattn.inference.diagnostics.attention import Spectrum
 
-TERMS = {"step": ("nll", "kl", "penalty", "loss", "lr"), "epoch": ("valid/accuracy", "valid/mcc", "valid/nll")}
+TERMS = {
+    "step": ("nll", "kl", "penalty", "loss", "lr"),
+    "epoch": ("valid/accuracy", "valid/mcc", "valid/nll"),
+}
 """Drawn values by horizontal axis; a term has one for each site, such as ``kl/SITE``."""
 WINDOWS = 25
 """Number of parts of a curve whose length is the window of the moving mean."""
@@ -17,17 +20,25 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | None:
-    """Draw the moving mean of each term of the objective and each validation metric; None without a finite value.
+    """Draw the moving mean of each term of the objective and each validation metric; None without a
+    finite value.
 
     Args:
-        steps: rows of ``step`` and per-example terms in nats, ``nll``, ``kl/SITE``, ``penalty/SITE``, ``loss``; ``lr``.
+        steps: rows of ``step`` and per-example terms in nats, ``nll``, ``kl/SITE``,
+            ``penalty/SITE``, ``loss``; ``lr``.
         epochs: rows of ``epoch``, ``valid/accuracy``, ``valid/mcc`` and ``valid/nll``.
     """
     panels = []
     for rows, x in ((steps, "step"), (epochs, "epoch")):
         frame = pd.DataFrame(list(rows)).replace([np.inf, -np.inf], np.nan)
-        names = [key for term in TERMS[x] for key in frame if key == term or key.startswith(f"{term}/")]
-        panels += [(x, frame.set_index(x)[key].dropna().astype(float)) for key in names if frame[key].notna().any()]
+        names = [
+            key for term in TERMS[x] for key in frame if key == term or key.startswith(f"{term}/")
+        ]
+        panels += [
+            (x, frame.set_index(x)[key].dropna().astype(float))
+            for key in names
+            if frame[key].notna().any()
+        ]
     if not panels:
         return None
     figure, axes = style.panels(len(panels), width=style.WIDTH / 3, height=1.8)
@@ -41,7 +52,8 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
 
 
 def spectrum(models: Mapping[str, Mapping[str, Spectrum]]) -> Figure | None:
-    """Draw the cumulative share of the singular values of attention, mean of the heads (KEP-SVGP paper, Fig. 4).
+    """Draw the cumulative share of the singular values of attention, mean of the heads (KEP-SVGP
+    paper, Fig. 4).
 
     Heads of zeros are left out. A dashed line is at 95 %.
 
@@ -60,7 +72,8 @@ def spectrum(models: Mapping[str, Mapping[str, Spectrum]]) -> Figure | None:
 
 
 def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
-    """Draw the mean cosine between tokens after each attention layer, a line per run (CGP paper, Fig. III).
+    """Draw the mean cosine between tokens after each attention layer, a line per run (CGP paper,
+    Fig. III).
 
     Args:
         runs: name → layer → mean cosine, in order of depth.
@@ -69,14 +82,21 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
     return _curves(lines, xlabel="attention layer", ylabel="mean cosine between tokens")
 
 
-def _curves(lines: Mapping[str, np.ndarray], *, level: float | None = None, **labels: str) -> Figure | None:
+def _curves(
+    lines: Mapping[str, np.ndarray], *, level: float | None = None, **labels: str
+) -> Figure | None:
     """Draw lines against 1, 2, …, and a dashed one at a level; None without a line."""
     if not lines:
         return None
     figure, (ax,) = style.panels(width=4.6, height=2.8)
     for number, (name, line) in enumerate(lines.items()):
-        look: style.Look = {"color": style.line_colour(number), "ls": DASHES[number // len(style.LINES) % len(DASHES)]}
-        ax.plot(range(1, len(line) + 1), line, marker="o", ms=2, label=style.wrapped(name, 45), **look)
+        look: style.Look = {
+            "color": style.line_colour(number),
+            "ls": DASHES[number // len(style.LINES) % len(DASHES)],
+        }
+        ax.plot(
+            range(1, len(line) + 1), line, marker="o", ms=2, label=style.wrapped(name, 45), **look
+        )
     if level is not None:
         ax.axhline(level, color=style.INK, lw=1, ls="--", label=f"{100 * level:g} %")
     ax.set(ylim=(min(0.0, ax.get_ylim()[0]), 1.02), **labels)

@@ -1,4 +1,5 @@
-"""Predictions of a run: reliability, risk and coverage, confusion, OOD data, corruptions; of numbers their intervals.
+"""Predictions of a run: reliability, risk and coverage, confusion, OOD data, corruptions; of
+numbers their intervals.
 
 Predictions have labels; the confidence is the largest probability, the answer its class.
 """
@@ -24,13 +25,20 @@ EXAMPLES = 200
 
 
 def reliability(prediction: Prediction) -> Figure:
-    """Draw accuracy against confidence in 15 bins, the gap to the mean confidence hatched, and the counts below."""
-    confidence, right = (values.numpy() for values in metrics.confidence_and_correct(*labelled_classes(prediction)))
-    bins = np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1])  # [a, b), and 1 in the last one
+    """Draw accuracy against confidence in 15 bins, the gap to the mean confidence hatched, and the
+    counts below."""
+    confidence, right = (
+        values.numpy() for values in metrics.confidence_and_correct(*labelled_classes(prediction))
+    )
+    bins = np.digitize(
+        confidence, np.linspace(0, 1, BINS + 1)[1:-1]
+    )  # [a, b), and 1 in the last one
     full, bins, count = np.unique(bins, return_inverse=True, return_counts=True)
     accuracy, mean = (np.bincount(bins, weights=values) / count for values in (right, confidence))
     middle, width = (full + 0.5) / BINS, 0.94 / BINS
-    figure, (top, below) = style.panels(2, columns=1, width=4.6, height=1.75, height_ratios=(3, 1), sharex=True)
+    figure, (top, below) = style.panels(
+        2, columns=1, width=4.6, height=1.75, height_ratios=(3, 1), sharex=True
+    )
     top.bar(middle, accuracy, width, color=style.SKY, label="accuracy")
     look: style.Look = {"facecolor": "none", "edgecolor": style.ORANGE, "hatch": "////", "lw": 1}
     top.bar(middle, mean - accuracy, width, bottom=accuracy, label="gap to confidence", **look)
@@ -45,7 +53,8 @@ def reliability(prediction: Prediction) -> Figure:
 
 
 def risk_coverage(runs: Mapping[str, Prediction]) -> Figure:
-    """Draw the error rate of the accepted answers against the share accepted, the most confident first.
+    """Draw the error rate of the accepted answers against the share accepted, the most confident
+    first.
 
     The best possible order of each run's answers is dashed.
 
@@ -55,38 +64,56 @@ def risk_coverage(runs: Mapping[str, Prediction]) -> Figure:
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     top = 0.0
     for number, (name, run) in enumerate(runs.items()):
-        coverage, risk = (values.numpy() for values in metrics.risk_coverage(*labelled_classes(run)))
+        coverage, risk = (
+            values.numpy() for values in metrics.risk_coverage(*labelled_classes(run))
+        )
         colour = style.line_colour(number)
         ax.plot(coverage, risk, color=colour, lw=1.8, label=style.wrapped(name, 56))
         ideal = np.clip(1 - metrics.accuracy(*labelled_classes(run)) / coverage, 0, None)
         ax.plot(coverage, ideal, color=colour, lw=1, ls="--")
-        top = max(top, risk[len(risk) // 20 :].max())  # the first few answers alone jump between 0 and 1
+        top = max(
+            top, risk[len(risk) // 20 :].max()
+        )  # the first few answers alone jump between 0 and 1
     ax.plot([], [], color=style.INK, lw=1, ls="--", label="best possible at this accuracy")
     ax.set(xlim=(0, 1.01), xlabel="coverage: share of answers accepted, the most confident first")
-    ax.set(ylim=(-0.02 * (top or 0.1), 1.12 * top or 0.1), ylabel="risk: share of these that are wrong")
+    ax.set(
+        ylim=(-0.02 * (top or 0.1), 1.12 * top or 0.1), ylabel="risk: share of these that are wrong"
+    )
     style.percent(ax.xaxis, ax.yaxis)
     style.legend(figure, columns=2 if len(runs) == 1 else 1)
     return figure
 
 
 def confusion(counts: pd.DataFrame) -> Figure:
-    """Draw the number of examples of each true class (row) by answer (column), shaded by their share of the row."""
+    """Draw the number of examples of each true class (row) by answer (column), shaded by their
+    share of the row."""
     matrix, count = counts.to_numpy(), len(counts)
     figure, (ax,) = style.panels(width=2 + 0.3 * max(count, 6), height=1.2 + 0.28 * max(count, 6))
     for row, column in np.argwhere(matrix):
         share = matrix[row, column] / matrix[row].sum()
         colour = style.BLUE if row == column else style.ORANGE
         ax.bar(column, 1, 1, bottom=row - 0.5, color=colour, alpha=0.08 + 0.5 * share, lw=0)
-        ax.text(column, row, str(matrix[row, column]), fontsize=style.SMALL, color=style.INK, ha="center", va="center")
+        ax.text(
+            column,
+            row,
+            str(matrix[row, column]),
+            fontsize=style.SMALL,
+            color=style.INK,
+            ha="center",
+            va="center",
+        )
     names = [style.wrapped(name, 24).partition("\n")[0] for name in counts]
-    ax.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 4 * max(count, 6) / count else 0)
+    ax.set_xticks(
+        range(count), names, rotation=90 if max(map(len, names)) > 4 * max(count, 6) / count else 0
+    )
     ax.set_yticks(range(count), names)
     ax.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5), xlabel="answer", ylabel="true class")
     return figure
 
 
 def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figure:
-    """Draw the confidence on right, wrong and OOD examples, each group as shares; a panel per OOD set with its AUROC.
+    """Draw the confidence on right, wrong and OOD examples, each group as shares; a panel per OOD
+    set with its AUROC.
 
     Args:
         test: predictions of the test set, with labels.
@@ -97,9 +124,14 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
     for ax, (name, unknown) in zip(axes, ood_sets.items(), strict=True):
         groups = (unknown.confidence, test.confidence[right], test.confidence[~right])
         shares = [np.full(len(values), 1 / max(len(values), 1)) for values in groups]
-        look: style.Look = {"color": (style.PURPLE, style.BLUE, style.ORANGE), "label": ("OOD", "right", "wrong")}
+        look: style.Look = {
+            "color": (style.PURPLE, style.BLUE, style.ORANGE),
+            "label": ("OOD", "right", "wrong"),
+        }
         values = [values.clamp(max=1).tolist() for values in groups]
-        ax.hist(values, np.linspace(0, 1, 21).tolist(), weights=shares, histtype="step", lw=1.6, **look)
+        ax.hist(
+            values, np.linspace(0, 1, 21).tolist(), weights=shares, histtype="step", lw=1.6, **look
+        )
         auroc = ood.detection_metrics(-test.confidence, -unknown.confidence)["auroc"]
         ax.set_title(f"{style.wrapped(name, 26)}: AUROC {100 * auroc:.1f}\u00a0%", **style.TITLE)
         ax.set(xlim=(0, 1), xlabel="confidence")
@@ -110,7 +142,8 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
 
 
 def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | None:
-    """Draw a box of every run's accuracy over the severities of each corruption (KEP-SVGP paper, Fig. 2).
+    """Draw a box of every run's accuracy over the severities of each corruption (KEP-SVGP paper,
+    Fig. 2).
 
     Boxes are quartiles, and whiskers reach to the smallest and the largest value.
 
@@ -120,7 +153,11 @@ def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | Non
     Returns:
         The figure, or None without runs on corrupted images.
     """
-    rows = [(run, name.split("/")[0], row["accuracy"]) for run, shift in runs.items() for name, row in shift.items()]
+    rows = [
+        (run, name.split("/")[0], row["accuracy"])
+        for run, shift in runs.items()
+        for name, row in shift.items()
+    ]
     if not rows:
         return None
     frame = pd.DataFrame(rows, columns=["run", "corruption", "value"])
@@ -144,10 +181,17 @@ def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | Non
 
 
 def predicted(prediction: Prediction) -> Figure:
-    """Draw mean and central 90 % interval of each prediction against the true number, of many examples some."""
+    """Draw mean and central 90 % interval of each prediction against the true number, of many
+    examples some."""
     chosen = torch.linspace(0, len(prediction) - 1, min(EXAMPLES, len(prediction))).round().long()
-    drawn_values = (*regression.interval(prediction, 0.9), prediction.require("labels"), prediction.predicted)
-    low, high, truth, mean = (values[chosen].flatten().cpu().double().numpy() for values in drawn_values)
+    drawn_values = (
+        *regression.interval(prediction, 0.9),
+        prediction.require("labels"),
+        prediction.predicted,
+    )
+    low, high, truth, mean = (
+        values[chosen].flatten().cpu().double().numpy() for values in drawn_values
+    )
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     ax.vlines(truth, low, high, color=style.SKY, lw=1, label="90 % interval")
     ax.plot(truth, mean, ls="", marker="o", ms=3, color=style.BLUE, label="mean")
@@ -165,7 +209,12 @@ def quantiles(prediction: Prediction) -> Figure:
     figure, (ax,) = style.panels(width=4.6, height=3.5)
     ax.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="calibrated")
     ax.plot(levels.tolist(), shares.flatten().tolist(), color=style.BLUE, label="this run")
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the quantile", ylabel="share of true numbers below")
+    ax.set(
+        xlim=(0, 1),
+        ylim=(0, 1),
+        xlabel="level of the quantile",
+        ylabel="share of true numbers below",
+    )
     style.percent(ax.xaxis, ax.yaxis)
     style.legend(figure)
     return figure

@@ -1,4 +1,5 @@
-"""Style shared by all figures: colours, panels without clutter, whole names, a legend below, files for dark screens."""
+"""Style shared by all figures: colours, panels without clutter, whole names, a legend below, files
+for dark screens."""
 
 import io
 import math
@@ -14,12 +15,27 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from probattn.experiments.displayable import displayable
 from probattn.inference.io.files import write_bytes
 
-# The hues of Okabe and Ito's palette, distinguishable with every common colour blindness, as dark as white paper needs.
-BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#005a9c", "#b83c00", "#009e73", "#c76a9c", "#3f97d3", "#b58900"
+# The hues of Okabe and Ito's palette, distinguishable with every common colour blindness, as dark
+# as white paper needs.
+BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = (
+    "#005a9c",
+    "#b83c00",
+    "#009e73",
+    "#c76a9c",
+    "#3f97d3",
+    "#b58900",
+)
 PAPER, INK, GREY, PALE = "#ffffff", "#222222", "#595959", "#d9d9d9"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
 DARK = {PAPER: "#0d1117", INK: "#f0f3f6", GREY: "#9aa4af", PALE: "#3d444d"}
-DARK |= {BLUE: "#3a8fd0", ORANGE: "#e06a2a", GREEN: "#14a57c", PURPLE: "#d58bb5", SKY: "#8fd0f5", AMBER: "#ecc94b"}
+DARK |= {
+    BLUE: "#3a8fd0",
+    ORANGE: "#e06a2a",
+    GREEN: "#14a57c",
+    PURPLE: "#d58bb5",
+    SKY: "#8fd0f5",
+    AMBER: "#ecc94b",
+}
 """Colour on a dark screen of each colour on white paper; figures use no other colours."""
 SMALL, TEXT = 8, 9  # points
 WIDTH = 9.6  # inches, of a figure across a page
@@ -85,15 +101,25 @@ def wrapped(name: str, width: int = 30) -> str:
 
 
 def legend(figure: Figure, *, columns: int = 3) -> None:
-    """Add a legend below the panels, in at most ``columns`` columns that fit, and make room for it."""
-    handles = {str(handle.get_label()): handle for ax in figure.axes for handle in ax.get_legend_handles_labels()[0]}
+    """Add a legend below the panels, in at most ``columns`` columns that fit, and make room for
+    it."""
+    handles = {
+        str(handle.get_label()): handle
+        for ax in figure.axes
+        for handle in ax.get_legend_handles_labels()[0]
+    }
     labels = list(handles)
     width, height = figure.get_size_inches()
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(columns, len(labels), int(width / (0.07 * longest + 0.65))))
     lines = max(label.count("\n") + 1 for label in labels)
     figure.set_size_inches(width, height + 0.17 * lines * math.ceil(len(labels) / columns))
-    look: Look = {"frameon": False, "fontsize": SMALL, "labelcolor": INK, "loc": "outside lower center"}
+    look: Look = {
+        "frameon": False,
+        "fontsize": SMALL,
+        "labelcolor": INK,
+        "loc": "outside lower center",
+    }
     figure.legend(handles=list(handles.values()), labels=labels, ncols=columns, **look)
 
 
@@ -110,7 +136,9 @@ def to_svg(figure: Figure) -> bytes:
     """Return a figure as SVG, whose colours on a dark screen are those of :data:`DARK`."""
     file = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "probattn"}):
-        figure.savefig(file, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            file, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None}
+        )
     rules = [
         f'[style*="{paint}: {light}"] {{{paint}: {dark} !important}}'
         for light, dark in DARK.items()

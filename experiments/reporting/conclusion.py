@@ -27,10 +27,11 @@ def confusion(result: RunResult) -> pd.DataFrame:
 
 
 def by_class(result: RunResult) -> pd.DataFrame:
-    """Return the statistics of each class, the worst class first, and classes without a test example last.
+    """Return the statistics of each class, the worst class first, and classes without a test
+    example last.
 
-    Columns are ``class, examples, right, accuracy``, the most frequent wrong answer ``taken_for`` and its count
-    ``mistakes``, and the coverage of both kinds of sets.
+    Columns are ``class, examples, right, accuracy``, the most frequent wrong answer ``taken_for``
+    and its count ``mistakes``, and the coverage of both kinds of sets.
     """
     counts = confusion(result).to_numpy()
     errors = counts * (1 - np.eye(len(counts), dtype=int))
@@ -44,7 +45,8 @@ def by_class(result: RunResult) -> pd.DataFrame:
 
 
 def conclusion(result: RunResult) -> list[str]:
-    """Return what a practitioner should know about a run, the most important first; for terminal and report."""
+    """Return what a practitioner should know about a run, the most important first; for terminal
+    and report."""
     numbers = _of_classes(result) if result.classes else _of_numbers(result)
     terms = [value for step in result.steps for value in step.values() if isinstance(value, float)]
     diverged = not all(map(math.isfinite, terms))
@@ -54,10 +56,16 @@ def conclusion(result: RunResult) -> list[str]:
 
 
 def _of_classes(result: RunResult) -> dict[str, object]:
-    probs, labels, count = result.test.require("probs").double(), result.test.require("labels"), len(result.test)
+    probs, labels, count = (
+        result.test.require("probs").double(),
+        result.test.require("labels"),
+        len(result.test),
+    )
     right = int((probs.argmax(-1) == labels).sum())
     risk = metrics.risk_coverage(probs, labels)[1]
-    calibrated = probs.multinomial(RESAMPLES, replacement=True, generator=torch.Generator().manual_seed(0)).T
+    calibrated = probs.multinomial(
+        RESAMPLES, replacement=True, generator=torch.Generator().manual_seed(0)
+    ).T
     classes = by_class(result)
     least_covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage").to_dict("records")
     return {

@@ -20,12 +20,16 @@ SIDE = 128
 def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
     """Return six examples by heading: the most confident errors, and the most uncertain answers.
 
-    An example has its number in the test part, a picture (data URI) and a text, empty without one. Then come the
-    true value, the answer, its confidence or standard deviation, and whether it is right.
+    An example has its number in the test part, a picture (data URI) and a text, empty without one.
+    Then come the true value, the answer, its confidence or standard deviation, and whether it is
+    right.
     """
     test = result.test
     if not result.classes:
-        error, variance = (test.predicted - test.require("labels")).abs().flatten(), test.require("variance").flatten()
+        error, variance = (
+            (test.predicted - test.require("labels")).abs().flatten(),
+            test.require("variance").flatten(),
+        )
         orders = {"The largest errors": error, "The most uncertain predictions": variance}
     else:
         errors = test.confidence.where(test.predicted != test.require("labels"), -1)
@@ -40,19 +44,28 @@ def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
 def _card(result: RunResult, number: int) -> dict[str, object]:
     test = result.test[number]
     if not result.classes:
-        true, answer = (format_number(number.item()) for number in (test.require("labels"), test.predicted))
+        true, answer = (
+            format_number(number.item()) for number in (test.require("labels"), test.predicted)
+        )
         certainty = f"± {test.require('variance').item() ** 0.5:.3g}"
     else:
-        true, answer = (result.classes[int(label)] for label in (test.require("labels"), test.predicted))
+        true, answer = (
+            result.classes[int(label)] for label in (test.require("labels"), test.predicted)
+        )
         certainty = f"{100 * float(test.confidence):.1f} %"
     picture = _picture(result.data.images[number]) if isinstance(result.data, Images) else ""
-    text = textwrap.shorten(result.data.texts[number], 160, placeholder=" …") if isinstance(result.data, Texts) else ""
+    text = (
+        textwrap.shorten(result.data.texts[number], 160, placeholder=" …")
+        if isinstance(result.data, Texts)
+        else ""
+    )
     shown = {"true": true, "answer": answer, "certainty": certainty, "is_right": true == answer}
     return {"number": number, "picture": picture, "text": text} | shown
 
 
 def _picture(pixels: Tensor) -> str:
-    """Return an image ``(channels, H, W)`` as a data URI; of other than three channels the first is grey."""
+    """Return an image ``(channels, H, W)`` as a data URI; of other than three channels the first is
+    grey."""
     image = to_pil_image(pixels if len(pixels) == 3 else pixels[:1])
     form = "jpeg" if max(image.size) > SIDE else "png"
     image.thumbnail((SIDE, SIDE))

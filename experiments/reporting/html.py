@@ -7,7 +7,12 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from probattn.experiments.displayable import displayable
-from probattn.experiments.evaluation.metric_display import MISSING, format_number, format_value, heading
+from probattn.experiments.evaluation.metric_display import (
+    MISSING,
+    format_number,
+    format_value,
+    heading,
+)
 from probattn.experiments.plots.style import to_svg
 
 
@@ -22,9 +27,14 @@ def source(figure: Figure) -> str:
 
 
 def _visible(value: object) -> object:
-    """Return text without control characters, its numbers joined to their %; HTML stays as it is."""
+    """Return text without control characters, its numbers joined to their %; HTML stays as it
+    is."""
     is_markup = isinstance(value, Markup)
-    return displayable(value).replace(" %", "\u00a0%") if isinstance(value, str) and not is_markup else value
+    return (
+        displayable(value).replace(" %", "\u00a0%")
+        if isinstance(value, str) and not is_markup
+        else value
+    )
 
 
 def percent(share: float) -> str:

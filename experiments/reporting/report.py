@@ -1,4 +1,5 @@
-"""Report of evaluated runs: a self-contained HTML page with a conclusion in words, and figures as SVG."""
+"""Report of evaluated runs: a self-contained HTML page with a conclusion in words, and figures as
+SVG."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,8 @@ CLASSES = 20
 
 
 def section(result: RunResult) -> dict[str, Any]:
-    """Return the part of a report on one run: its ``result``, and what else ``templates/run.html`` displays by name."""
+    """Return the part of a report on one run: its ``result``, and what else ``templates/run.html``
+    displays by name."""
     return {
         "result": result,
         "conclusion": conclusion(result),
@@ -35,13 +37,16 @@ def section(result: RunResult) -> dict[str, Any]:
         "displays": displays(result.metrics),
         "cards": cards(result),
         "domains": _table({"test data": result.metrics} | result.domains, corner="domain"),
-        "variants": _table(result.variants, corner="each latent variable") if result.variants else None,
+        "variants": _table(result.variants, corner="each latent variable")
+        if result.variants
+        else None,
         "classes": by_class(result) if result.classes else None,
     }
 
 
 def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> None:
-    """Write a report as one self-contained HTML file, atomically; of several runs their comparison comes first.
+    """Write a report as one self-contained HTML file, atomically; of several runs their comparison
+    comes first.
 
     Args:
         path: the file.
@@ -64,23 +69,39 @@ def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
 
 def summary_table(results: Sequence[RunResult]) -> Table:
     """Return a row per run in the papers' scale, the best of several in bold."""
-    return _table({name: result.metrics for name, result in _numbered(results).items()}, corner="run")
+    return _table(
+        {name: result.metrics for name, result in _numbered(results).items()}, corner="run"
+    )
 
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
-    """Return the means over corruptions and severities, a row per run; None without runs on corrupted images."""
-    shifted = {name: result.shift.values() for name, result in _numbered(results).items() if result.shift}
-    rows = {name: dict(pd.DataFrame(list(values)).mean(skipna=False)) for name, values in shifted.items()}
+    """Return the means over corruptions and severities, a row per run; None without runs on
+    corrupted images."""
+    shifted = {
+        name: result.shift.values() for name, result in _numbered(results).items() if result.shift
+    }
+    rows = {
+        name: dict(pd.DataFrame(list(values)).mean(skipna=False))
+        for name, values in shifted.items()
+    }
     return _table(rows, corner="run, corrupted images") if rows else None
 
 
 def figures(result: RunResult) -> dict[str, Figure]:
     """Draw the figures of a run by name; those that it has nothing for are left out."""
-    plots = shared_figures([result]) | {"training": model_diagnostics.training(result.steps, result.epochs)}
+    plots = shared_figures([result]) | {
+        "training": model_diagnostics.training(result.steps, result.epochs)
+    }
     if result.classes:
         plots["reliability"] = prediction_figures.reliability(result.test)
-        plots["confusion"] = prediction_figures.confusion(confusion(result)) if len(result.classes) <= CLASSES else None
-        plots["ood"] = prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
+        plots["confusion"] = (
+            prediction_figures.confusion(confusion(result))
+            if len(result.classes) <= CLASSES
+            else None
+        )
+        plots["ood"] = (
+            prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
+        )
     else:
         plots["predicted"] = prediction_figures.predicted(result.test)
         plots["quantiles"] = prediction_figures.quantiles(result.test)
@@ -94,17 +115,27 @@ def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     plots = {
         "risk_coverage": prediction_figures.risk_coverage(answers) if answers else None,
         "shift": prediction_figures.boxes({name: result.shift for name, result in runs.items()}),
-        "similarity": model_diagnostics.similarity({name: result.similarity for name, result in runs.items()}),
-        "spectrum": model_diagnostics.spectrum({name: result.spectra for name, result in runs.items()}),
+        "similarity": model_diagnostics.similarity(
+            {name: result.similarity for name, result in runs.items()}
+        ),
+        "spectrum": model_diagnostics.spectrum(
+            {name: result.spectra for name, result in runs.items()}
+        ),
     }
     return {name: figure for name, figure in plots.items() if figure}
 
 
 def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:
     """Return runs by name, several with their numbers, since names can repeat."""
-    return {f"{place}. {run.name}" if results[1:] else run.name: run for place, run in enumerate(results, 1)}
+    return {
+        f"{place}. {run.name}" if results[1:] else run.name: run
+        for place, run in enumerate(results, 1)
+    }
 
 
 def _table(rows: Mapping[str, Mapping[str, float]], *, corner: str) -> Table:
     """Return a table of metrics, whose best are bold; ``corner`` is the heading of the names."""
-    return replace(comparison_table(compare({name: {0: row} for name, row in rows.items()}), corner=corner), note="")
+    return replace(
+        comparison_table(compare({name: {0: row} for name, row in rows.items()}), corner=corner),
+        note="",
+    )

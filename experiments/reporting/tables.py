@@ -1,4 +1,5 @@
-"""Tables of texts, from comparisons over seeds and from other numbers, for the terminal, Markdown and LaTeX."""
+"""Tables of texts, from comparisons over seeds and from other numbers, for the terminal, Markdown
+and LaTeX."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,8 +17,21 @@ from probattn.experiments.evaluation.seed_statistics import CONFIDENCE, Cell, Co
 # LaTeX reads a bracket or star at the start of a row as an option of the \\ before it.
 TEX = str.maketrans(
     {character: rf"\{character}" for character in "{}$&#_%"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "[": "{[}", "]": "{]}", "*": "{*}", "–": "--", "³": "$^3$"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "|": r"\textbar{}",
+    }
+    | {
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "[": "{[}",
+        "]": "{]}",
+        "*": "{*}",
+        "–": "--",
+        "³": "$^3$",
+    }
     | {"×": r"$\times$", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
 )
 
@@ -41,14 +55,21 @@ class Table:
     note: str = ""
 
 
-def plain_table(columns: Iterable[str], rows: Iterable[Sequence[object]], *, note: str = "") -> Table:
-    """Return a table of texts and numbers, which keep three digits; the first column has the names of the rows."""
-    texts = [[value if isinstance(value, str) else display.format_number(value) for value in row] for row in rows]
+def plain_table(
+    columns: Iterable[str], rows: Iterable[Sequence[object]], *, note: str = ""
+) -> Table:
+    """Return a table of texts and numbers, which keep three digits; the first column has the names
+    of the rows."""
+    texts = [
+        [value if isinstance(value, str) else display.format_number(value) for value in row]
+        for row in rows
+    ]
     return Table(pd.DataFrame(texts, columns=list(columns), dtype=object), note)
 
 
 def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table:
-    """Return the table of a comparison: mean ± standard deviation, and below it the interval of the difference.
+    """Return the table of a comparison: mean ± standard deviation, and below it the interval of the
+    difference.
 
     ``corner`` is the heading of the names.
     """
@@ -57,19 +78,33 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
     for group, names in comparison.groups.items():
         rows += [[Bold(group), *[""] * len(comparison.metrics)]] if group else []
         for name in names:
-            cells = [(comparison.cells[name][key], metric.scale) for key, metric in comparison.metrics.items()]
+            cells = [
+                (comparison.cells[name][key], metric.scale)
+                for key, metric in comparison.metrics.items()
+            ]
             marks = [Bold if name in best[key] else str for key in comparison.metrics]
-            rows.append([name, *(mark(_value(*cell)) for mark, cell in zip(marks, cells, strict=True))])
+            rows.append(
+                [name, *(mark(_value(*cell)) for mark, cell in zip(marks, cells, strict=True))]
+            )
             if name in comparison.baselines:
-                rows.append([f"minus {comparison.baselines[name]}", *(_difference(*cell) for cell in cells)])
+                rows.append(
+                    [f"minus {comparison.baselines[name]}", *(_difference(*cell) for cell in cells)]
+                )
     shown = [cell for cells in comparison.cells.values() for cell in cells.values()]
     counts = [cell.n for cell in shown if cell.n]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     note = "One seed." if seeds == "1" else f"Mean ± standard deviation over {seeds} seeds."
     if any(cell.low is not None for cell in shown):
-        note += f" In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, * where it excludes 0."
+        note += (
+            f" In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, "
+            "* where it excludes 0."
+        )
     if any(best.values()):
-        note += " The best of each group is bold." if len(comparison.groups) > 1 else " The best is bold."
+        note += (
+            " The best of each group is bold."
+            if len(comparison.groups) > 1
+            else " The best is bold."
+        )
     columns = (corner, *map(display.heading, comparison.metrics.values()))
     return plain_table(columns, rows, note=f"{note} {comparison.note}".strip())
 
@@ -77,12 +112,16 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
 def terminal(table: Table) -> RichTable:
     """Return a table for the terminal, whose names and numbers fold."""
     note = Text(displayable(table.note)) if table.note else None
-    rich = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=note, caption_justify="left")
+    rich = RichTable(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=note, caption_justify="left"
+    )
     for place, name in enumerate(table.frame.columns):
         heading = displayable(name).replace(" ", "\n", 1) if place else displayable(name)
         rich.add_column(Text(heading), justify="right" if place else "left", overflow="fold")
     for row in table.frame.itertuples(index=False, name=None):
-        rich.add_row(*(Text(displayable(text), "bold" if isinstance(text, Bold) else "") for text in row))
+        rich.add_row(
+            *(Text(displayable(text), "bold" if isinstance(text, Bold) else "") for text in row)
+        )
     return rich
 
 
@@ -90,13 +129,16 @@ def markdown(table: Table) -> str:
     """Return a table in GitHub's Markdown, with its note below."""
     columns = list(map(_markdown, table.frame.columns))
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)]]
-    lines += [[_markdown(text) for text in row] for row in table.frame.itertuples(index=False, name=None)]
+    lines += [
+        [_markdown(text) for text in row] for row in table.frame.itertuples(index=False, name=None)
+    ]
     text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return f"{text}\n{_markdown(table.note)}\n" if table.note else text
 
 
 def latex(table: Table) -> str:
-    r"""Return a LaTeX ``tabular``, which needs ``\usepackage{booktabs}``, with its note in a comment above."""
+    r"""Return a LaTeX ``tabular``, which needs ``\usepackage{booktabs}``, with its note in a
+    comment above."""
     frame = table.frame.map(_latex)
     frame.columns = list(map(_latex, frame.columns))
     form = "l" + "r" * (len(frame.columns) - 1)
@@ -118,10 +160,14 @@ def _difference(cell: Cell, scale: float) -> str:
 
 def _markdown(text: str) -> str:
     plain = displayable(" ".join(text.split()))
-    escaped = "".join(f"\\{character}" if character in "\\`*_{}[]<>|#~&$" else character for character in plain)
+    escaped = "".join(
+        f"\\{character}" if character in "\\`*_{}[]<>|#~&$" else character for character in plain
+    )
     return f"**{escaped}**" if isinstance(text, Bold) else escaped
 
 
 def _latex(text: str) -> str:
-    escaped = re.sub(r"(?<!\S)(\{\[\})?-(?=\d)", r"\1$-$", displayable(" ".join(text.split())).translate(TEX))
+    escaped = re.sub(
+        r"(?<!\S)(\{\[\})?-(?=\d)", r"\1$-$", displayable(" ".join(text.split())).translate(TEX)
+    )
     return rf"\textbf{{{escaped}}}" if isinstance(text, Bold) else escaped

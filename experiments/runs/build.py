@@ -18,7 +18,15 @@ from probattn.experiments.data.batch_loader import BatchLoader as Loader
 from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.functional.dtypes import at_least_float32
-from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
+from probattn.models import (
+    Classifier,
+    PretrainedClassifier,
+    Supervised,
+    TabularTransformer,
+    TextTransformer,
+    ViT,
+    last,
+)
 from probattn.models.likelihoods import Gaussian, StudentT
 
 SOFTPLUS_INVERSE_OF_1 = 0.5413248546129181
@@ -27,8 +35,8 @@ SOFTPLUS_INVERSE_OF_1 = 0.5413248546129181
 class ScaledHeteroscedastic(nn.Module):
     """Gaussian whose mean and noise depend on the input, in the units of the labels.
 
-    Outputs ``(*draws, batch, 2)`` are m and a raw scale r. The mean of the labels is ``mean + std * m``, and the noise
-    ``std * softplus(r + c)``, where c makes it ``std`` at r = 0.
+    Outputs ``(*draws, batch, 2)`` are m and a raw scale r. The mean of the labels is
+    ``mean + std * m``, and the noise ``std * softplus(r + c)``, where c makes it ``std`` at r = 0.
 
     Args:
         mean, scale: mean and standard deviation of the training labels.
@@ -43,7 +51,9 @@ class ScaledHeteroscedastic(nn.Module):
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels ``(batch, 1)``."""
         (location, raw), (mean, std) = at_least_float32(outputs).chunk(2, -1), self.units
-        return dist.Normal(mean + std * location, std * (1e-3 + softplus(raw + SOFTPLUS_INVERSE_OF_1))).to_event(1)
+        return dist.Normal(
+            mean + std * location, std * (1e-3 + softplus(raw + SOFTPLUS_INVERSE_OF_1))
+        ).to_event(1)
 
 
 # Likelihoods of regressions by name.
@@ -67,23 +77,36 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
     examples = len(dataset.train)
     if dataset.classes:
         classes = len(dataset.classes)
-        weights = balanced_weights(dataset.train.labels, classes=classes) if settings.train.class_weights else None
+        weights = (
+            balanced_weights(dataset.train.labels, classes=classes)
+            if settings.train.class_weights
+            else None
+        )
         network = _network(settings, dataset, outputs=classes)
         return Classifier(network, num_data=examples, class_weights=weights)
     table = cast(TableDataset, dataset)
     data, units = cast(OwnTableSettings, settings.data), (table.label_mean, table.label_std)
     likelihood, in_units = regression_likelihood(data, mean=units[0], std=units[1])
-    network = _network(settings, dataset, outputs=getattr(likelihood, "outputs", 1), units=units if in_units else None)
+    network = _network(
+        settings,
+        dataset,
+        outputs=getattr(likelihood, "outputs", 1),
+        units=units if in_units else None,
+    )
     for parameter in network.get_submodule("head").parameters():
         nn.init.zeros_(parameter[1:])  # the noise starts at the standard deviation of the labels
     return Supervised(network, likelihood, num_data=examples)
 
 
-def regression_likelihood(data: OwnTableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
-    """Build the likelihood of a table's numbers, and say whether its single output is in the units of the labels.
+def regression_likelihood(
+    data: OwnTableSettings, *, mean: float, std: float
+) -> tuple[nn.Module, bool]:
+    """Build the likelihood of a table's numbers, and say whether its single output is in the units
+    of the labels.
 
-    The initial scale is the standard deviation of the labels. A class of your own has as many outputs as its attribute
-    ``outputs`` says, 1 by default. One output is in the units of the labels if the constructor takes ``scale``.
+    The initial scale is the standard deviation of the labels. A class of your own has as many
+    outputs as its attribute ``outputs`` says, 1 by default. One output is in the units of the
+    labels if the constructor takes ``scale``.
 
     Args:
         data: settings of the table.
@@ -98,12 +121,15 @@ def regression_likelihood(data: OwnTableSettings, *, mean: float, std: float) ->
     try:
         likelihood = constructor(**units | data.likelihood_options)
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"data.likelihood={data.likelihood}: {error}; see data.likelihood_options") from error
+        raise SettingsError(
+            f"data.likelihood={data.likelihood}: {error}; see data.likelihood_options"
+        ) from error
     return likelihood, "scale" in takes and getattr(likelihood, "outputs", 1) == 1
 
 
 def balanced_weights(labels: Tensor, *, classes: int) -> Tensor:
-    """Return the weights n / (K n_c) of K classes in the loss, by which rare and frequent ones have the same in all.
+    """Return the weights n / (K n_c) of K classes in the loss, by which rare and frequent ones have
+    the same in all.
 
     Args:
         labels: of the n training examples, n_c of them of class c.
@@ -123,8 +149,8 @@ def build_guide(settings: Settings, model: Supervised) -> guides.Guide:
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> tuple[Loader, Loader]:
     """Build the loaders of the training and the validation part, with the data on the device.
 
-    Only the training part is shuffled and augmented, from ``train.seed``. Texts are validated in the order of their
-    length.
+    Only the training part is shuffled and augmented, from ``train.seed``. Texts are validated in
+    the order of their length.
     """
     options = {"batch_size": settings.data.batch_size, "device": device}
     train = dataset.training(generator=generator(settings), **options)
@@ -146,12 +172,24 @@ def fitted_parts(dataset: Dataset) -> dict[str, str]:
     return {"train": dataset.train.digest, "valid": dataset.valid.digest}
 
 
-def _network(settings: Settings, dataset: Any, *, outputs: int, units: tuple[float, float] | None = None) -> nn.Module:
-    """Build a network; ``units`` are the mean and standard deviation that scale the numbers of a table."""
-    network, layer = cast(Any, settings.network), settings.layer  # derived classes: their options are known at runtime
+def _network(
+    settings: Settings, dataset: Any, *, outputs: int, units: tuple[float, float] | None = None
+) -> nn.Module:
+    """Build a network; ``units`` are the mean and standard deviation that scale the numbers of a
+    table."""
+    network, layer = (
+        cast(Any, settings.network),
+        settings.layer,
+    )  # derived classes: their options are known at runtime
     if network.kind == "encoder":
-        parts = {"encoder": dataset.tokens.network(), "attention": layer.factory(None), "last": layer.last}
-        return PretrainedClassifier(classes=outputs, **options_of(PretrainedClassifier, network) | parts)
+        parts = {
+            "encoder": dataset.tokens.network(),
+            "attention": layer.factory(None),
+            "last": layer.last,
+        }
+        return PretrainedClassifier(
+            classes=outputs, **options_of(PretrainedClassifier, network) | parts
+        )
 
     def attention(tokens: int | None) -> list[LayerFactory]:
         depth = network.depth
@@ -159,10 +197,17 @@ def _network(settings: Settings, dataset: Any, *, outputs: int, units: tuple[flo
 
     if network.kind == "tabular":
         columns, options = dataset.encoding.sizes, options_of(TabularTransformer, network)
-        return TabularTransformer(columns, outputs=outputs, units=units, attention=attention(len(columns)), **options)
+        return TabularTransformer(
+            columns, outputs=outputs, units=units, attention=attention(len(columns)), **options
+        )
     if network.kind == "text":
-        embedding, options = dataset.tokens.embedding(network.dim), options_of(TextTransformer, network)
+        embedding, options = (
+            dataset.tokens.embedding(network.dim),
+            options_of(TextTransformer, network),
+        )
         return TextTransformer(embedding, classes=outputs, attention=attention(None), **options)
     channels, size = dataset.train.images.shape[1:3]
-    options = {"classes": outputs, "image_size": size, "channels": channels} | options_of(ViT, network)
+    options = {"classes": outputs, "image_size": size, "channels": channels} | options_of(
+        ViT, network
+    )
     return ViT(attention=attention((size // network.patch_size) ** 2), **options)

@@ -45,7 +45,9 @@ class RunRecord:
     summary: list[str] = field(default_factory=list)
 
     @classmethod
-    def from_dict(cls, content: Any, *, where: Path, trust_code: Trust = False, with_data: bool = True) -> Self:
+    def from_dict(
+        cls, content: Any, *, where: Path, trust_code: Trust = False, with_data: bool = True
+    ) -> Self:
         """Read what ``dataclasses.asdict`` returns of a record.
 
         Args:
@@ -70,7 +72,9 @@ class RunRecord:
         for kind, name, known in named:
             check_trusted(kind, name, known, trust_code=trust_code, where=where)
         parts = stored.settings if is_read else stored.settings | {"data": stored_settings(data)}
-        return cls(stored.name, Settings.from_dict(parts), stored.environment, stored.data, stored.summary)
+        return cls(
+            stored.name, Settings.from_dict(parts), stored.environment, stored.data, stored.summary
+        )
 
 
 class StoredRecord(BaseModel, extra="forbid"):
@@ -95,7 +99,9 @@ def read_record(folder: Path, *, trust_code: Trust = False, with_data: bool = Tr
         raise SettingsError(f"{folder} holds no run (no {SETTINGS}); train one with --out {folder}")
     with undamaged(path, SettingsError, passing=UntrustedCodeError):
         content = read_json(path)
-        return RunRecord.from_dict(content, where=folder, trust_code=trust_code, with_data=with_data)
+        return RunRecord.from_dict(
+            content, where=folder, trust_code=trust_code, with_data=with_data
+        )
 
 
 def environment(device: str) -> dict[str, str]:
@@ -106,7 +112,8 @@ def environment(device: str) -> dict[str, str]:
 
 
 def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
-    """Check that a run of these settings can be trained in a folder; nothing is written. Hidden files may be there.
+    """Check that a run of these settings can be trained in a folder; nothing is written. Hidden
+    files may be there.
 
     Raises:
         FileExistsError: the folder holds other files, or a run while ``resume`` is False.
@@ -114,28 +121,44 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
     """
     if (out / SETTINGS).exists():
         if not resume:
-            raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
+            raise FileExistsError(
+                f"{out} holds a run; continue it with --resume, or choose another folder with --out"
+            )
         try:
             started = read_record(out, trust_code=settings.names()).settings
         except UntrustedCodeError as error:
-            raise SettingsError(f"{out} holds a run of other settings ({error}): choose another --out") from error
-        moved = PATHS if (out / "last.pt").exists() else PATHS[:1]  # an encoder is read for the first epoch
-        changes = [change for change in settings.changes_from(started) if not change.startswith(moved)]
+            raise SettingsError(
+                f"{out} holds a run of other settings ({error}): choose another --out"
+            ) from error
+        moved = (
+            PATHS if (out / "last.pt").exists() else PATHS[:1]
+        )  # an encoder is read for the first epoch
+        changes = [
+            change for change in settings.changes_from(started) if not change.startswith(moved)
+        ]
         is_other = any(not change.startswith("train.") for change in changes)
         if is_other or not settings.train.continues(started.train):
             listed = ", ".join(changes)
-            raise SettingsError(f"{out} holds a run without {listed}: resume it without, or choose another --out")
-    elif out.exists() and not (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
-        raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
+            raise SettingsError(
+                f"{out} holds a run without {listed}: resume it without, or choose another --out"
+            )
+    elif out.exists() and not (
+        out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())
+    ):
+        raise FileExistsError(
+            f"{out} is not an empty folder and holds no run; choose another with --out"
+        )
 
 
 @contextlib.contextmanager
 def claim(out: Path, record: RunRecord, *, resume: bool) -> Iterator[None]:
-    """Lock a run's folder, and write its record there; more epochs or patience replace the former ones.
+    """Lock a run's folder, and write its record there; more epochs or patience replace the former
+    ones.
 
     Raises:
         filelock.Timeout: another process holds the lock.
-        FileExistsError, SettingsError: as for :func:`check_free`, or the run has other training data.
+        FileExistsError, SettingsError: as for :func:`check_free`, or the run has other training
+            data.
     """
     with locked(out):
         check_free(out, record.settings, resume=resume)
@@ -144,7 +167,10 @@ def claim(out: Path, record: RunRecord, *, resume: bool) -> Iterator[None]:
             started = read_record(out, trust_code=record.settings.names())
             started = replace(started, settings=record.settings)
         if started.data != record.data:
-            raise SettingsError(f"{out} was trained with other data: resume it with the same, or choose another folder")
+            raise SettingsError(
+                f"{out} was trained with other data: resume it with the same, or choose another "
+                "folder"
+            )
         write_bytes(out / SETTINGS, json.dumps(asdict(started), indent=2).encode(), tag="part")
         yield
 
@@ -160,12 +186,15 @@ def train_command(name: str, settings: Settings, *, with_paths: bool = True) -> 
     words = ["probattn train", name]
     for change in settings.changes_from(preset(name)):
         key, _, value = change.partition("=")
-        words.append(f"--set {shlex.quote(change if with_paths else f'{key}={without_paths(value)}')}")
+        words.append(
+            f"--set {shlex.quote(change if with_paths else f'{key}={without_paths(value)}')}"
+        )
     return " ".join(words)
 
 
 def without_paths(values: Any) -> Any:
-    """Return nested settings in which absolute paths, which say much about a machine, are shortened to their names."""
+    """Return nested settings in which absolute paths, which say much about a machine, are shortened
+    to their names."""
     if isinstance(values, dict):
         return {key: without_paths(value) for key, value in values.items()}
     return Path(values).name if isinstance(values, str) and Path(values).is_absolute() else values

@@ -22,7 +22,8 @@ from probattn.threads import one_thread_at_a_time
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainedRun(RunRecord):
-    """The record of a run, its model and guide with the weights of its best epoch, and its data set.
+    """The record of a run, its model and guide with the weights of its best epoch, and its data
+    set.
 
     ``weights`` is the SHA-256 of the file of the weights.
     """
@@ -43,9 +44,14 @@ class TrainedRun(RunRecord):
             by_length: texts from the longest to the shortest, with less padding.
 
         Raises:
-            DatasetError: images of another size or number of channels than the network was trained on.
+            DatasetError: images of another size or number of channels than the network was trained
+                on.
         """
-        options = {"batch_size": self.settings.data.batch_size, "device": self.device, "by_length": by_length}
+        options = {
+            "batch_size": self.settings.data.batch_size,
+            "device": self.device,
+            "by_length": by_length,
+        }
         return self.dataset.batches(data, **options)
 
 
@@ -55,8 +61,8 @@ def open_run(folder: Path, *, root: Path | None = None, trust_code: Trust = Fals
     Args:
         folder: folder of the run, as written by ``probattn train``.
         root: folder of the data sets.
-        trust_code: True imports the layer, the likelihood and the data set that the folder names, if they are not this
-            library's: it can run any code. Or the names that are trusted.
+        trust_code: True imports the layer, the likelihood and the data set that the folder names,
+            if they are not this library's: it can run any code. Or the names that are trusted.
 
     Raises:
         SettingsError: the folder holds no run, or names code that is not trusted.
@@ -65,9 +71,15 @@ def open_run(folder: Path, *, root: Path | None = None, trust_code: Trust = Fals
     """
     record = read_record(folder, trust_code=trust_code)
     dataset = load_data(record.settings, root).for_run(folder)
-    if record.data != fitted_parts(dataset):  # their normalisation differs, and test data may be among them
-        advice = "give those with --data or the environment variable PROBATTN_DATA, or train a new run"
-        raise DatasetError(f"these data of {dataset.name} are not those that {folder} was trained with: {advice}")
+    if record.data != fitted_parts(
+        dataset
+    ):  # their normalisation differs, and test data may be among them
+        advice = (
+            "give those with --data or the environment variable PROBATTN_DATA, or train a new run"
+        )
+        raise DatasetError(
+            f"these data of {dataset.name} are not those that {folder} was trained with: {advice}"
+        )
     return _opened(folder, record, dataset)
 
 
@@ -86,7 +98,9 @@ def open_without_data(folder: Path, *, trust_code: Trust = False) -> TrainedRun:
         return _opened(folder, record, blank_dataset(record.settings, folder))
 
 
-def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, weights: str) -> TrainedRun:
+def build_run(
+    folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, weights: str
+) -> TrainedRun:
     """Build a run on its device, without its trained weights; ``weights`` is their digest."""
     device = find_device(record.settings.train.accelerator)
     model, guide = (module.to(device) for module in build(record.settings, dataset))
@@ -107,7 +121,8 @@ def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
 
 
 def check_best(folder: Path, extra: Mapping[str, Any]) -> int:
-    """Check that the preprocessing of a run, and with it the order of the classes, is that of its weights.
+    """Check that the preprocessing of a run, and with it the order of the classes, is that of its
+    weights.
 
     Args:
         folder: of the run.
@@ -122,7 +137,9 @@ def check_best(folder: Path, extra: Mapping[str, Any]) -> int:
     """
     path, epoch = folder / PREPROCESSING, extra.get("epoch")
     if not isinstance(epoch, int):
-        raise checkpoint.CheckpointError(f"{folder / WEIGHTS} is damaged, it has no epoch: train the run again")
+        raise checkpoint.CheckpointError(
+            f"{folder / WEIGHTS} is damaged, it has no epoch: train the run again"
+        )
     with undamaged(path, DatasetError):
         digest = file_digest(path)
         if extra.get(PREPROCESSING, digest) != digest:

@@ -1,4 +1,5 @@
-"""Data sets of a run by its settings: known by name, a user's own, or returned by a user's function."""
+"""Data sets of a run by its settings: known by name, a user's own, or returned by a user's
+function."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -32,7 +33,8 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         root: folder of the data sets; of a user's own data their path, by default ``data.path``.
 
     Raises:
-        SettingsError: the network does not suit the data; a pretrained encoder, or a user's own data, is not named.
+        SettingsError: the network does not suit the data; a pretrained encoder, or a user's own
+            data, is not named.
         DatasetError: the data cannot be read.
     """
     with collect_notes() as notes:
@@ -48,7 +50,9 @@ def _load(settings: Settings, root: Path | None) -> Dataset:
     if data.name in NAMES and network.kind not in NETWORKS[kind]:
         raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
     if network.kind == "encoder" and getattr(network, "encoder", None) is None:
-        raise SettingsError("this preset trains an encoder: name its folder with --set network.encoder=FOLDER")
+        raise SettingsError(
+            "this preset trains an encoder: name its folder with --set network.encoder=FOLDER"
+        )
     if type(data).constructor is None:
         options: dict[str, Any] = {"root": root, "seed": data.seed, "limit": data.limit}
         if network.kind == "vit":
@@ -78,24 +82,33 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
 
 
 def _blank(settings: Settings, folder: Path) -> Dataset:
-    saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
+    saved, labels, name = (
+        read_preprocessing(folder),
+        torch.zeros(1, dtype=torch.long),
+        settings.data.name,
+    )
     content, classes = saved["kind"], tuple(saved["classes"])
     if content == "images":
         image = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
-        return ImageDataset(name, classes, image, image, image, tuple(saved["mean"]), tuple(saved["std"]), False)
+        return ImageDataset(
+            name, classes, image, image, image, tuple(saved["mean"]), tuple(saved["std"]), False
+        )
     if content == "table":
         encoding = TableEncoding.from_json(saved["columns"])
         row = Table(torch.zeros(1, len(encoding.sizes)), labels)
         about = saved["label_column"], float(saved["label_mean"]), float(saved["label_std"])
         return TableDataset(name, classes, row, row, row, encoding, *about)
     text = Texts(("text",), labels)
-    data = text_dataset.from_parts(name, classes, text, text, text, network=settings.network).for_run(folder)
+    data = text_dataset.from_parts(
+        name, classes, text, text, text, network=settings.network
+    ).for_run(folder)
     data.batches(text, batch_size=1)  # reads the tokens
     return data
 
 
 def _read(data: DataSettings, root: Path | None) -> Any:
-    """Return what a reader, this library's or the user's, returns for the settings that are its options.
+    """Return what a reader, this library's or the user's, returns for the settings that are its
+    options.
 
     It is a data set, or the classes and three parts, :class:`Images` or :class:`Texts`.
     """

@@ -31,12 +31,13 @@ def train(
     progress: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> History:
-    """Train a run into its folder; its warm start, if it has one, first into the subfolder ``warm-start``.
+    """Train a run into its folder; its warm start, if it has one, first into the subfolder
+    ``warm-start``.
 
     Args:
         settings: settings of the run.
-        out: folder of the run. It gets ``settings.json`` with the summary of the data, the preprocessing, the
-            checkpoints and the log.
+        out: folder of the run. It gets ``settings.json`` with the summary of the data, the
+            preprocessing, the checkpoints and the log.
         name: name of the preset.
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
@@ -47,7 +48,8 @@ def train(
         FileExistsError: the folder holds other files, or a run while ``resume`` is False.
         filelock.Timeout: another process trains or evaluates the run.
         SettingsError: the folder holds a run of other settings or data.
-        CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm start's.
+        CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm
+            start's.
     """
     fabric = check(settings, out, resume=resume)
     with fabric.rank_zero_first():
@@ -57,7 +59,9 @@ def train(
         check_best(out, checkpoint.read(out / "best.pt")["extra"])
     dataset = dataset if is_fresh else dataset.for_run(out)
     summary = str(summarise(dataset)) if is_fresh else ""
-    if summary and settings.data.constructor is not None:  # the papers' data sets need no description
+    if (
+        summary and settings.data.constructor is not None
+    ):  # the papers' data sets need no description
         say(summary)
     model = build.build_model(settings, dataset)
     random_state = torch.get_rng_state()
@@ -65,7 +69,9 @@ def train(
     if is_fresh and settings.warm_start is not None:
         first = settings.first_phase()
         start = build.build(first, dataset)
-        warm_start(model, start[0].state_dict())  # incompatible weights are an error now, not after training
+        warm_start(
+            model, start[0].state_dict()
+        )  # incompatible weights are an error now, not after training
     device = build.find_device(settings.train.accelerator)
     batches = build.loaders(settings, dataset, device=device)
     with ExitStack() as stack:
@@ -86,27 +92,49 @@ def train(
         if first is not None and start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
             parts, folder = build.loaders(first, dataset, device=device), out / "warm-start"
-            fit(*start, *parts, options=first.train.options, out=folder, resume=True, progress=progress)
+            fit(
+                *start,
+                *parts,
+                options=first.train.options,
+                out=folder,
+                resume=True,
+                progress=progress,
+            )
             carried = len(warm_start(model, folder / "best.pt")["carried"])
-            say(f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} weights carried over")
+            say(
+                f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} "
+                "weights carried over"
+            )
         if is_fresh:
             batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(random_state)
                 cast(Any, model.network).initialise_inducing(batch[0], *batch[2:])
         options = settings.train.options
-        return fit(model, guide, *batches, options=options, out=out, resume=resume, progress=progress, notes=digests)
+        return fit(
+            model,
+            guide,
+            *batches,
+            options=options,
+            out=out,
+            resume=resume,
+            progress=progress,
+            notes=digests,
+        )
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:
-    """Connect the processes of torchrun by Lightning's Fabric, which is returned; check the device and the folder.
+    """Connect the processes of torchrun by Lightning's Fabric, which is returned; check the device
+    and the folder.
 
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
     """
     accelerator, devices = settings.train.accelerator, settings.train.devices
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
-        raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
+        raise SettingsError(
+            f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu"
+        )
     fabric = make_fabric(accelerator, devices)
     if fabric.world_size != world().size:
         raise SettingsError(f"train.devices={devices}: torchrun starts a process for each device")

@@ -12,10 +12,13 @@ from typing import Any, cast
 import torch
 
 
-def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> Generator[tuple[Any, Any]]:
+def run_in_workers(
+    function: Callable, jobs: Sequence[Any], *, workers: int
+) -> Generator[tuple[Any, Any]]:
     """Yield each job with its result when it finishes.
 
-    After an error, or when the iterator is closed (``contextlib.closing``), the workers end at once, whatever they do.
+    After an error, or when the iterator is closed (``contextlib.closing``), the workers end at
+    once, whatever they do.
 
     Args:
         function: module-level function, which the workers import.
@@ -27,14 +30,18 @@ def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> 
         Exception: the first error of a job.
     """
     before = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), multiprocessing.get_context("spawn"), set_up_worker)
+    pool = ProcessPoolExecutor(
+        min(workers, len(jobs)), multiprocessing.get_context("spawn"), set_up_worker
+    )
     try:
         futures = {pool.submit(function, job): job for job in jobs}
         for future in as_completed(futures):
             yield futures[future], future.result()
         pool.shutdown()  # workers that are killed would leave their semaphores behind
     except BrokenProcessPool as error:
-        raise ChildProcessError("a worker was ended, perhaps for lack of memory: use fewer --workers") from error
+        raise ChildProcessError(
+            "a worker was ended, perhaps for lack of memory: use fewer --workers"
+        ) from error
     finally:
         for worker in set(multiprocessing.active_children()) - set(before):
             worker.kill()
@@ -42,7 +49,8 @@ def run_in_workers(function: Callable, jobs: Sequence[Any], *, workers: int) -> 
 
 
 def set_up_worker() -> None:
-    """Set up a worker of one thread, which leaves Ctrl-C to its parent and ends when the parent ends."""
+    """Set up a worker of one thread, which leaves Ctrl-C to its parent and ends when the parent
+    ends."""
 
     def follow_parent() -> None:
         cast(Any, multiprocessing.parent_process()).join()  # a worker has one

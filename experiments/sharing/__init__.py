@@ -1,4 +1,5 @@
-"""Trained classifiers for use and for others: one object that predicts, a folder to share, a model card.
+"""Trained classifiers for use and for others: one object that predicts, a folder to share, a model
+card.
 
 May import ``evaluation``, ``bench`` and what these import.
 """

@@ -12,12 +12,18 @@ from probattn.inference.programs import required
 
 
 def class_answers(
-    prediction: Prediction, classes: Sequence[str], *, calibration: Calibration | None = None, by_class: bool = False
+    prediction: Prediction,
+    classes: Sequence[str],
+    *,
+    calibration: Calibration | None = None,
+    by_class: bool = False,
 ) -> pd.DataFrame:
-    """Return the answers of a classifier: predicted, confidence, entropy, mutual_information, probs.
+    """Return the answers of a classifier: predicted, confidence, entropy, mutual_information,
+    probs.
 
-    The mutual information is that of the posterior samples, before the probabilities are scaled. With a calibration an
-    answer also has ``set``, the classes of the conformal set, and ``accepted``.
+    The mutual information is that of the posterior samples, before the probabilities are scaled.
+    With a calibration an answer also has ``set``, the classes of the conformal set, and
+    ``accepted``.
 
     Args:
         prediction: of n inputs, not calibrated.
@@ -31,41 +37,58 @@ def class_answers(
     answers["confidence"], answers["entropy"] = probs.amax(1).tolist(), scaled.entropy.tolist()
     answers["mutual_information"] = required(prediction.mutual_information).tolist()
     if calibration is not None:
-        members, order = calibration.sets(probs, by_class=by_class).tolist(), probs.argsort(1, descending=True).tolist()
-        answers["set"] = [[classes[i] for i in row if chosen[i]] for row, chosen in zip(order, members, strict=True)]
+        members, order = (
+            calibration.sets(probs, by_class=by_class).tolist(),
+            probs.argsort(1, descending=True).tolist(),
+        )
+        answers["set"] = [
+            [classes[i] for i in row if chosen[i]]
+            for row, chosen in zip(order, members, strict=True)
+        ]
         answers["accepted"] = calibration.accepts(probs).tolist()
     answers["probs"] = [dict(zip(classes, row, strict=True)) for row in probs.tolist()]
     return answers
 
 
-def number_answers(prediction: Prediction, *, calibration: Calibration | None = None) -> pd.DataFrame:
+def number_answers(
+    prediction: Prediction, *, calibration: Calibration | None = None
+) -> pd.DataFrame:
     """Return the answers of a regression in the units of the labels: predicted, low, high, std.
 
-    ``low`` and ``high`` are the ends of the conformal interval, or without a calibration of the central predictive one
-    of probability 90 %.
+    ``low`` and ``high`` are the ends of the conformal interval, or without a calibration of the
+    central predictive one of probability 90 %.
 
     Args:
         prediction, calibration: as for :func:`class_answers`.
     """
-    low, high = prediction.quantiles([0.05, 0.95]) if calibration is None else calibration.intervals(prediction)
+    low, high = (
+        prediction.quantiles([0.05, 0.95])
+        if calibration is None
+        else calibration.intervals(prediction)
+    )
     stddev = prediction.require("variance").sqrt()
     columns = {"predicted": prediction.predicted, "low": low, "high": high, "std": stddev}
     return pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
 
 
 def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return answers from the most to the least uncertain by entropy, mutual_information, confidence or std.
+    """Return answers from the most to the least uncertain by entropy, mutual_information,
+    confidence or std.
 
     Raises:
         ValueError: the answers do not have the measure.
     """
     if measure not in answers:
-        raise ValueError(f"these answers have no {measure}: sort them by {'std' if 'std' in answers else 'entropy'}")
+        raise ValueError(
+            f"these answers have no {measure}: sort them by "
+            f"{'std' if 'std' in answers else 'entropy'}"
+        )
     return answers.sort_values(measure, ascending=measure == "confidence", kind="stable")
 
 
 def to_csv(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
-    """Return a table: a column ``p(CLASS)`` for each class, and ``error`` of inputs that could not be read.
+    """Return a table: a column ``p(CLASS)`` for each class, and ``error`` of inputs that could not
+    be read.
 
     The classes of a set are a JSON list.
     """
@@ -74,6 +97,8 @@ def to_csv(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
         sets = ([displayable(name) for name in names] for names in table["set"])
         table["set"] = [json.dumps(names, ensure_ascii=False) for names in sets]
     if "probs" in answers:
-        table = table.join(pd.DataFrame(list(answers["probs"]), index=answers.index).rename(columns="p({})".format))
+        table = table.join(
+            pd.DataFrame(list(answers["probs"]), index=answers.index).rename(columns="p({})".format)
+        )
     failed = pd.DataFrame(failures.items(), columns=["input", "error"], dtype=object)
     return csv_text(pd.concat([table, failed]))

@@ -1,4 +1,5 @@
-"""Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
+"""Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is
+named."""
 
 import contextlib
 import functools
@@ -27,7 +28,8 @@ class Inputs:
     """Inputs that were read, and those that could not be.
 
     Args:
-        values: images uint8 (C, H, W), texts, or rows: cells by column; by name, such as a file and its line.
+        values: images uint8 (C, H, W), texts, or rows: cells by column; by name, such as a file and
+            its line.
         failures: what could not be read, with the reason.
     """
 
@@ -43,7 +45,9 @@ class Inputs:
             self.failures[name] = getattr(error, "strerror", None) or str(error)
 
 
-def read_inputs(run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *, column: str | None = None) -> Inputs:
+def read_inputs(
+    run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *, column: str | None = None
+) -> Inputs:
     """Read files and texts, in the kind that a model takes.
 
     Args:
@@ -58,21 +62,30 @@ def read_inputs(run: TrainedRun, paths: Sequence[Path], texts: Sequence[str], *,
     data, settings = run.dataset, run.settings.data
     expected = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
     if not (paths or texts) or (texts and expected != "texts"):
-        raise ValueError(f"this model takes {expected}, and none were given; see `probattn predict --help`")
+        raise ValueError(
+            f"this model takes {expected}, and none were given; see `probattn predict --help`"
+        )
     if expected == "images":
         shape = tuple(data.test.images.shape[1:])
         return read_images(paths, shape=shape, background=getattr(settings, "background", "white"))
-    read = functools.partial(read_rows, paths, texts=texts, delimiter=getattr(settings, "delimiter", None))
+    read = functools.partial(
+        read_rows, paths, texts=texts, delimiter=getattr(settings, "delimiter", None)
+    )
     if isinstance(data, TableDataset):
         return read(functools.partial(checked_row, encoding=data.encoding))
-    return read(functools.partial(checked_text, column=column or str(getattr(settings, "text_column", "text"))))
+    return read(
+        functools.partial(
+            checked_text, column=column or str(getattr(settings, "text_column", "text"))
+        )
+    )
 
 
 def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options: Any) -> Inputs:
     """Read image files, and those of folders at any depth.
 
     Args:
-        paths: files and folders; of folders, hidden files and those that are no images are left out.
+        paths: files and folders; of folders, hidden files and those that are no images are left
+            out.
         shape: channels, height and width of the images.
         options: as for :func:`~probattn.experiments.data.images.files.read_pixels`.
     """
@@ -80,17 +93,24 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
     for path in paths:
         for file in filter(is_image, find_files(path)) if os.path.isdir(path) else [path]:
             with inputs.failing(path_text(file)):
-                inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
+                inputs.values[path_text(file)] = torch.from_numpy(
+                    read_pixels(file, shape, **options)
+                )
     return inputs
 
 
 def read_rows(
-    paths: Iterable[Path], convert: Callable[[Any], Any], *, texts: Sequence[str] = (), delimiter: str | None = None
+    paths: Iterable[Path],
+    convert: Callable[[Any], Any],
+    *,
+    texts: Sequence[str] = (),
+    delimiter: str | None = None,
 ) -> Inputs:
     """Read texts, and the rows of files; one that fails stops no others.
 
     Args:
-        paths: CSV, TSV, Parquet and Excel files, whose rows are cells by column; JSON Lines; others have a text a line.
+        paths: CSV, TSV, Parquet and Excel files, whose rows are cells by column; JSON Lines; others
+            have a text a line.
         convert: :func:`checked_text` or :func:`checked_row` with its options.
         texts: texts themselves.
         delimiter: between the cells of CSV; None: a tab in ``.tsv`` files, else a comma.
@@ -109,9 +129,12 @@ def read_rows(
 
 
 def checked_text(row: Any, *, column: str) -> str:
-    """Return the text of a row: itself, or its cell of a column; raise ValueError or DatasetError if there is none."""
+    """Return the text of a row: itself, or its cell of a column; raise ValueError or DatasetError
+    if there is none."""
     if isinstance(row, dict) and column not in row:
-        raise DatasetError(f"there is no column {column!r}; choose one of {shorten(list(row))} by --column")
+        raise DatasetError(
+            f"there is no column {column!r}; choose one of {shorten(list(row))} by --column"
+        )
     text = row[column] if isinstance(row, dict) else row
     if not isinstance(text, str) or not text.strip():
         raise DatasetError("there is no text")
@@ -120,15 +143,19 @@ def checked_text(row: Any, *, column: str) -> str:
 
 
 def checked_row(row: Any, *, encoding: TableEncoding) -> dict[str, Any]:
-    """Return a row of a table; raise DatasetError if it lacks a column of the model, or a column refuses its cell."""
+    """Return a row of a table; raise DatasetError if it lacks a column of the model, or a column
+    refuses its cell."""
     encoding.features(pd.DataFrame([row], index=["this row"], dtype=object))
     return row
 
 
 def _rows(path: Path, *, delimiter: str | None) -> list[tuple[int, Any]]:
-    """Return the rows of a table as cells by column, or the lines of others that are not blank, by line number."""
+    """Return the rows of a table as cells by column, or the lines of others that are not blank, by
+    line number."""
     if suffix(path) in (*SUFFIXES["csv"], *TABLES):
         table = read_file(path, kind="csv", delimiter=delimiter)
         return list(zip(table.index, table.to_dict("records"), strict=True))
     lines = read_text(path).split("\n")
-    return [(number, line.rstrip("\r")) for number, line in enumerate(lines, start=1) if line.strip()]
+    return [
+        (number, line.rstrip("\r")) for number, line in enumerate(lines, start=1) if line.strip()
+    ]

@@ -1,4 +1,5 @@
-"""A trained model with its guide, preprocessing and calibration: predicts unprocessed inputs, is saved and shared."""
+"""A trained model with its guide, preprocessing and calibration: predicts unprocessed inputs, is
+saved and shared."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,8 @@ class Pipeline:
 
     Attributes:
         run: the run, without its data set.
-        calibration: temperature, sets, intervals and abstention that ``probattn evaluate`` has fitted, or None.
+        calibration: temperature, sets, intervals and abstention that ``probattn evaluate`` has
+            fitted, or None.
     """
 
     run: TrainedRun
@@ -46,24 +48,29 @@ class Pipeline:
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, trust_code: bool = False, **options: Any
     ) -> Self:
-        """Load what :meth:`save_pretrained` wrote, from a folder or the Hugging Face hub, or the folder of a run.
+        """Load what :meth:`save_pretrained` wrote, from a folder or the Hugging Face hub, or the
+        folder of a run.
 
-        A run that was trained further since its evaluation is not calibrated, and the log says so. The data set is
-        not needed. On the same machine and with as many threads, it predicts bit for bit what the
-        saved pipeline does.
+        A run that was trained further since its evaluation is not calibrated, and the log says so.
+        The data set is not needed. On the same machine and with as many threads, it predicts bit
+        for bit what the saved pipeline does.
 
         Args:
-            pretrained_model_name_or_path: folder, or the name of a model of the hub, such as ``"user/model"``.
-            trust_code: import the layer and the likelihood that the folder names, if they are not this library's.
-                They can run any code: only for folders of people whom you trust.
-            options: of the download, such as ``revision``, as for ``huggingface_hub.snapshot_download``.
+            pretrained_model_name_or_path: folder, or the name of a model of the hub, such as
+                ``"user/model"``.
+            trust_code: import the layer and the likelihood that the folder names, if they are not
+                this library's. They can run any code: only for folders of people whom you trust.
+            options: of the download, such as ``revision``, as for
+                ``huggingface_hub.snapshot_download``.
 
         Raises:
             UntrustedCodeError: the folder names code that is not this library's.
             SettingsError: an existing folder that holds no run.
-            CheckpointError: no epoch is finished, damaged files, or files that do not belong together.
+            CheckpointError: no epoch is finished, damaged files, or files that do not belong
+                together.
             DatasetError: the preprocessing is missing or damaged.
-            MissingExtraError: there is no folder of that name, and ``huggingface_hub`` is not installed.
+            MissingExtraError: there is no folder of that name, and ``huggingface_hub`` is not
+                installed.
         """
         folder = Path(pretrained_model_name_or_path)
         is_run = folder.exists() and not (folder / CONFIG).exists()
@@ -73,11 +80,16 @@ class Pipeline:
             found = find_pretrained(pretrained_model_name_or_path, **options)
             run = load_run(found, trust_code=trust_code)
         try:
-            calibration = Calibration.load(run.folder, weights=run.weights, classes=len(run.dataset.classes))
+            calibration = Calibration.load(
+                run.folder, weights=run.weights, classes=len(run.dataset.classes)
+            )
         except OtherWeightsError:
             if not is_run:
                 raise
-            message = "%s was trained further since its evaluation: uncalibrated until `probattn evaluate %s`"
+            message = (
+                "%s was trained further since its evaluation: uncalibrated until `probattn "
+                "evaluate %s`"
+            )
             _log.warning(message, folder, folder)
             calibration = None
         return cls(run, calibration)
@@ -96,25 +108,37 @@ class Pipeline:
 
     @property
     def num_samples(self) -> int:
-        """Number of posterior samples by default: that of the calibration, or else of the run's settings."""
-        return self.calibration.num_samples if self.calibration else self.run.settings.train.num_samples
+        """Number of posterior samples by default: that of the calibration, or else of the run's
+        settings."""
+        return (
+            self.calibration.num_samples
+            if self.calibration
+            else self.run.settings.train.num_samples
+        )
 
     def predict(
-        self, inputs: Values, *, calibrated: bool = True, num_samples: int | None = None, seed: int | None = None
+        self,
+        inputs: Values,
+        *,
+        calibrated: bool = True,
+        num_samples: int | None = None,
+        seed: int | None = None,
     ) -> Prediction:
         """Compute the posterior predictive; PyTorch's random state stays as it is.
 
-        Calibrated probabilities are scaled by the temperature, and then have no mutual information of their own.
+        Calibrated probabilities are scaled by the temperature, and then have no mutual information
+        of their own.
 
         Args:
-            inputs: n uint8 images ``(channels, height, width)`` of the size of training, n texts, or n rows of a
-                table, each a mapping of the columns of training to cells.
+            inputs: n uint8 images ``(channels, height, width)`` of the size of training, n texts,
+                or n rows of a table, each a mapping of the columns of training to cells.
             calibrated: apply the temperature, if the run has a calibration.
             num_samples, seed: of the posterior samples; default: those of the calibration.
 
         Raises:
             TypeError: inputs of another kind.
-            DatasetError: images of another size or number of channels; a row that the columns refuse.
+            DatasetError: images of another size or number of channels; a row that the columns
+                refuse.
             ValueError: no inputs, or an empty text.
         """
         seed = seed if seed is not None else self.calibration.seed if self.calibration else 0
@@ -124,10 +148,11 @@ class Pipeline:
         return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
 
     def answers(self, inputs: Values, *, by_class: bool = False, **options: Any) -> pd.DataFrame:
-        """Return a table with an answer to each input: class or number, uncertainty, and conformal set or interval.
+        """Return a table with an answer to each input: class or number, uncertainty, and conformal
+        set or interval.
 
-        If there is anything to say, the column ``notes`` names what the network does not see of a text (cut or unknown
-        tokens), and the cells of a row that are unlike those of training.
+        If there is anything to say, the column ``notes`` names what the network does not see of a
+        text (cut or unknown tokens), and the cells of a row that are unlike those of training.
 
         Args:
             inputs: as for :meth:`predict`.
@@ -137,7 +162,9 @@ class Pipeline:
         calibration = self.calibration if options.get("calibrated", True) else None
         prediction = self.predict(inputs, **options | {"calibrated": False})
         if self.classes:
-            answers = class_answers(prediction, self.classes, calibration=calibration, by_class=by_class)
+            answers = class_answers(
+                prediction, self.classes, calibration=calibration, by_class=by_class
+            )
         else:
             answers = number_answers(prediction, calibration=calibration)
         unseen = self.run.dataset.unseen(self._data(inputs))
@@ -150,14 +177,19 @@ class Pipeline:
         if isinstance(data, ImageDataset):
             return Images(torch.stack(list(inputs)).cpu(), labels)
         if isinstance(inputs, str | Tensor):
-            raise TypeError(f"this model takes a sequence of texts or rows, got {type(inputs).__name__}")
+            raise TypeError(
+                f"this model takes a sequence of texts or rows, got {type(inputs).__name__}"
+            )
         if isinstance(data, TableDataset):
-            rows = pd.DataFrame(inputs, index=[f"row {n}" for n in range(1, len(inputs) + 1)], dtype=object)
+            rows = pd.DataFrame(
+                inputs, index=[f"row {n}" for n in range(1, len(inputs) + 1)], dtype=object
+            )
             return Table(data.encoding.features(rows), labels)
         return Texts(tuple(inputs), labels)
 
 
 def _note(shares: pd.Series) -> str:
-    """Return the kinds of what the network does not see of an input, with shares of less than all."""
+    """Return the kinds of what the network does not see of an input, with shares of less than
+    all."""
     present = shares[shares > 0].items()
     return ", ".join(kind if share == 1 else f"{kind} {share:.0%}" for kind, share in present)

@@ -21,9 +21,11 @@ METADATA = "probattn.json"
 
 
 class Calibrated(nn.Module):
-    """Network of classes with calibrated outputs: ``probs``, ``entropy``, and also ``set`` and ``accepted``.
+    """Network of classes with calibrated outputs: ``probs``, ``entropy``, and also ``set`` and
+    ``accepted``.
 
-    ``mutual_information`` stays that of the samples; ``energy`` and ``expected_entropy`` are left out.
+    ``mutual_information`` stays that of the samples; ``energy`` and ``expected_entropy`` are left
+    out.
 
     Args:
         network: returns ``probs (batch, classes)`` and other outputs by name.
@@ -36,7 +38,8 @@ class Calibrated(nn.Module):
         self.network, self.calibration, self.by_class = network, calibration, by_class
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Return ``set``, bool ``(batch, classes)``, ``accepted``, bool ``(batch,)``, and the other outputs."""
+        """Return ``set``, bool ``(batch, classes)``, ``accepted``, bool ``(batch,)``, and the other
+        outputs."""
         outputs = self.network(x) if mask is None else self.network(x, mask)
         scaled = self.calibration.apply(Prediction(probs=outputs["probs"]))
         probs = scaled.require("probs")
@@ -51,20 +54,23 @@ def export_program(
 ) -> dict[str, Any]:
     """Write the best epoch of a run to a program (``.pt2``).
 
-    It takes uint8 images, tokens and mask of texts, or features of tables. It returns probabilities and their
-    uncertainty over posterior samples; of a calibrated run the scaled ones with ``set`` and ``accepted``. It holds
-    :data:`METADATA` and the preprocessing: ``torch.export.load(out, extra_files={"probattn.json": ""})``.
-    Share weights: a program of PyTorch's from elsewhere can run code when it is loaded.
+    It takes uint8 images, tokens and mask of texts, or features of tables. It returns probabilities
+    and their uncertainty over posterior samples; of a calibrated run the scaled ones with ``set``
+    and ``accepted``. It holds :data:`METADATA` and the preprocessing:
+    ``torch.export.load(out, extra_files={"probattn.json": ""})``. Share weights: a program of
+    PyTorch's from elsewhere can run code when it is loaded.
 
     Args:
         pipeline: of the run, or of a shared folder.
         out: file to write.
-        num_samples: number S of posterior samples of seed 0 in the program; None: that of the calibration or the
-            settings; 0: one pass at the posterior mean, without uncertainty over samples.
+        num_samples: number S of posterior samples of seed 0 in the program; None: that of the
+            calibration or the settings; 0: one pass at the posterior mean, without uncertainty over
+            samples.
         by_class: sets that hold each class with the calibration's level.
 
     Returns:
-        The metadata: ``name``, ``data``, ``classes``, ``takes``, ``gives``, ``num_samples`` and versions.
+        The metadata: ``name``, ``data``, ``classes``, ``takes``, ``gives``, ``num_samples`` and
+        versions.
 
     Raises:
         OutputError: ``out`` is a file of something else, or lies in the folder of a run or model.
@@ -74,18 +80,36 @@ def export_program(
     model, guide = run.model.cpu(), run.guide.cpu()
     samples = pipeline.num_samples if num_samples is None else num_samples
     torch.manual_seed(0)
-    network: nn.Module = predictor_network(model, guide, num_samples=samples) if samples else mean_network(model, guide)
+    network: nn.Module = (
+        predictor_network(model, guide, num_samples=samples)
+        if samples
+        else mean_network(model, guide)
+    )
     example = tuple(data.batches(data.test, batch_size=1))[0][::2]
     if isinstance(data, ImageDataset):
         example = (data.test.images[:1],)
-        network = nn.Sequential(v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std), network)
+        network = nn.Sequential(
+            v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std), network
+        )
     sizes = ("batch", "tokens") if len(example) > 1 else ("batch",)
     shapes = [", ".join(map(str, (*sizes, *x.shape[len(sizes) :]))) for x in example]
-    takes = ", ".join(f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True))
+    takes = ", ".join(
+        f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True)
+    )
     if pipeline.calibration is not None and data.classes:
         network = Calibrated(network, pipeline.calibration, by_class=by_class)
-    about: dict[str, Any] = {"name": run.name, "data": data.name, "classes": data.classes, "epoch": run.best_epoch}
-    about |= {"takes": takes, "gives": list(network(*example)), "num_samples": samples, **environment("cpu")}
+    about: dict[str, Any] = {
+        "name": run.name,
+        "data": data.name,
+        "classes": data.classes,
+        "epoch": run.best_epoch,
+    }
+    about |= {
+        "takes": takes,
+        "gives": list(network(*example)),
+        "num_samples": samples,
+        **environment("cpu"),
+    }
     files = {PREPROCESSING: (run.folder / PREPROCESSING).read_text()}
     if pipeline.calibration is not None:
         files[CALIBRATION] = pipeline.calibration.to_json().decode()

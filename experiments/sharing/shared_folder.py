@@ -1,4 +1,5 @@
-"""Runs in folders that can be shared: weights, settings, preprocessing, calibration and a model card, no data."""
+"""Runs in folders that can be shared: weights, settings, preprocessing, calibration and a model
+card, no data."""
 
 import json
 from contextlib import suppress
@@ -59,13 +60,16 @@ def save_run(run: TrainedRun, save_directory: Path, *, calibration: Calibration 
     card = model_card(run, calibration)
     place = check_place(save_directory, inputs=[run.folder])
     check_replaceable(place, shared)
-    save_pretrained(place, run.model, run.guide, config=shared.model_dump(), files=content, card=card)
+    save_pretrained(
+        place, run.model, run.guide, config=shared.model_dump(), files=content, card=card
+    )
     if CALIBRATION not in content:  # that of an earlier export
         (place / CALIBRATION).unlink(missing_ok=True)
 
 
 def check_replaceable(folder: Path, shared: SharedRun) -> None:
-    """Check that a folder holds no model, or an earlier export of a run of the same preset, data, network and layer.
+    """Check that a folder holds no model, or an earlier export of a run of the same preset, data,
+    network and layer.
 
     Raises:
         OutputError: it holds something else.
@@ -93,12 +97,15 @@ def load_run(folder: Path, *, trust_code: Trust = False) -> TrainedRun:
     Raises:
         CheckpointError: the folder is damaged, or its files do not belong together.
         DatasetError: its preprocessing is damaged.
-        SettingsError: it describes no run that this version can build, or names code that is not trusted.
+        SettingsError: it describes no run that this version can build, or names code that is not
+            trusted.
     """
     config = read_config(folder, PREPROCESSING)
     with undamaged(folder / CONFIG, SettingsError, passing=UntrustedCodeError):
         shared = SharedRun.model_validate(config)
-        record = RunRecord.from_dict(shared.run, where=folder, trust_code=trust_code, with_data=False)
+        record = RunRecord.from_dict(
+            shared.run, where=folder, trust_code=trust_code, with_data=False
+        )
     with torch.random.fork_rng(devices=[]):
         data = blank_dataset(record.settings, folder)
         run = build_run(folder, record, data, epoch=shared.epoch, weights=shared.weights)
@@ -107,19 +114,30 @@ def load_run(folder: Path, *, trust_code: Trust = False) -> TrainedRun:
 
 
 def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
-    """Return the model card of a run: what it is, how it is used, how it was trained, and its metrics, if any."""
+    """Return the model card of a run: what it is, how it is used, how it was trained, and its
+    metrics, if any."""
     template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
     card = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True)
     command = train_command(run.name, run.settings, with_paths=False)
     return card.render(
-        run=run, calibration=calibration, metrics=test_metrics(run) if calibration else {}, command=command
+        run=run,
+        calibration=calibration,
+        metrics=test_metrics(run) if calibration else {},
+        command=command,
     )
 
 
 def test_metrics(run: TrainedRun) -> dict[str, str]:
-    """Return the metrics of the posterior predictive on the test part in a run's ``scores.csv``; empty without one."""
+    """Return the metrics of the posterior predictive on the test part in a run's ``scores.csv``;
+    empty without one."""
     path = run.folder / SCORES
     if not path.exists():
         return {}
-    scores = pd.read_csv(path).query("method == 'posterior' and set == 'test'").dropna(axis="columns")
-    return {DISPLAY[name].title: f"{scores[name].iloc[0]:.4f}" for name in scores if name in DISPLAY and len(scores)}
+    scores = (
+        pd.read_csv(path).query("method == 'posterior' and set == 'test'").dropna(axis="columns")
+    )
+    return {
+        DISPLAY[name].title: f"{scores[name].iloc[0]:.4f}"
+        for name in scores
+        if name in DISPLAY and len(scores)
+    }

@@ -1,4 +1,5 @@
-"""Evaluated runs as rows of a comparison: a row for all seeds of one kind of run, and its ensemble."""
+"""Evaluated runs as rows of a comparison: a row for all seeds of one kind of run, and its
+ensemble."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,18 @@ from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_lab
 from probattn.experiments.evaluation.seed_statistics import Resampled
 from probattn.inference.methods.ensemble import mix
 
-IGNORED = ("data.path", "train.seed", "train.accelerator", "train.devices", "train.compile", "train.deterministic",
-           "train.log_every", "train.checkpoint_every")  # fmt: skip
-"""Settings of the seed, or of where and how fast a run is computed; data are compared by their content."""
+IGNORED = (
+    "data.path",
+    "train.seed",
+    "train.accelerator",
+    "train.devices",
+    "train.compile",
+    "train.deterministic",
+    "train.log_every",
+    "train.checkpoint_every",
+)
+"""Settings of the seed, or of where and how fast a run is computed; data are compared by their
+content."""
 Runs = dict[str, list[EvaluatedRun]]
 """Label of a kind of run → its runs, one for each seed."""
 
@@ -30,23 +40,30 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     """
     runs: list[Path] = []
     for path in paths:
-        inside = [path] if (path / "settings.json").exists() else [file.parent for file in path.rglob("settings.json")]
+        inside = (
+            [path]
+            if (path / "settings.json").exists()
+            else [file.parent for file in path.rglob("settings.json")]
+        )
         if not inside:
-            raise SettingsError(f"{path} holds no run: name a run's folder, a folder of runs, or a results.csv")
+            raise SettingsError(
+                f"{path} holds no run: name a run's folder, a folder of runs, or a results.csv"
+            )
         runs += sorted(inside)
     return list(dict.fromkeys(runs))
 
 
 def read_runs(paths: Sequence[Path], *, trust_code: Trust = False) -> Runs:
-    """Read evaluated runs, grouped by what they are: preset, layer, and the changes that not all of them have.
+    """Read evaluated runs, grouped by what they are: preset, layer, and the changes that not all of
+    them have.
 
     Args:
         paths: folders of runs, or folders that hold them at any depth.
         trust_code: as for :func:`~probattn.experiments.runs.load.open_run`.
 
     Raises:
-        SettingsError: no run, one that was not evaluated or has changed since, two of the same settings and seed, or
-            runs with other test data or posterior samples.
+        SettingsError: no run, one that was not evaluated or has changed since, two of the same
+            settings and seed, or runs with other test data or posterior samples.
     """
     folders = find_runs(paths)
     runs = [evaluated_run.read_evaluated_run(folder, trust_code=trust_code) for folder in folders]
@@ -57,12 +74,18 @@ def read_runs(paths: Sequence[Path], *, trust_code: Trust = False) -> Runs:
     for run, changed in zip(runs, changes, strict=True):
         layer = run.settings.layer.name
         several = sum(name == run.name for name, _ in layers) > 1
-        label = f"{run.name} {layer}" if several or layer != preset(run.name).layer.name else run.name
-        differing = [change for change in changed if not all(change in of_run for of_run in changes)]
+        label = (
+            f"{run.name} {layer}" if several or layer != preset(run.name).layer.name else run.name
+        )
+        differing = [
+            change for change in changed if not all(change in of_run for of_run in changes)
+        ]
         label += f" ({', '.join(differing)})" if differing else ""
         members = labelled.setdefault(label, [])
         if run.seed in [member.seed for member in members]:
-            raise SettingsError(f"two runs of {label} have the same seed, {run.seed}: leave one out")
+            raise SettingsError(
+                f"two runs of {label} have the same seed, {run.seed}: leave one out"
+            )
         members.append(run)
     return labelled
 
@@ -73,23 +96,35 @@ def rows(runs: Runs) -> pd.DataFrame:
     for label, members in runs.items():
         frames += [run.scores.assign(run=label) for run in members]
         if ensemble := _ensemble(members):
-            frames.append(evaluated_run.to_frame({f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0))
+            frames.append(
+                evaluated_run.to_frame(
+                    {f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0
+                )
+            )
     return pd.concat(frames, ignore_index=True)
 
 
 def resampled(runs: Runs) -> Mapping[str, Resampled]:
-    """Return metrics on resampled examples, by test set and row, of single seeds with stored predictions."""
+    """Return metrics on resampled examples, by test set and row, of single seeds with stored
+    predictions."""
     values: dict[str, dict[str, dict]] = {}
     for label, (run, *others) in runs.items():
-        names = [] if others else [name for name in run.content["data"] if name.startswith(("test", "domain/"))]
+        names = (
+            []
+            if others
+            else [name for name in run.content["data"] if name.startswith(("test", "domain/"))]
+        )
         for method in run.scores["method"].unique():
             for name, prediction in run.predictions(names, method).items():
-                values.setdefault(name, {})[row_label(label, method)] = resampled_metrics(prediction)
+                values.setdefault(name, {})[row_label(label, method)] = resampled_metrics(
+                    prediction
+                )
     return values
 
 
 def _changes(run: EvaluatedRun) -> list[str]:
-    """Return the changes of a run from its preset with its layer; a total of epochs is one change."""
+    """Return the changes of a run from its preset with its layer; a total of epochs is one
+    change."""
     base = with_layer(preset(run.name), run.settings.layer.name)
     total = run.settings.epochs
     changes = run.settings.changes_from(base.with_total_epochs(total))
@@ -98,7 +133,8 @@ def _changes(run: EvaluatedRun) -> list[str]:
 
 
 def _ensemble(runs: Sequence[EvaluatedRun]) -> Mapping | None:
-    """Return the scores of the mixture of runs on their common test sets; None for one run, or for numbers."""
+    """Return the scores of the mixture of runs on their common test sets; None for one run, or for
+    numbers."""
     members = [run.predictions(run.content["data"], POSTERIOR) for run in runs]
     names = [name for name in members[0] if all(name in member for member in members)]
     if len(runs) < 2 or not {"valid", "test"} <= set(names) or members[0]["test"].probs is None:

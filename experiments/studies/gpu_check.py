@@ -1,4 +1,5 @@
-"""Checks of a GPU: every layer of the presets against a CPU in float64, and a short training run in each mode."""
+"""Checks of a GPU: every layer of the presets against a CPU in float64, and a short training run in
+each mode."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,14 +18,20 @@ from probattn.inference import ELBOLoss, TrainOptions, fit, predict
 from probattn.models import Supervised
 
 BF16, COMPILED = {"precision": "bf16-mixed"}, {"compile": True}
-MODES: dict[str, dict] = {"float32": {}, "bf16": BF16, "compiled": COMPILED, "bf16, compiled": BF16 | COMPILED}
+MODES: dict[str, dict] = {
+    "float32": {},
+    "bf16": BF16,
+    "compiled": COMPILED,
+    "bf16, compiled": BF16 | COMPILED,
+}
 """Options of the short training runs."""
 TOLERANCE = 1e-2
 """Largest relative difference of loss, gradient and probabilities in float32."""
 
 
 def layers() -> dict[str, Settings]:
-    """Return a small network on digits with each layer of the presets, by the first preset that has the layer."""
+    """Return a small network on digits with each layer of the presets, by the first preset that has
+    the layer."""
     digits = preset("digits/softmax").with_changes(["train.seed=0"])
     names = {repr(settings.layer): name for name, settings in reversed(PRESETS.items())}
     return {name: replace(digits, layer=preset(name).layer) for name in names.values()}
@@ -47,21 +54,33 @@ def checks(device: str = "cuda") -> Iterator[tuple[str, str, bool]]:
 
 def _compare(settings: Settings, device: str) -> tuple[str, bool]:
     """Compare float32 with the CPU in float64."""
-    pairs = zip(_values(settings, device, torch.float32), _values(settings, "cpu", torch.float64), strict=True)
-    error = torch.stack([(ours - exact).norm() / exact.norm() for ours, exact in pairs]).max().item()  # NaN if any is
+    pairs = zip(
+        _values(settings, device, torch.float32),
+        _values(settings, "cpu", torch.float64),
+        strict=True,
+    )
+    error = (
+        torch.stack([(ours - exact).norm() / exact.norm() for ours, exact in pairs]).max().item()
+    )  # NaN if any is
     return f"relative difference {error:.0e} of loss, gradient and probabilities", error < TOLERANCE
 
 
 def _values(settings: Settings, device: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return loss, gradient and probabilities with all sites at their means, on the CPU in float64."""
+    """Return loss, gradient and probabilities with all sites at their means, on the CPU in
+    float64."""
     model, guide, (x, y) = _build(settings)
     module = ELBOLoss(model, guide).to(device, dtype).eval()
     with at_mean():
         loss = module(x.to(device, dtype), y.to(device))
         prediction = predict(model, guide, x.to(device, dtype), num_samples=1)
     loss.backward()
-    gradients = [parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None]
-    return [value.detach().cpu().double() for value in (loss, torch.cat(gradients), prediction.require("probs"))]
+    gradients = [
+        parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None
+    ]
+    return [
+        value.detach().cpu().double()
+        for value in (loss, torch.cat(gradients), prediction.require("probs"))
+    ]
 
 
 def _train(options: dict, device: str) -> tuple[str, bool]:
@@ -71,7 +90,10 @@ def _train(options: dict, device: str) -> tuple[str, bool]:
     training = TrainOptions(epochs=20, lr=3e-3, num_samples=2, accelerator=device, **options)
     epochs = fit(model, guide, [batch], options=training, progress=False).epochs
     first, last = epochs[0]["train_loss"], epochs[-1]["train_loss"]
-    return f"loss {first:.2f} → {last:.2f}, {sum(epoch['seconds'] for epoch in epochs):.0f} s", last < first
+    return (
+        f"loss {first:.2f} → {last:.2f}, {sum(epoch['seconds'] for epoch in epochs):.0f} s",
+        last < first,
+    )
 
 
 def _build(settings: Settings) -> tuple[Supervised, Guide, tuple[Tensor, ...]]:

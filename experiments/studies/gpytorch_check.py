@@ -1,8 +1,10 @@
-"""Comparison of the layers' closed forms with GPyTorch's Gaussian processes in float64: ``probattn check-gp``.
+"""Comparison of the layers' closed forms with GPyTorch's Gaussian processes in float64:
+``probattn check-gp``.
 
-Each component is compared at random inputs and parameters of several heads. For KEP-SVGP and SGPA GPyTorch has the same
-variational GP. For sparse CGP it has the two regressions with a low-rank kernel that determine the attention output one
-after the other; their covariances are combined by the law of total covariance.
+Each component is compared at random inputs and parameters of several heads. For KEP-SVGP and SGPA
+GPyTorch has the same variational GP. For sparse CGP it has the two regressions with a low-rank
+kernel that determine the attention output one after the other; their covariances are combined by
+the law of total covariance.
 """
 
 from collections.abc import Iterator
@@ -25,7 +27,8 @@ Pairs = Iterator[tuple[Tensor, Tensor]]
 
 
 class Regression(gpytorch.models.ExactGP):
-    """GP of targets ``(..., n)`` at x ``(..., n, d)``; inducing inputs make its kernel 𝒦_xz 𝒦_zz⁻¹ 𝒦_zx (DTC)."""
+    """GP of targets ``(..., n)`` at x ``(..., n, d)``; inducing inputs make its kernel 𝒦_xz 𝒦_zz⁻¹
+    𝒦_zx (DTC)."""
 
     def __init__(self, x: Tensor, y: Tensor, noise: Tensor, inducing: Tensor):
         likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise.expand_as(y))
@@ -38,7 +41,8 @@ class Regression(gpytorch.models.ExactGP):
 
 
 class VariationalGP(gpytorch.models.ApproximateGP):
-    """GP with q(w) = N(m, T Tᵀ) ``(..., l)`` of the whitened values at inducing inputs ``(..., l, d)``."""
+    """GP with q(w) = N(m, T Tᵀ) ``(..., l)`` of the whitened values at inducing inputs
+    ``(..., l, d)``."""
 
     def __init__(self, inducing: Tensor, loc: Tensor, tril: Tensor, kernel: kernels.Kernel):
         q = variational.CholeskyVariationalDistribution(loc.shape[-1], loc.shape[:-1])
@@ -52,28 +56,54 @@ class VariationalGP(gpytorch.models.ApproximateGP):
 
 
 def gp_check(*, seed: int = 0) -> dict[str, float]:
-    """Return component → largest difference of a quantity from GPyTorch's, relative to its largest value.
+    """Return component → largest difference of a quantity from GPyTorch's, relative to its largest
+    value.
 
     Args:
         seed: seed of the random inputs and parameters; PyTorch's generator is restored.
     """
-    by_cholesky, dtc = settings.fast_computations(False, False, False), settings.sgpr_diagonal_correction(False)
+    by_cholesky, dtc = (
+        settings.fast_computations(False, False, False),
+        settings.sgpr_diagonal_correction(False),
+    )
     errors = {}
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), by_cholesky, dtc, settings.debug(False):
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+        by_cholesky,
+        dtc,
+        settings.debug(False),
+    ):
         torch.manual_seed(seed)
-        for name, pairs in {"KEP-SVGP": kep_svgp_pairs, "SGPA": sgpa_pairs, "sparse CGP": sparse_cgp_pairs}.items():
+        for name, pairs in {
+            "KEP-SVGP": kep_svgp_pairs,
+            "SGPA": sgpa_pairs,
+            "sparse CGP": sparse_cgp_pairs,
+        }.items():
             ratios = [(ours - theirs).abs().max() / theirs.abs().max() for ours, theirs in pairs()]
             errors[name] = torch.stack(ratios).max().item()  # NaN if any is
     return errors
 
 
 def kep_svgp_pairs() -> Pairs:
-    """Compare q(F) = N(E Λ⁻¹ m, E Λ⁻¹ S Λ⁻¹ Eᵀ) and its KL with a sparse GP with a linear kernel and Z = Λ."""
-    e, lam, loc = _randn(HEADS, TOKENS, WIDTH), _randn(HEADS, WIDTH).exp(), _randn(HEADS, WIDTH, WIDTH)
-    tril, linear = _tril(HEADS, WIDTH, WIDTH), kernels.LinearKernel().double().initialize(variance=1.0)
-    gp = VariationalGP(lam.diag_embed(), loc / lam[:, None], tril / lam[:, None, :, None], linear).eval()
+    """Compare q(F) = N(E Λ⁻¹ m, E Λ⁻¹ S Λ⁻¹ Eᵀ) and its KL with a sparse GP with a linear kernel
+    and Z = Λ."""
+    e, lam, loc = (
+        _randn(HEADS, TOKENS, WIDTH),
+        _randn(HEADS, WIDTH).exp(),
+        _randn(HEADS, WIDTH, WIDTH),
+    )
+    tril, linear = (
+        _tril(HEADS, WIDTH, WIDTH),
+        kernels.LinearKernel().double().initialize(variance=1.0),
+    )
+    gp = VariationalGP(
+        lam.diag_embed(), loc / lam[:, None], tril / lam[:, None, :, None], linear
+    ).eval()
     theirs = gp(e.unsqueeze(1))
-    yield from zip(kep_svgp.marginals(e, lam, loc, tril), (theirs.mean, theirs.covariance_matrix), strict=True)
+    yield from zip(
+        kep_svgp.marginals(e, lam, loc, tril), (theirs.mean, theirs.covariance_matrix), strict=True
+    )
     yield kep_svgp.kl_divergence(loc, tril, lam), gp.variational_strategy.kl_divergence().sum(1)
 
 
@@ -89,20 +119,33 @@ def sgpa_pairs() -> Pairs:
 
 
 def sparse_cgp_pairs() -> Pairs:
-    """Compare z_q with two regressions: one at K predicts z_o at X_o, one with that mean at X_o predicts at Q and K.
+    """Compare z_q with two regressions: one at K predicts z_o at X_o, one with that mean at X_o
+    predicts at Q and K.
 
-    They go through the inducing inputs of keys and of queries (33, 55, 65-67). A GP at a scale of 1 sees z_k / σ_k with
-    noise σ² / σ_k², and z_q is σ_q times what it predicts. The second GP's mean is linear in z_o; its matrix A_q comes
-    from unit vectors.
+    They go through the inducing inputs of keys and of queries (33, 55, 65-67). A GP at a scale of 1
+    sees z_k / σ_k with noise σ² / σ_k², and z_q is σ_q times what it predicts. The second GP's mean
+    is linear in z_o; its matrix A_q comes from unit vectors.
     """
     query, key, latent = (0.7 * _randn(HEADS, TOKENS, WIDTH) for _ in range(3))
     of_query, of_key = 0.7 * _randn(2, HEADS, INDUCING, WIDTH)
-    value, scales, noise = _randn(HEADS, TOKENS, COLUMNS), (0.4 * _randn(2, HEADS)).exp(), 0.3 * _randn(HEADS).exp()
+    value, scales, noise = (
+        _randn(HEADS, TOKENS, COLUMNS),
+        (0.4 * _randn(2, HEADS)).exp(),
+        0.3 * _randn(HEADS).exp(),
+    )
     law = SparseCGP(query, key, latent, value, scales, noise, None, TOKENS, of_query, of_key)
-    (sq, sk), noise, eye = scales[..., None, None], noise[:, None, None], torch.eye(TOKENS, dtype=query.dtype)
+    (sq, sk), noise, eye = (
+        scales[..., None, None],
+        noise[:, None, None],
+        torch.eye(TOKENS, dtype=query.dtype),
+    )
 
-    def predict(x: Tensor, y: Tensor, to: Tensor, sigma2: Tensor, inducing: Tensor) -> tuple[Tensor, Tensor]:
-        x, to, inducing = (points.unsqueeze(1).expand(-1, y.shape[1], -1, -1) for points in (x, to, inducing))
+    def predict(
+        x: Tensor, y: Tensor, to: Tensor, sigma2: Tensor, inducing: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        x, to, inducing = (
+            points.unsqueeze(1).expand(-1, y.shape[1], -1, -1) for points in (x, to, inducing)
+        )
         f = Regression(x, y, sigma2, inducing).eval()(to)
         return f.mean, f.covariance_matrix[:, 0]
 
@@ -112,7 +155,11 @@ def sparse_cgp_pairs() -> Pairs:
     predictive = of_query_values + units.mT @ (given_key + noise * eye) @ units
     yield law.mean.mT, sq * mean
     laws = law.query_covariance, law.key_covariance, law.predictive
-    theirs = sq**2 * of_query_values, sk**2 * predict(latent, z, key, noise, of_key)[1], sq**2 * predictive
+    theirs = (
+        sq**2 * of_query_values,
+        sk**2 * predict(latent, z, key, noise, of_key)[1],
+        sq**2 * predictive,
+    )
     yield from zip((ours.factor @ ours.factor.mT for ours in laws), theirs, strict=True)
 
 

@@ -1,4 +1,5 @@
-"""Our numbers beside a paper's: differences with intervals, tables, a page in Markdown, and a CSV file."""
+"""Our numbers beside a paper's: differences with intervals, tables, a page in Markdown, and a CSV
+file."""
 
 import math
 from collections.abc import Sequence
@@ -17,14 +18,17 @@ from probattn.experiments.studies.reproduction import Plan, averaged_sets
 from probattn.experiments.studies.study import Job
 from probattn.inference.io.outputs import write_outputs
 
-NOTE = """Mean ± standard deviation over seeds, below it the paper's. In brackets the 95 % interval of the difference
-from the paper, * where it excludes 0. It is of our seeds alone: the paper's number counts as exact."""
+NOTE = """Mean ± standard deviation over seeds, below it the paper's.
+In brackets the 95 % interval of the difference from the paper, * where it excludes 0.
+It is of our seeds alone: the paper's number counts as exact."""
 
 
 def results(plan: Plan) -> pd.DataFrame:
-    """Return the cells of an entry, whose runs were evaluated, with our numbers and their differences from the paper's.
+    """Return the cells of an entry, whose runs were evaluated, with our numbers and their
+    differences from the paper's.
 
-    Columns in the paper's unit: ``seeds``, ``ours``, ``ours_std``, ``difference``, ``low``, ``high``.
+    Columns in the paper's unit: ``seeds``, ``ours``, ``ours_std``, ``difference``, ``low``,
+    ``high``.
     """
     frames, lines = {model: _scores(jobs) for model, jobs in plan.jobs.items()}, []
     for cell in plan.cells.to_dict("records"):
@@ -36,15 +40,19 @@ def results(plan: Plan) -> pd.DataFrame:
 
 
 def by_seed(frame: pd.DataFrame, *, method: str, sets: Sequence[str], metric: str) -> pd.Series:
-    """Return the mean of metrics, joined by ``+``, over test sets, by seed; seeds without all of them are left out."""
+    """Return the mean of metrics, joined by ``+``, over test sets, by seed; seeds without all of
+    them are left out."""
     methods = frame["method"].str.replace(rf"^{ENSEMBLE} of \d+$", ENSEMBLE, regex=True)
     chosen = frame[(methods == method) & frame["set"].isin(sets)].set_index("seed")
     means = chosen.reindex(columns=metric.split("+")).mean(axis=1, skipna=False).groupby(level=0)
-    return means.agg(lambda values: values.mean(skipna=False) if len(values) == len(sets) else math.nan).dropna()
+    return means.agg(
+        lambda values: values.mean(skipna=False) if len(values) == len(sets) else math.nan
+    ).dropna()
 
 
 def difference(values: pd.Series, paper: float) -> dict[str, float]:
-    """Return our mean and standard deviation, and the difference from a paper's number with its 95 % interval.
+    """Return our mean and standard deviation, and the difference from a paper's number with its 95
+    % interval.
 
     Args:
         values: of our seeds.
@@ -60,14 +68,21 @@ def difference(values: pd.Series, paper: float) -> dict[str, float]:
 
 
 def tables(cells: pd.DataFrame) -> dict[str, Table]:
-    """Return the table of each block: a row of ours, and below it the paper's, if it has numbers."""
+    """Return the table of each block: a row of ours, and below it the paper's, if it has
+    numbers."""
     lines, shown = list(cells.itertuples()), {}
     heads = [f"{cell.title} {unit(cell.scale)}".strip() for cell in lines]
-    paper = [None if math.isnan(cell.value) else _number(cell, cell.value, cell.std) for cell in lines]
-    texts = cells.assign(head=heads, ours=[_ours(cell) for cell in lines], paper=paper).set_index(["row", "head"])
+    paper = [
+        None if math.isnan(cell.value) else _number(cell, cell.value, cell.std) for cell in lines
+    ]
+    texts = cells.assign(head=heads, ours=[_ours(cell) for cell in lines], paper=paper).set_index(
+        ["row", "head"]
+    )
     for block, in_block in texts.groupby("block", sort=False):
         # In their order afterwards: unstack(sort=False) of pandas 2 puts values into wrong cells.
-        frame = in_block[["ours", "paper"]].stack(future_stack=True).unstack("head").dropna(how="all")
+        frame = (
+            in_block[["ours", "paper"]].stack(future_stack=True).unstack("head").dropna(how="all")
+        )
         rows, heads = (list(in_block.index.unique(level)) for level in ("row", "head"))
         frame = frame.loc[rows, heads]
         frame.insert(0, "", [row if whose == "ours" else "the paper" for row, whose in frame.index])
@@ -85,11 +100,16 @@ def write(plan: Plan, cells: pd.DataFrame, out: Path) -> Path:
 
 
 def _scores(jobs: Sequence[Job]) -> pd.DataFrame:
-    """Return the scores of a model's runs in the wide form, with the median seconds of an epoch as set ``log``."""
+    """Return the scores of a model's runs in the wide form, with the median seconds of an epoch as
+    set ``log``."""
     folders = [job.folder for job in jobs]
     frame = collect.rows(collect.read_runs(folders, trust_code=jobs[0].settings.names()))
-    seconds = [pd.read_json(job.folder / "log.jsonl", lines=True)["seconds"].median() for job in jobs]
-    log = pd.DataFrame({"seed": range(len(jobs)), "method": POSTERIOR, "set": "log", "seconds": seconds})
+    seconds = [
+        pd.read_json(job.folder / "log.jsonl", lines=True)["seconds"].median() for job in jobs
+    ]
+    log = pd.DataFrame(
+        {"seed": range(len(jobs)), "method": POSTERIOR, "set": "log", "seconds": seconds}
+    )
     return pd.concat([frame, log])
 
 
@@ -102,6 +122,9 @@ def _ours(cell: Any) -> str:
 
 
 def _number(cell: Any, *values: float) -> str:
-    """Return a number, and its standard deviation if it has one, with the decimals of the papers."""
+    """Return a number, and its standard deviation if it has one, with the decimals of the
+    papers."""
     decimals = 3 if cell.scale == 1 and cell.metric != "seconds" else 2
-    return " ± ".join(f"{value:z.{decimals}f}" for value in values if not math.isnan(value)) or MISSING
+    return (
+        " ± ".join(f"{value:z.{decimals}f}" for value in values if not math.isnan(value)) or MISSING
+    )

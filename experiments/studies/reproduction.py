@@ -37,16 +37,18 @@ class Plan:
 
 
 def entries() -> pd.DataFrame:
-    """Return by name the title, source, number of trials (3 if the paper has none), note, why one is not reproduced."""
+    """Return by name the title, source, number of trials (3 if the paper has none), note, why one
+    is not reproduced."""
     return _read("entries", "name")
 
 
 def cells_of(name: str) -> pd.DataFrame:
     """Return the cells of a table or figure.
 
-    Columns: ``block`` (a part of the table on one data set), ``row``, ``preset``, ``changes`` (of its settings, with
-    spaces), ``method``, ``set`` (see :func:`averaged_sets`), ``metric`` (several, whose mean is taken, with ``+``),
-    ``title``, ``scale`` (of the paper's unit), ``value`` and ``std`` in that unit, NaN if the paper has none.
+    Columns: ``block`` (a part of the table on one data set), ``row``, ``preset``, ``changes`` (of
+    its settings, with spaces), ``method``, ``set`` (see :func:`averaged_sets`), ``metric``
+    (several, whose mean is taken, with ``+``), ``title``, ``scale`` (of the paper's unit),
+    ``value`` and ``std`` in that unit, NaN if the paper has none.
 
     Args:
         name: such as ``kep-svgp/table-1``.
@@ -55,17 +57,27 @@ def cells_of(name: str) -> pd.DataFrame:
         SettingsError: an unknown entry.
     """
     if name not in entries().index:
-        raise unknown("table or figure", name, entries().index, listing="`probattn reproduce --list` lists all")
+        raise unknown(
+            "table or figure",
+            name,
+            entries().index,
+            listing="`probattn reproduce --list` lists all",
+        )
     return _read(name.partition("/")[0], "entry").query("entry == @name").reset_index()
 
 
 def averaged_sets(name: str) -> list[str]:
-    """Return the sets over which a cell averages: of ``ood/A+ood/B``, ``shift/GROUP``, ``shift/GROUP/SEVERITY``."""
+    """Return the sets over which a cell averages: of ``ood/A+ood/B``, ``shift/GROUP``,
+    ``shift/GROUP/SEVERITY``."""
     if not name.startswith("shift/"):
         return name.split("+")
     _, group, *levels = name.split("/")
     corruptions = _read("corruptions", "group")["corruptions"][group].split()
-    return [f"shift/{corruption}/{level}" for corruption in corruptions for level in levels or SEVERITIES]
+    return [
+        f"shift/{corruption}/{level}"
+        for corruption in corruptions
+        for level in levels or SEVERITIES
+    ]
 
 
 def models(cells: pd.DataFrame) -> list[Model]:
@@ -75,7 +87,10 @@ def models(cells: pd.DataFrame) -> list[Model]:
 
 def data_names(cells: pd.DataFrame) -> list[str]:
     """Return the names of the data sets and OOD sets of some cells."""
-    names = [presets.preset(name).with_changes(changes.split()).data.name for name, changes in models(cells)]
+    names = [
+        presets.preset(name).with_changes(changes.split()).data.name
+        for name, changes in models(cells)
+    ]
     return list(dict.fromkeys([*names, *_options(cells)["ood"]]))
 
 
@@ -99,18 +114,23 @@ def plan(
         changes: settings of all runs, ``key=value``, which the title then has.
 
     Raises:
-        SettingsError: an unknown entry or preset, an entry that is not reproduced, or invalid changes.
+        SettingsError: an unknown entry or preset, an entry that is not reproduced, or invalid
+            changes.
     """
     cells, entry, jobs = cells_of(name), entries().loc[name], {}
     if entry.unavailable:
         raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
     for preset in set(only) - set(cells["preset"]):
-        raise unknown(f"preset of {name}", preset, cells["preset"].unique(), listing="--dry-run lists them")
+        raise unknown(
+            f"preset of {name}", preset, cells["preset"].unique(), listing="--dry-run lists them"
+        )
     cells = cells[cells["preset"].isin(only)] if only else cells
     for preset, text in models(cells):
         further = [*text.split(), *changes]
         folder = out / "runs" / quote(",".join(further), safe="=,")
-        jobs[preset, text] = study.plan([preset], out=folder, seeds=seeds or entry.trials, changes=further, data=data)
+        jobs[preset, text] = study.plan(
+            [preset], out=folder, seeds=seeds or entry.trials, changes=further, data=data
+        )
     title = f"{name}: {', '.join([entry.title, *changes])} ({entry.source})"
     return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
 
@@ -162,4 +182,6 @@ def _is_missing(name: str, root: Path | None, say: Callable[[str], None]) -> boo
 def _read(name: str, index: str) -> pd.DataFrame:
     """Return a file's lines; texts may be empty, numbers NaN."""
     missing = {"value": "", "std": ""}
-    return pd.read_csv(PAPERS / f"{name}.csv", index_col=index, keep_default_na=False, na_values=missing)
+    return pd.read_csv(
+        PAPERS / f"{name}.csv", index_col=index, keep_default_na=False, na_values=missing
+    )

@@ -1,4 +1,5 @@
-"""Studies: presets with several layers and seeds on any data, checked before the first training, and resumable."""
+"""Studies: presets with several layers and seeds on any data, checked before the first training,
+and resumable."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -54,32 +55,48 @@ def plan(
     Args:
         names: presets.
         seeds: number of runs of each.
-        out: folder of the runs, ``PRESET/seed-SEED``, or ``PRESET/LAYER/seed-SEED`` for layers that no preset has.
+        out: folder of the runs, ``PRESET/seed-SEED``, or ``PRESET/LAYER/seed-SEED`` for layers that
+            no preset has.
         epochs: epochs of each run, warm start included; None takes the preset's.
         layers: layers of each preset, as presets of its family have them, or else as
             :func:`~probattn.experiments.config.presets.with_layer`; none takes the presets' own.
-        changes: changed settings, ``key=value``; those of ``layers`` count for the layers that have them.
+        changes: changed settings, ``key=value``; those of ``layers`` count for the layers that have
+            them.
         data: a user's own data, or the folder of the data sets.
 
     Raises:
         SettingsError: an unknown preset or layer, or changes that are invalid or set the seed.
-        NotADirectoryError: ``data`` is no folder, for a preset that takes the folder of the data sets.
+        NotADirectoryError: ``data`` is no folder, for a preset that takes the folder of the data
+            sets.
     """
     if any(change.startswith("train.seed=") for change in changes):
-        raise SettingsError("the seeds of a study are 0, 1, …: use --seeds N in place of train.seed")
-    variants = [_with_layer(name, layer) for name in names for layer in layers or [preset(name).layer.name]]
+        raise SettingsError(
+            "the seeds of a study are 0, 1, …: use --seeds N in place of train.seed"
+        )
+    variants = [
+        _with_layer(name, layer) for name in names for layer in layers or [preset(name).layer.name]
+    ]
     kinds = {}
     for change in changes:
         if not any(_suits(change, settings) for _, settings in variants):
-            raise SettingsError(f"none of the layers has {change}; `probattn presets NAME` lists all settings")
+            raise SettingsError(
+                f"none of the layers has {change}; `probattn presets NAME` lists all settings"
+            )
     for name, settings in variants:
         suited = [change for change in changes if _suits(change, settings)]
         settings, root = settings.with_changes(suited, epochs=epochs).with_data(data)
         layer = settings.layer.name
-        folder = out / name if layer == preset(name).layer.name else out / name / layer.replace(":", ".")
+        folder = (
+            out / name if layer == preset(name).layer.name else out / name / layer.replace(":", ".")
+        )
         kinds[folder] = name, settings, root
     return [
-        Job(name=name, settings=settings.with_changes([f"train.seed={n}"]), folder=folder / f"seed-{n}", root=root)
+        Job(
+            name=name,
+            settings=settings.with_changes([f"train.seed={n}"]),
+            folder=folder / f"seed-{n}",
+            root=root,
+        )
         for n in range(seeds)
         for folder, (name, settings, root) in kinds.items()
     ]
@@ -94,7 +111,8 @@ def check(
     severities: Sequence[int] = (1, 3, 5),
     **tests: Any,
 ) -> list[Job]:
-    """Check everything that training and evaluation need: folders, data, layers, models, methods, test sets.
+    """Check everything that training and evaluation need: folders, data, layers, models, methods,
+    test sets.
 
     Args:
         jobs: the runs.
@@ -118,19 +136,29 @@ def check(
     for job in {job.folder.parent: job for job in jobs}.values():
         key = repr((job.settings.data, job.settings.network, job.root))
         dataset = datasets[key] = datasets.get(key) or load_data(job.settings, job.root)
-        names = _suited_methods(job, dataset, names if by or dataset.classes else (), all_must_suit=by is not None)
+        names = _suited_methods(
+            job, dataset, names if by or dataset.classes else (), all_must_suit=by is not None
+        )
     by_digest = {dataset.test.digest: dataset.name for dataset in datasets.values()}
     if len(by_digest) > 1:
         different = " and ".join(by_digest.values())
-        raise SettingsError(f"the presets have different test data, {different}: choose presets of one data set")
+        raise SettingsError(
+            f"the presets have different test data, {different}: choose presets of one data set"
+        )
     has_images = isinstance(dataset, ImageDataset)
     ood = (default_names(dataset.name) if has_images else ()) if ood is None else ood
-    tests |= {"shift": has_images if shift is None else shift, "ood": tuple(ood), "severities": severities}
+    tests |= {
+        "shift": has_images if shift is None else shift,
+        "ood": tuple(ood),
+        "severities": severities,
+    }
     eval_sets(dataset, root=jobs[0].root, **tests)
     return [replace(job, options=tests | {"by": tuple(names)}) for job in jobs]
 
 
-def run_study(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None) -> None:
+def run_study(
+    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None
+) -> None:
     """Train, or resume, and evaluate runs, several at a time; a stopped study keeps what is done.
 
     Args:
@@ -141,7 +169,11 @@ def run_study(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] =
     Raises:
         Exception: the first one of a run, whereupon the others stop until the study continues.
     """
-    done = run_in_workers(run_job, jobs, workers=workers) if workers > 1 else ((job, run_job(job)) for job in jobs)
+    done = (
+        run_in_workers(run_job, jobs, workers=workers)
+        if workers > 1
+        else ((job, run_job(job)) for job in jobs)
+    )
     with contextlib.closing(done):
         for number, (_, folder) in enumerate(done, 1):
             say(f"{number} of {len(jobs)}: {folder}")
@@ -155,11 +187,15 @@ def run_job(job: Job) -> Path:
 
 
 def _with_layer(name: str, layer: str) -> tuple[str, Settings]:
-    """Return a preset with a layer: that of the family that has it on the same data, or else one with another layer."""
+    """Return a preset with a layer: that of the family that has it on the same data, or else one
+    with another layer."""
     base, family = preset(name), name.partition("/")[0]
     wanted = base.data, base.network, layer
     for key, settings in [(name, base), *PRESETS.items()]:
-        if key.startswith(f"{family}/") and (settings.data, settings.network, settings.layer.name) == wanted:
+        if (
+            key.startswith(f"{family}/")
+            and (settings.data, settings.network, settings.layer.name) == wanted
+        ):
             return key, settings
     return name, with_layer(base, layer)
 
@@ -170,8 +206,11 @@ def _suits(change: str, settings: Settings) -> bool:
     return not change.startswith("layer.") or change.partition("=")[0] in names
 
 
-def _suited_methods(job: Job, dataset: Dataset, names: Sequence[str], *, all_must_suit: bool) -> list[str]:
-    """Build the model of a run, and that of its warm start, predict a few examples, and return the methods that suit.
+def _suited_methods(
+    job: Job, dataset: Dataset, names: Sequence[str], *, all_must_suit: bool
+) -> list[str]:
+    """Build the model of a run, and that of its warm start, predict a few examples, and return the
+    methods that suit.
 
     Raises:
         SettingsError: a method does not suit though all must.

@@ -1,4 +1,5 @@
 """Decisions under uncertainty: thresholds for selective prediction, conformal sets and intervals.
 
-May import ``metrics``, ``methods``, ``export``, ``posterior``, ``prediction``, ``distributed`` and ``io``.
+May import ``metrics``, ``methods``, ``export``, ``posterior``, ``prediction``, ``distributed`` and
+``io``.
 """

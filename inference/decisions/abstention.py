@@ -1,12 +1,14 @@
-"""Selective classification with a guaranteed risk: a confidence threshold below which predictions are rejected.
+"""Selective classification with a guaranteed risk: a confidence threshold below which predictions
+are rejected.
 
 Risk is the error rate among accepted predictions; confidence is the largest probability (as in
-:mod:`probattn.inference.metrics`). The problem is that of Geifman & El-Yaniv, "Selective classification for deep neural
-networks" (2017). Their bisection tests each step at level δ/⌈log₂ n⌉, but its path depends on the labels, which a union
-bound over the steps does not cover. Here thresholds are tested in a fixed sequence, independent of the labels: from the
-highest threshold on, one more accepted example per test, each at the same level, until a test fails. Fixed-sequence
-testing needs no correction for its length. Since one early error ends a sequence, several start at different places and
-share δ equally (Bauer, 1991; Angelopoulos et al., "Learn then test", 2021).
+:mod:`probattn.inference.metrics`). The problem is that of Geifman & El-Yaniv, "Selective
+classification for deep neural networks" (2017). Their bisection tests each step at level δ/⌈log₂
+n⌉, but its path depends on the labels, which a union bound over the steps does not cover. Here
+thresholds are tested in a fixed sequence, independent of the labels: from the highest threshold on,
+one more accepted example per test, each at the same level, until a test fails. Fixed-sequence
+testing needs no correction for its length. Since one early error ends a sequence, several start at
+different places and share δ equally (Bauer, 1991; Angelopoulos et al., "Learn then test", 2021).
 """
 
 import math
@@ -22,23 +24,26 @@ from probattn.inference.prediction.result import Prediction
 
 
 class RiskThreshold(FittedPredictor):
-    """Confidence threshold of largest coverage whose risk is at most ``target`` with probability 1 − ``delta``.
+    """Confidence threshold of largest coverage whose risk is at most ``target`` with probability 1
+    − ``delta``.
 
-    Predictions with at least this confidence are accepted; equal confidences are accepted together. The probability is
-    over validation data, which are independent samples of the distribution of new data; it is exact for all n if the
-    risk does not decrease when less confident predictions are accepted too. Exported, it adds ``accepted``, bool
-    ``(batch,)``, to the outputs of its predictor.
+    Predictions with at least this confidence are accepted; equal confidences are accepted together.
+    The probability is over validation data, which are independent samples of the distribution of
+    new data; it is exact for all n if the risk does not decrease when less confident predictions
+    are accepted too. Exported, it adds ``accepted``, bool ``(batch,)``, to the outputs of its
+    predictor.
 
     Args:
         predictor: any predictor of one class per example; None to decide on predictions of others.
-        target: largest acceptable risk, 0 < target < 1. It takes at least log(delta) / log(1 − target) examples without
-            an error: 59 for 5 %, 299 for 1 %.
+        target: largest acceptable risk, 0 < target < 1. It takes at least log(delta) / log(1 −
+            target) examples without an error: 59 for 5 %, 299 for 1 %.
         delta: probability, 0 < delta < 1, that the threshold's risk is larger.
 
     Attributes:
         confidence: the threshold; ∞ if none meets the target, so that nothing is accepted.
-        bound: upper bound of the risk by the threshold's own test, at most ``target``; 1 if nothing is accepted. The
-            guarantee is for ``target``, since the threshold was selected among many; ``bound`` alone is not.
+        bound: upper bound of the risk by the threshold's own test, at most ``target``; 1 if nothing
+            is accepted. The guarantee is for ``target``, since the threshold was selected among
+            many; ``bound`` alone is not.
         coverage: share of accepted validation examples.
         error_free: number of the most confident validation examples before the first error.
 
@@ -48,7 +53,9 @@ class RiskThreshold(FittedPredictor):
 
     fitted_values = ("confidence", "bound", "coverage", "target", "delta", "error_free")
 
-    def __init__(self, predictor: Predictor | None = None, *, target: float, delta: float = 0.05) -> None:
+    def __init__(
+        self, predictor: Predictor | None = None, *, target: float, delta: float = 0.05
+    ) -> None:
         super().__init__(predictor)
         if not (0 < target < 1 and 0 < delta < 1):
             raise ValueError(f"target and delta must lie between 0 and 1, got {target} and {delta}")
@@ -60,14 +67,20 @@ class RiskThreshold(FittedPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        confidence, correct = (values.numpy() for values in confidence_and_correct(*labelled_classes(prediction)))
-        negated, group, sizes = np.unique(-confidence, return_inverse=True, return_counts=True)  # equal ones together
+        confidence, correct = (
+            values.numpy() for values in confidence_and_correct(*labelled_classes(prediction))
+        )
+        negated, group, sizes = np.unique(
+            -confidence, return_inverse=True, return_counts=True
+        )  # equal ones together
         accepted, errors = sizes.cumsum(), np.bincount(group, weights=~correct).cumsum()
         starts = _starts(len(correct), self.target, self.delta)
         level, best = self.delta / len(starts), 0
         passes = bdtr(errors, accepted, self.target) <= level
         for first in np.searchsorted(accepted, starts):
-            length = np.append(passes[first:], False).argmin()  # of the sequence until the first test that fails
+            length = np.append(
+                passes[first:], False
+            ).argmin()  # of the sequence until the first test that fails
             best = max(best, first + length if length else 0)
         self.confidence, self.bound, self.coverage = math.inf, 1.0, 0.0
         if best:
@@ -92,8 +105,8 @@ class RiskThreshold(FittedPredictor):
         """Evaluate the threshold on test data that were not used to choose it.
 
         Returns:
-            ``accepted`` (count), ``coverage``, ``risk`` (NaN if nothing is accepted), its exact two-sided interval
-            ``low``, ``high`` at confidence 1 − delta (Clopper & Pearson, 1934).
+            ``accepted`` (count), ``coverage``, ``risk`` (NaN if nothing is accepted), its exact
+            two-sided interval ``low``, ``high`` at confidence 1 − delta (Clopper & Pearson, 1934).
         """
         self.check_fitted()
         confidence, correct = confidence_and_correct(probs, labels)
@@ -110,22 +123,33 @@ class RiskThreshold(FittedPredictor):
     def __str__(self) -> str:
         promise = f"risk ≤ {100 * self.target:g} % with {100 * (1 - self.delta):g} % confidence"
         if math.isinf(self.confidence):
-            needed = f"takes at least {_min_accepted(self.target, self.delta)} validation examples without an error"
-            return f"abstain from everything: {promise} {needed}; here the {self.error_free:g} most confident have none"
-        return f"accept if confidence ≥ {self.confidence:.4g}: {promise}, coverage {100 * self.coverage:.1f} %"
+            needed = (
+                f"takes at least {_min_accepted(self.target, self.delta)} validation examples "
+                "without an error"
+            )
+            return (
+                f"abstain from everything: {promise} {needed}; here the {self.error_free:g} most "
+                "confident have none"
+            )
+        return (
+            f"accept if confidence ≥ {self.confidence:.4g}: {promise}, coverage "
+            f"{100 * self.coverage:.1f} %"
+        )
 
 
 def risk_bound(wrong: int, accepted: int, *, delta: float) -> float:
-    """Upper confidence bound of a risk with ``wrong`` errors in ``accepted`` predictions, at level 1 − ``delta``.
+    """Upper confidence bound of a risk with ``wrong`` errors in ``accepted`` predictions, at level
+    1 − ``delta``.
 
-    Exact inversion of the binomial tail, P(Bin(accepted, bound) ≤ wrong) = delta (Clopper & Pearson, 1934); 1 if all
-    are wrong, or none is accepted.
+    Exact inversion of the binomial tail, P(Bin(accepted, bound) ≤ wrong) = delta (Clopper &
+    Pearson, 1934); 1 if all are wrong, or none is accepted.
     """
     return 1.0 if wrong == accepted else float(betaincinv(wrong + 1, accepted - wrong, 1 - delta))
 
 
 def _starts(n: int, target: float, delta: float) -> list[int]:
-    """Numbers of accepted examples at which the sequences start, doubling from the fewest that can pass."""
+    """Numbers of accepted examples at which the sequences start, doubling from the fewest that can
+    pass."""
     count = 1
     while _min_accepted(target, delta / (count + 1)) * 2**count <= n:
         count += 1

@@ -1,12 +1,13 @@
 """Split-conformal prediction: sets of classes and intervals of numbers with guaranteed coverage.
 
-A nonconformity score measures how badly a label fits an example. The quantile q̂ is the ⌈(n + 1)(1 − α)⌉-th smallest
-score of the labels of n calibration examples; a set holds the classes, and an interval the numbers, with scores of at
-most q̂. If calibration and new examples are exchangeable, it holds the label with probability ≥ 1 − α for any network
-(Vovk et al., 2005; Lei et al., 2018). Intervals have a q̂ for each target: coverage is per target, not joint.
+A nonconformity score measures how badly a label fits an example. The quantile q̂ is the ⌈(n + 1)(1
+− α)⌉-th smallest score of the labels of n calibration examples; a set holds the classes, and an
+interval the numbers, with scores of at most q̂. If calibration and new examples are exchangeable,
+it holds the label with probability ≥ 1 − α for any network (Vovk et al., 2005; Lei et al., 2018).
+Intervals have a q̂ for each target: coverage is per target, not joint.
 
-This marginal coverage averages over calibration data. Given them, coverage follows Beta(l, n + 1 − l), l the rank
-above: 90 % promised by 30 examples is as low as 80 % in one case of twenty.
+This marginal coverage averages over calibration data. Given them, coverage follows Beta(l, n + 1 −
+l), l the rank above: 90 % promised by 30 examples is as low as 80 % in one case of twenty.
 """
 
 import math
@@ -34,13 +35,21 @@ def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
         FewExamplesWarning: coverage given these examples may well be :data:`SHORTFALL` below 1 − α.
     """
     examples = len(scores)
-    excluded = math.floor((examples + 1) * alpha + 1e-9)  # examples with scores of at least q̂; 100 · 0.29 is 28.999…
+    excluded = math.floor(
+        (examples + 1) * alpha + 1e-9
+    )  # examples with scores of at least q̂; 100 · 0.29 is 28.999…
     if not excluded:
         return torch.full_like(scores[0], math.inf)
-    low = betaincinv(examples + 1 - excluded, excluded, 0.05)  # of the coverage given these examples, if without ties
+    low = betaincinv(
+        examples + 1 - excluded, excluded, 0.05
+    )  # of the coverage given these examples, if without ties
     if low < 1 - alpha - SHORTFALL:
         promise = f"{examples} calibration examples promise {1 - alpha:.4g} on average over samples"
-        warnings.warn(f"{promise}; these may cover only {low:.2f} (5 % quantile)", FewExamplesWarning, stacklevel=3)
+        warnings.warn(
+            f"{promise}; these may cover only {low:.2f} (5 % quantile)",
+            FewExamplesWarning,
+            stacklevel=3,
+        )
     return scores.sort(0).values[-excluded]
 
 
@@ -52,8 +61,8 @@ class ConformalPredictor(FittedPredictor):
         alpha: allowed probability of missing the label, 0 < alpha < 1.
 
     Attributes:
-        quantile: q̂ of all targets, or of classes, in one dimension, float64 on the CPU; ∞ if there are n < 1/α − 1
-            calibration examples.
+        quantile: q̂ of all targets, or of classes, in one dimension, float64 on the CPU; ∞ if there
+            are n < 1/α − 1 calibration examples.
     """
 
     def __init__(self, predictor: predictors.Predictor | None = None, *, alpha: float) -> None:
@@ -66,7 +75,10 @@ class ConformalPredictor(FittedPredictor):
         Warns:
             FewExamplesWarning: see :func:`conformal_quantile`.
         """
-        self.quantile, self.fitted = conformal_quantile(scores, self.alpha).flatten().cpu().clone(), True
+        self.quantile, self.fitted = (
+            conformal_quantile(scores, self.alpha).flatten().cpu().clone(),
+            True,
+        )
         return self
 
     def get_extra_state(self) -> Tensor:
@@ -75,15 +87,21 @@ class ConformalPredictor(FittedPredictor):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set ``fitted``, alpha and the quantiles."""
-        self.fitted, self.alpha, self.quantile = bool(state[0]), float(state[1]), state[2:].cpu().clone()
+        self.fitted, self.alpha, self.quantile = (
+            bool(state[0]),
+            float(state[1]),
+            state[2:].cpu().clone(),
+        )
 
 
 class LAC(ConformalPredictor):
-    """Least ambiguous sets (LAC; Sadinle, Lei & Wasserman, 2019): all classes of probability ≥ 1 − q̂.
+    """Least ambiguous sets (LAC; Sadinle, Lei & Wasserman, 2019): all classes of probability ≥ 1 −
+    q̂.
 
-    The score is 1 − p. These sets have the smallest mean size; difficult examples may have empty ones. Exported, they
-    add ``set``, bool ``(batch, classes)``, to the outputs of their predictor. Arguments are those of
-    :class:`ConformalPredictor`; the predictor is one of one class per example.
+    The score is 1 − p. These sets have the smallest mean size; difficult examples may have empty
+    ones. Exported, they add ``set``, bool ``(batch, classes)``, to the outputs of their predictor.
+    Arguments are those of :class:`ConformalPredictor`; the predictor is one of one class per
+    example.
     """
 
     def fit_prediction(self, prediction: Prediction) -> Self:
@@ -115,8 +133,9 @@ class LAC(ConformalPredictor):
         """Evaluate the sets on test data.
 
         Returns:
-            ``coverage``, the share of sets with the true class; ``size``, the mean number of classes per set;
-            ``empty`` and ``singletons``, the shares of sets with no class and with one.
+            ``coverage``, the share of sets with the true class; ``size``, the mean number of
+            classes per set; ``empty`` and ``singletons``, the shares of sets with no class and with
+            one.
         """
         probs, labels = validate(probs, labels)
         sets = self._members(probs)
@@ -130,7 +149,8 @@ class LAC(ConformalPredictor):
 
 
 class ByClass(LAC):
-    """LAC with a quantile for each class, so that each class is covered with probability ≥ 1 − α (Vovk, 2012).
+    """LAC with a quantile for each class, so that each class is covered with probability ≥ 1 − α
+    (Vovk, 2012).
 
     A class with fewer than 1/α − 1 calibration examples is in every set. Arguments are those of
     :class:`ConformalPredictor`; the predictor is one of one class per example.
@@ -148,7 +168,9 @@ class ByClass(LAC):
         probs, labels = validate(*predictors.labelled_classes(prediction))
         padded = torch.full((probs.shape[1],), math.inf, dtype=probs.dtype)
         for label in labels.unique().tolist():
-            padded[label] = conformal_quantile(1 - probs[labels == label, label, None], self.alpha).item()
+            padded[label] = conformal_quantile(
+                1 - probs[labels == label, label, None], self.alpha
+            ).item()
         self.quantile, self.fitted = padded.double(), True
         return self
 
@@ -156,9 +178,9 @@ class ByClass(LAC):
 class ConformalIntervals(ConformalPredictor):
     """Base class of conformal prediction intervals: the ends of a band, moved outwards by q̂ units.
 
-    A quantile is negative if the band is too wide, so that intervals may be empty (lower end above upper end).
-    Exported, they add ``low`` and ``high`` ``(batch, ...)`` to the outputs of their predictor. Arguments are those of
-    :class:`ConformalPredictor`; the predictor is one of numbers.
+    A quantile is negative if the band is too wide, so that intervals may be empty (lower end above
+    upper end). Exported, they add ``low`` and ``high`` ``(batch, ...)`` to the outputs of their
+    predictor. Arguments are those of :class:`ConformalPredictor`; the predictor is one of numbers.
     """
 
     @abstractmethod
@@ -168,7 +190,8 @@ class ConformalIntervals(ConformalPredictor):
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Calibrate on a prediction with its labels, which nothing was fitted to.
 
-        With a label per token use ``prediction.tokens()``; coverage then assumes that tokens are exchangeable.
+        With a label per token use ``prediction.tokens()``; coverage then assumes that tokens are
+        exchangeable.
 
         Raises:
             ValueError: labels of the wrong shape or not finite.
@@ -181,7 +204,12 @@ class ConformalIntervals(ConformalPredictor):
         """Predict one batch, with ``low`` and ``high``."""
         result = self.predict_batch(x, mask)
         low, high = self.intervals(result)
-        return {"mean": result.require("mean"), "variance": result.require("variance"), "low": low, "high": high}
+        return {
+            "mean": result.require("mean"),
+            "variance": result.require("variance"),
+            "low": low,
+            "high": high,
+        }
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.
@@ -198,8 +226,8 @@ class ConformalIntervals(ConformalPredictor):
         """Evaluate the intervals on test data, with means over examples and targets.
 
         Returns:
-            ``coverage``, the share of intervals with the label; ``width``, in units of the targets; ``empty``, the
-            share of empty intervals.
+            ``coverage``, the share of intervals with the label; ``width``, in units of the targets;
+            ``empty``, the share of empty intervals.
         """
         low, high = self.intervals(prediction)
         values = regression.validate(prediction, labels)
@@ -209,9 +237,11 @@ class ConformalIntervals(ConformalPredictor):
 
 
 class Normalised(ConformalIntervals):
-    """Intervals proportional to the predictive standard deviation: score ``|y − mean| / sd`` (Lei et al., 2018).
+    """Intervals proportional to the predictive standard deviation: score ``|y − mean| / sd`` (Lei
+    et al., 2018).
 
-    Arguments are those of :class:`ConformalPredictor`; the likelihood must have a mean and a finite variance.
+    Arguments are those of :class:`ConformalPredictor`; the likelihood must have a mean and a finite
+    variance.
     """
 
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,11 +251,12 @@ class Normalised(ConformalIntervals):
 
 
 class CQR(ConformalIntervals):
-    """Calibrated predictive quantiles: conformalised quantile regression (CQR; Romano, Patterson & Candès, 2019).
+    """Calibrated predictive quantiles: conformalised quantile regression (CQR; Romano, Patterson &
+    Candès, 2019).
 
-    The score is the distance of the label to the interval of the α/2 and 1 − α/2 quantiles, negative inside. It needs
-    no moments, so it works for all likelihoods of numbers. Quantiles are found by bisection, so it is not exported.
-    Arguments are those of :class:`ConformalPredictor`.
+    The score is the distance of the label to the interval of the α/2 and 1 − α/2 quantiles,
+    negative inside. It needs no moments, so it works for all likelihoods of numbers. Quantiles are
+    found by bisection, so it is not exported. Arguments are those of :class:`ConformalPredictor`.
     """
 
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:

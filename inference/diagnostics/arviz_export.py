@@ -12,13 +12,17 @@ from probattn.threads import one_thread_at_a_time
 
 
 @one_thread_at_a_time
-def to_datatree(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int = 200) -> Any:
-    """Convert a model's draws to ArviZ's ``DataTree``, with one chain; draw r is the same in all posterior groups.
+def to_datatree(
+    model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int = 200
+) -> Any:
+    """Convert a model's draws to ArviZ's ``DataTree``, with one chain; draw r is the same in all
+    posterior groups.
 
-    Groups: ``posterior`` and ``prior`` hold the global latent sites by their paths; ``posterior_predictive`` and
-    ``prior_predictive`` replicated labels ``y``; ``log_likelihood`` that of each example's labels in nats, ``y``;
-    ``observed_data`` the labels. Draws of a guide are independent, so chain diagnostics (R̂, effective sample size) do
-    not measure its distance to the posterior. A network without global latent sites has no ``posterior`` group.
+    Groups: ``posterior`` and ``prior`` hold the global latent sites by their paths;
+    ``posterior_predictive`` and ``prior_predictive`` replicated labels ``y``; ``log_likelihood``
+    that of each example's labels in nats, ``y``; ``observed_data`` the labels. Draws of a guide are
+    independent, so chain diagnostics (R̂, effective sample size) do not measure its distance to the
+    posterior. A network without global latent sites has no ``posterior`` group.
 
     >>> arviz_plots.plot_ppc_dist(to_datatree(model, guide, test))  # doctest: +SKIP
 
@@ -34,7 +38,9 @@ def to_datatree(model: nn.Module, guide: nn.Module, data: Iterable, *, num_sampl
     with extra("arviz", needed_by="to_datatree"):
         import arviz_base
     batches = list(iterate_batches(data))
-    posterior, prior = (replicate(model, source, batches, num_samples=num_samples) for source in (guide, None))
+    posterior, prior = (
+        replicate(model, source, batches, num_samples=num_samples) for source in (guide, None)
+    )
     groups = {
         "posterior": posterior.latents,
         "posterior_predictive": {"y": _signed(posterior.replicated_labels)},
@@ -52,5 +58,6 @@ def to_datatree(model: nn.Module, guide: nn.Module, data: Iterable, *, num_sampl
 
 
 def _signed(labels: Tensor) -> Tensor:
-    """Convert labels to a dtype that ArviZ can plot: it supports neither unsigned integers nor booleans."""
+    """Convert labels to a dtype that ArviZ can plot: it supports neither unsigned integers nor
+    booleans."""
     return labels if labels.is_floating_point() else labels.long()

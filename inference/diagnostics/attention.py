@@ -1,4 +1,5 @@
-"""Diagnostics of attention layers: singular spectra of attention matrices, and oversmoothing of tokens."""
+"""Diagnostics of attention layers: singular spectra of attention matrices, and oversmoothing of
+tokens."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -16,24 +17,27 @@ from probattn.inference.prediction.predict import predict
 from probattn.threads import one_thread_at_a_time
 
 BUDGET = 2.0**32
-"""Bound of Σ N³ over the examples of N tokens of a batch that are decomposed: 256 of 256 tokens, or 32 of 512."""
+"""Bound of Σ N³ over the examples of N tokens of a batch that are decomposed: 256 of 256 tokens, or
+32 of 512."""
 FEW = 2
 """Number of examples of a batch that are decomposed even beyond :data:`BUDGET`."""
 
 
 class Spectrum(NamedTuple):
-    """Singular values of a layer's attention matrix K, means over examples, and what KEP-SVGP keeps of it.
+    """Singular values of a layer's attention matrix K, means over examples, and what KEP-SVGP keeps
+    of it.
 
-    The energy of K is ‖K‖²_F. E holds s columns; no s columns capture more than the share Σ_{i ≤ s} σ_i² / Σ_i σ_i² of
-    the leading left singular vectors.
+    The energy of K is ‖K‖²_F. E holds s columns; no s columns capture more than the share Σ_{i ≤ s}
+    σ_i² / Σ_i σ_i² of the leading left singular vectors.
 
     Args:
         values: σ ``(heads, N)``, descending; those beyond an example's length count as 0.
-        scale: λ ``(heads, s)``, descending; s = 0 for layers without it. Only the KSVD term determines it: it need not
-            be near σ (see :class:`~probattn.attention.kep_svgp.KEPSVGPAttention`). With ``projection="svd"``, where λ
-            is constant, the means of ``layer.spectrum``.
-        captured: ‖P_E K‖²_F / ‖K‖²_F ``(heads,)``, with the orthogonal projection P_E on the columns of E; empty for
-            layers without E.
+        scale: λ ``(heads, s)``, descending; s = 0 for layers without it. Only the KSVD term
+            determines it: it need not be near σ (see
+            :class:`~probattn.attention.kep_svgp.KEPSVGPAttention`). With ``projection="svd"``,
+            where λ is constant, the means of ``layer.spectrum``.
+        captured: ‖P_E K‖²_F / ‖K‖²_F ``(heads,)``, with the orthogonal projection P_E on the
+            columns of E; empty for layers without E.
         best: largest share for s columns ``(heads,)``.
         examples: number of examples that the means are over; None if unknown.
     """
@@ -45,36 +49,53 @@ class Spectrum(NamedTuple):
     examples: int | None = None
 
 
-def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable) -> dict[str, Spectrum]:
-    """Compute the singular values of each layer's attention matrix, and what the scores of KEP-SVGP capture of it.
+def attention_spectra(
+    model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable
+) -> dict[str, Spectrum]:
+    """Compute the singular values of each layer's attention matrix, and what the scores of KEP-SVGP
+    capture of it.
 
-    Compare spectra between depths and runs of one layer type, not between types, whose matrices differ: softmax, the
-    attention probabilities; kernel attention, 𝒦_qk; KEP-SVGP, K_att = φ_q φ_kᵀ; SGPA, 𝒦 between tokens; CGP, dense or
-    sparse, the map from the values to the mean of the output.
+    Compare spectra between depths and runs of one layer type, not between types, whose matrices
+    differ: softmax, the attention probabilities; kernel attention, 𝒦_qk; KEP-SVGP, K_att = φ_q
+    φ_kᵀ; SGPA, 𝒦 between tokens; CGP, dense or sparse, the map from the values to the mean of the
+    output.
 
-    The cost of a singular value decomposition is cubic in the number of tokens N. So of a batch of long inputs only the
-    first examples count, with Σ N³ up to :data:`BUDGET`, but at least :data:`FEW`.
+    The cost of a singular value decomposition is cubic in the number of tokens N. So of a batch of
+    long inputs only the first examples count, with Σ N³ up to :data:`BUDGET`, but at least
+    :data:`FEW`.
 
     Args:
         model, guide: run once in evaluation mode, with the latent sites at their means.
-        data: inputs or batches ``(x, y, mask)`` as for :func:`predict`; rows and columns of padding are dropped.
+        data: inputs or batches ``(x, y, mask)`` as for :func:`predict`; rows and columns of padding
+            are dropped.
 
     Returns:
         By path of each layer with an ``attention_matrix``, in execution order.
     """
     spectra = {}
     for path, parts in _collect(model, guide, data, _decomposed).items():
-        values, shares, scales = zip(*([block.flatten(0, -3).cpu() for block in row] for row in parts), strict=True)
+        values, shares, scales = zip(
+            *([block.flatten(0, -3).cpu() for block in row] for row in parts), strict=True
+        )
         tokens = max(sigma.shape[-1] for sigma in values)
-        padded = torch.cat([nn.functional.pad(sigma, (0, tokens - sigma.shape[-1])) for sigma in values])
+        padded = torch.cat(
+            [nn.functional.pad(sigma, (0, tokens - sigma.shape[-1])) for sigma in values]
+        )
         mean_shares, scale = torch.cat(shares).nanmean(0), torch.cat(scales).mean(0)
-        captured, best = mean_shares.unbind(-1) if mean_shares.numel() else (mean_shares.flatten(),) * 2
-        spectra[path] = Spectrum(padded.mean(0), scale.sort(descending=True).values, captured, best, len(padded))
+        captured, best = (
+            mean_shares.unbind(-1) if mean_shares.numel() else (mean_shares.flatten(),) * 2
+        )
+        spectra[path] = Spectrum(
+            padded.mean(0), scale.sort(descending=True).values, captured, best, len(padded)
+        )
     return spectra
 
 
-def _decomposed(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return σ of the attention matrix ``(..., H, N)``, the shares of energy ``(..., H, 2)`` and λ ``(..., H, s)``."""
+def _decomposed(
+    layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return σ of the attention matrix ``(..., H, N)``, the shares of energy ``(..., H, 2)`` and λ
+    ``(..., H, s)``."""
     attention_matrix = getattr(layer, "attention_matrix", None)
     if attention_matrix is None:
         return None
@@ -92,7 +113,8 @@ def _decomposed(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> 
 
 
 def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
-    """Return the share of ‖K‖²_F in the span of some columns, and the largest share for as many columns.
+    """Return the share of ‖K‖²_F in the span of some columns, and the largest share for as many
+    columns.
 
     Args:
         matrix: K ``(..., N, n)``.
@@ -108,11 +130,14 @@ def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
     return torch.stack([captured, best], dim=-1) / matrix.square().sum((-2, -1)).unsqueeze(-1)
 
 
-def token_similarity(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable) -> dict[str, float]:
-    """Compute the cosine similarity of tokens after each attention layer; values near 1 indicate oversmoothing.
+def token_similarity(
+    model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable
+) -> dict[str, float]:
+    """Compute the cosine similarity of tokens after each attention layer; values near 1 indicate
+    oversmoothing.
 
-    The mean over all pairs of real tokens of an example, then over examples and draws (CGP paper, section 5.4 and Figs.
-    III and IV). Examples with a single token are excluded.
+    The mean over all pairs of real tokens of an example, then over examples and draws (CGP paper,
+    section 5.4 and Figs. III and IV). Examples with a single token are excluded.
 
     Args:
         model, guide: run once in evaluation mode, with the latent sites at their means.
@@ -121,12 +146,15 @@ def token_similarity(model: nn.Module, guide: nn.Module | None, data: Tensor | I
     Returns:
         By path, in execution order: the similarity in [−1, 1], NaN if no example has two tokens.
     """
-    collected = _collect(model, guide, data, lambda _, __, mask, output: mean_pairwise_cosine(output, mask).flatten())
+    collected = _collect(
+        model, guide, data, lambda _, __, mask, output: mean_pairwise_cosine(output, mask).flatten()
+    )
     return {path: torch.cat(parts).nanmean().item() for path, parts in collected.items()}
 
 
 def mean_pairwise_cosine(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Compute the mean of cos(x_i, x_j) over pairs i ≠ j of real tokens in linear time; zero tokens have cosine 0.
+    """Compute the mean of cos(x_i, x_j) over pairs i ≠ j of real tokens in linear time; zero tokens
+    have cosine 0.
 
     Args:
         x: ``(..., batch, tokens, width)``.
@@ -147,15 +175,21 @@ def mean_pairwise_cosine(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @one_thread_at_a_time
 def _collect(
-    model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable, statistic: Callable[..., Any]
+    model: nn.Module,
+    guide: nn.Module | None,
+    data: Tensor | Iterable,
+    statistic: Callable[..., Any],
 ) -> dict[str, list]:
-    """Compute ``statistic(layer, x, mask, output)`` of each call of the attention layers, by path, unless it is None.
+    """Compute ``statistic(layer, x, mask, output)`` of each call of the attention layers, by path,
+    unless it is None.
 
     The latent sites are at their means.
     """
     collected: dict[str, list] = {}
 
-    def compute(path: str, layer: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
+    def compute(
+        path: str, layer: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor
+    ) -> None:
         arguments = dict(zip(("x", "mask"), args, strict=False)) | kwargs
         value = statistic(layer, arguments["x"], arguments.get("mask"), output)
         if value is not None:
@@ -164,6 +198,8 @@ def _collect(
     with ExitStack() as hooks, at_mean():
         for path, layer in model.named_modules():
             if isinstance(layer, ProbabilisticAttention):
-                hooks.enter_context(layer.register_forward_hook(partial(compute, path), with_kwargs=True))
+                hooks.enter_context(
+                    layer.register_forward_hook(partial(compute, path), with_kwargs=True)
+                )
         predict(model, guide, data, num_samples=1)
     return collected

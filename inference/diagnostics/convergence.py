@@ -20,7 +20,8 @@ from probattn.inference.programs import attribute, required
 from probattn.threads import one_thread_at_a_time
 
 DRAWS = 1000
-"""Draws from which a KL without closed form, and moments of guides other than this library's, are estimated."""
+"""Draws from which a KL without closed form, and moments of guides other than this library's, are
+estimated."""
 MIN_DRAWS = 128
 """Draws per batch, at least: with fewer examples, several draws each."""
 BATCHES = 8
@@ -28,16 +29,17 @@ BATCHES = 8
 PASSES = 4
 """Passes over these batches on which a gain is measured, each with its own draws."""
 MATERIAL_GAIN = 0.1
-"""Nats per latent variable from which a gain by refitting counts: a Gaussian guide loses as much if its means are off
-by 0.45 posterior standard deviations (½ δ²), or if its standard deviations are too small by a factor of 0.7."""
+"""Nats per latent variable from which a gain by refitting counts: a Gaussian guide loses as much if
+its means are off by 0.45 posterior standard deviations (½ δ²), or if its standard deviations are
+too small by a factor of 0.7."""
 STANDARD_ERRORS = 3
 """Number of standard errors that a gain must exceed."""
 COLLAPSED_KL = 0.05
-"""Nats per variable below which a posterior counts as the prior: that of a mean shifted by 0.32 prior standard
-deviations, or of 0.8 of the prior's standard deviation."""
+"""Nats per variable below which a posterior counts as the prior: that of a mean shifted by 0.32
+prior standard deviations, or of 0.8 of the prior's standard deviation."""
 INFORMED_STD = 0.5
-"""Standard deviation, relative to the prior's, of a single variable below which its site has not collapsed: data have
-told three times as much about it as the prior."""
+"""Standard deviation, relative to the prior's, of a single variable below which its site has not
+collapsed: data have told three times as much about it as the prior."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,13 @@ class SiteConvergence:
         site: its name.
         size: number of scalar variables.
         num_data: number of training examples.
-        kl: KL(q ‖ prior) in nats; of Gaussians with the moments of draws for other guides than this library's.
-        std_ratio: mean, smallest and largest ratio of posterior to prior standard deviation over its variables.
-        gain: increase of the ELBO by refitting the guide at this site alone, in nats of the whole data set; None if it
-            was not refitted. Of guides other than this library's, all sites are refitted.
+        kl: KL(q ‖ prior) in nats; of Gaussians with the moments of draws for other guides than this
+            library's.
+        std_ratio: mean, smallest and largest ratio of posterior to prior standard deviation over
+            its variables.
+        gain: increase of the ELBO by refitting the guide at this site alone, in nats of the whole
+            data set; None if it was not refitted. Of guides other than this library's, all sites
+            are refitted.
         gain_error: its standard error.
     """
 
@@ -65,10 +70,12 @@ class SiteConvergence:
 
     @property
     def state(self) -> str:
-        """The verdict: ``"not converged"``, ``"collapsed"`` to the prior, ``"alive"``, or ``"unknown"``.
+        """The verdict: ``"not converged"``, ``"collapsed"`` to the prior, ``"alive"``, or
+        ``"unknown"``.
 
-        A site has not converged if refitting gains practically something (see :data:`MATERIAL_GAIN`), which is unknown
-        without a refit. A site has collapsed if q is close to the prior (see :data:`COLLAPSED_KL`).
+        A site has not converged if refitting gains practically something (see
+        :data:`MATERIAL_GAIN`), which is unknown without a refit. A site has collapsed if q is close
+        to the prior (see :data:`COLLAPSED_KL`).
         """
         bound = max(MATERIAL_GAIN * self.size, STANDARD_ERRORS * self.gain_error)
         if self.gain is not None and not self.gain <= bound:  # NaN counts, too
@@ -78,8 +85,13 @@ class SiteConvergence:
         return "unknown" if self.gain is None else "alive"
 
     def __str__(self) -> str:
-        gain = "unknown" if self.gain is None else f"{self.gain / self.num_data:.2g} nats per example"
-        kl = f"KL {self.kl / self.size:.2g} nats per variable, sd {self.std_ratio[0]:.2f} of the prior's"
+        gain = (
+            "unknown" if self.gain is None else f"{self.gain / self.num_data:.2g} nats per example"
+        )
+        kl = (
+            f"KL {self.kl / self.size:.2g} nats per variable, sd {self.std_ratio[0]:.2f} of the "
+            "prior's"
+        )
         return f"{self.site}: {self.state}, gain of refitting {gain}, {kl}"
 
 
@@ -96,8 +108,9 @@ def convergence(
 
     For each global latent site, with the network fixed and in evaluation mode:
 
-    - *refit*: gain of the ELBO by a few epochs of :func:`~probattn.inference.refit_guide`, a lower bound of its
-      distance from the optimum, measured on the same batches and draws before and after;
+    - *refit*: gain of the ELBO by a few epochs of :func:`~probattn.inference.refit_guide`, a lower
+      bound of its distance from the optimum, measured on the same batches and draws before and
+      after;
     - KL and standard deviations relative to the prior's.
 
     Model, guide and PyTorch's generator are left unchanged; copies are refitted.
@@ -107,11 +120,11 @@ def convergence(
     Args:
         model: the model.
         guide: its guide. Of another guide than this library's, all sites are refitted together.
-        data: training batches ``(x, y)`` or ``(x, y, mask)`` on the model's device, read several times. Those of
-            training: shuffled, augmented.
+        data: training batches ``(x, y)`` or ``(x, y, mask)`` on the model's device, read several
+            times. Those of training: shuffled, augmented.
         kl_weights: KL weights of global and local sites in the training's objective.
-        refit_epochs: epochs of the refit, each of which reads all of ``data`` twice; 0 skips it, as does a
-            KL weight of 0.
+        refit_epochs: epochs of the refit, each of which reads all of ``data`` twice; 0 skips it, as
+            does a KL weight of 0.
 
     Returns:
         One entry per site; none for a model without global latent variables.
@@ -128,26 +141,43 @@ def convergence(
         if not (sites and refit_epochs and kl_weights[0] > 0):
             return sites
         number = max(1, MIN_DRAWS // len(batches[0][0]))
-        objective = Objective(model, guide, batches * PASSES, num_samples=number, weights=kl_weights)
+        objective = Objective(
+            model, guide, batches * PASSES, num_samples=number, weights=kl_weights
+        )
         initial, (before, sizes) = copy.deepcopy(guide.state_dict()), objective.estimate()
-        refit_guide(model, guide, data, epochs=refit_epochs, kl_weight=kl_weights[0], local_kl_weight=kl_weights[1])
+        refit_guide(
+            model,
+            guide,
+            data,
+            epochs=refit_epochs,
+            kl_weight=kl_weights[0],
+            local_kl_weight=kl_weights[1],
+        )
         refitted = copy.deepcopy(guide.state_dict())
         for row, site in enumerate(sites):
-            prefix = f"{site.site}." if isinstance(guide, Guide) and site.site in guide.sites else ""
+            prefix = (
+                f"{site.site}." if isinstance(guide, Guide) and site.site in guide.sites else ""
+            )
             changed = {name: value for name, value in refitted.items() if name.startswith(prefix)}
             guide.load_state_dict(initial | changed)
             gains = objective.estimate()[0] - before
-            gain, error = (gains @ sizes / sizes.sum()).item(), gains.std().item() / len(gains) ** 0.5
+            gain, error = (
+                (gains @ sizes / sizes.sum()).item(),
+                gains.std().item() / len(gains) ** 0.5,
+            )
             sites[row] = replace(site, gain=gain, gain_error=error)
     return sites
 
 
 @one_thread_at_a_time
 @torch.no_grad()
-def posterior_summary(model: nn.Module, guide: nn.Module, x: Tensor | None = None) -> list[SiteConvergence]:
+def posterior_summary(
+    model: nn.Module, guide: nn.Module, x: Tensor | None = None
+) -> list[SiteConvergence]:
     """Summarise how far q is from the prior, one entry per global latent site, without refitting.
 
-    Where standard deviations do not exist (HalfCauchy), scaled median absolute deviations of draws count.
+    Where standard deviations do not exist (HalfCauchy), scaled median absolute deviations of draws
+    count.
 
     Args:
         model: the model.
@@ -155,9 +185,14 @@ def posterior_summary(model: nn.Module, guide: nn.Module, x: Tensor | None = Non
         x: inputs; needed for other guides than this library's, of which moments of draws count.
     """
     if isinstance(guide, Guide) and guide.rest is None:
-        laws = {site: (guide.get_submodule(site)(prior), prior) for site, prior in latent_sites(model)}
+        laws = {
+            site: (guide.get_submodule(site)(prior), prior) for site, prior in latent_sites(model)
+        }
     else:
-        posterior, prior = (posterior_draws(model, source, required(x), num_samples=DRAWS) for source in (guide, None))
+        posterior, prior = (
+            posterior_draws(model, source, required(x), num_samples=DRAWS)
+            for source in (guide, None)
+        )
         laws = {site: (_gaussian(posterior[site]), _gaussian(prior[site])) for site in posterior}
     sites = []
     for site, (q, p) in laws.items():

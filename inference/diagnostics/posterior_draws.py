@@ -16,10 +16,11 @@ from probattn.threads import LockedMessenger, one_thread_at_a_time
 
 
 class record(LockedMessenger):  # noqa: N801 - lower case like other handlers
-    """Handler that records the global latent sites that :func:`~probattn.inference.predict` draws in its context.
+    """Handler that records the global latent sites that :func:`~probattn.inference.predict` draws
+    in its context.
 
-    >>> with record(200) as drawn:
-    ...     prediction = predict(model, guide, x, num_samples=200, keep_draws=True)  # doctest: +SKIP
+    >>> with record(200) as drawn:  # doctest: +SKIP
+    ...     prediction = predict(model, guide, x, num_samples=200, keep_draws=True)
     >>> u = drawn.latents["network.blocks.1.attention.u"]  # doctest: +SKIP
 
     Row s of ``u``, ``(200, *event)``, belongs to ``prediction.draws[s]``.
@@ -45,7 +46,9 @@ class record(LockedMessenger):  # noqa: N801 - lower case like other handlers
             self.run = {}
         elif is_global_latent(msg) and not is_auxiliary(msg):
             is_joint = any(map(is_of_draws, msg["cond_indep_stack"]))
-            self.run[str(msg["name"])] = value_of(msg).squeeze(1) if is_joint else value_of(msg).unsqueeze(0)
+            self.run[str(msg["name"])] = (
+                value_of(msg).squeeze(1) if is_joint else value_of(msg).unsqueeze(0)
+            )
 
 
 @one_thread_at_a_time
@@ -69,14 +72,15 @@ def posterior_draws(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Replicates:
-    """Replicated labels of a data set of n examples; row r is sampled given draw r of all latent sites.
+    """Replicated labels of a data set of n examples; row r is sampled given draw r of all latent
+    sites.
 
     Args:
         labels: observed labels ``(n, ...)``.
-        replicated_labels: labels sampled from the likelihood ``(R, n, ...)`` in its dtype; 0 at padding, as in the
-            observed labels.
-        log_likelihood: of the observed labels, in nats ``(R, n)``. Probabilities of classes that are 0 count as the
-            smallest normal number.
+        replicated_labels: labels sampled from the likelihood ``(R, n, ...)`` in its dtype; 0 at
+            padding, as in the observed labels.
+        log_likelihood: of the observed labels, in nats ``(R, n)``. Probabilities of classes that
+            are 0 count as the smallest normal number.
         latents: draws ``(R, *event)`` of the global latent sites by name.
         prediction: the mean over the same draws.
     """
@@ -89,11 +93,13 @@ class Replicates:
 
 
 @one_thread_at_a_time
-def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_samples: int) -> Replicates:
+def replicate(
+    model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_samples: int
+) -> Replicates:
     """Sample replicated labels of a data set, with the log likelihood of the observed ones.
 
-    Draw r of the latent sites is one function on all batches; its labels are sampled from the likelihood at that draw.
-    All R probabilities of each example are in memory.
+    Draw r of the latent sites is one function on all batches; its labels are sampled from the
+    likelihood at that draw. All R probabilities of each example are in memory.
 
     Args:
         model, guide: the model and its guide; None samples from the prior predictive.
@@ -108,14 +114,24 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
     labels, likelihoods = prediction.require("labels"), prediction.components
     if not likelihoods:
         probs = prediction.require("draws")
-        likelihoods = (dist.Categorical(logits=probs.clamp(min=torch.finfo(probs.dtype).tiny).log()),)
+        likelihoods = (
+            dist.Categorical(logits=probs.clamp(min=torch.finfo(probs.dtype).tiny).log()),
+        )
     replicated, log_likelihood, start = [], [], 0
     for likelihood in likelihoods:
         stop = start + likelihood.batch_shape[1]
-        rows = (slice(start, stop), *map(slice, likelihood.event_shape))  # of labels padded to the longest example
+        rows = (
+            slice(start, stop),
+            *map(slice, likelihood.event_shape),
+        )  # of labels padded to the longest example
         sampled = likelihood.sample()
-        missing = [longest - size for longest, size in zip(labels.shape[1:], sampled.shape[2:], strict=True)]
-        replicated.append(nn.functional.pad(sampled, [side for size in reversed(missing) for side in (0, size)]))
+        missing = [
+            longest - size
+            for longest, size in zip(labels.shape[1:], sampled.shape[2:], strict=True)
+        ]
+        replicated.append(
+            nn.functional.pad(sampled, [side for size in reversed(missing) for side in (0, size)])
+        )
         log_likelihood.append(likelihood.log_prob(labels[rows].to(sampled)).to(labels.device))
         start = stop
     replicated_labels = torch.cat(replicated, dim=1).to(labels.device)

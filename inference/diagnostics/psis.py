@@ -19,7 +19,8 @@ from probattn.site_info import info_of, mark
 from probattn.threads import one_thread_at_a_time
 
 KHAT_THRESHOLD = 0.7
-"""Below it, importance sampling can correct the guide; above, the guide is too far away (Yao et al., 2018)."""
+"""Below it, importance sampling can correct the guide; above, the guide is too far away (Yao et
+al., 2018)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +29,10 @@ class PSIS:
 
     Args:
         khat: shape of the Pareto tail.
-        log_weights: log p(latents, y) − log q(latents) of each draw, in nats, not normalised, ``(draws,)``.
-        smoothed: log weights after smoothing, normalised so that the weights sum to 1, ``(draws,)``.
+        log_weights: log p(latents, y) − log q(latents) of each draw, in nats, not normalised,
+            ``(draws,)``.
+        smoothed: log weights after smoothing, normalised so that the weights sum to 1,
+            ``(draws,)``.
     """
 
     khat: float
@@ -47,22 +50,26 @@ class PSIS:
 
 
 @one_thread_at_a_time
-def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, num_samples: int = 1000) -> PSIS:
-    """Compute Pareto k̂ of the importance ratios between posterior and guide (Yao et al., 2018, Algorithm 1).
+def psis_khat(
+    model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, num_samples: int = 1000
+) -> PSIS:
+    """Compute Pareto k̂ of the importance ratios between posterior and guide (Yao et al., 2018,
+    Algorithm 1).
 
-    One joint diagnostic of all latent sites, local ones included; it is stricter for more scalars. The posterior is
-    the model's log joint, penalties included, up to normalisation.
+    One joint diagnostic of all latent sites, local ones included; it is stricter for more scalars.
+    The posterior is the model's log joint, penalties included, up to normalisation.
 
     Args:
-        model: e.g. :class:`~probattn.models.Supervised`, built for ``num_data`` of the batch's size.
+        model: e.g. :class:`~probattn.models.Supervised`, built for ``num_data`` of the batch's
+            size.
         guide: its fitted guide.
         batch: the whole data set, ``(x, y)`` or ``(x, y, mask)``.
         num_samples: number of draws, at least 1000.
 
     Raises:
         MissingExtraError: arviz-stats is not installed.
-        ValueError: equal ratios, of a point mass, which has no density, or of the posterior itself; scaled sites (see
-            :func:`~probattn.inference.posterior.frozen.check_unit_scales`).
+        ValueError: equal ratios, of a point mass, which has no density, or of the posterior itself;
+            scaled sites (see :func:`~probattn.inference.posterior.frozen.check_unit_scales`).
     """
     with extra("arviz", needed_by="psis_khat"):
         from arviz_stats.base import array_stats
@@ -70,19 +77,27 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
     guide = prepared(model, guide, [batch])
     check_unit_scales(model, batch)
     with frozen(model), torch.no_grad():
-        log_weights = torch.stack([_log_weight(model, guide, batch) for _ in range(num_samples)]).cpu()
+        log_weights = torch.stack(
+            [_log_weight(model, guide, batch) for _ in range(num_samples)]
+        ).cpu()
     rounding = torch.finfo(log_weights.dtype).eps ** 0.5 * log_weights.abs().max()
     if log_weights.max() - log_weights.min() <= rounding:
-        raise ValueError("all importance ratios are equal: this guide is a point mass, or the posterior itself")
+        raise ValueError(
+            "all importance ratios are equal: this guide is a point mass, or the posterior itself"
+        )
     log_weights = log_weights.double()
-    smoothed, khat = array_stats.psislw(-log_weights.numpy())  # whose argument is a log likelihood: weights 1 / p
+    smoothed, khat = array_stats.psislw(
+        -log_weights.numpy()
+    )  # whose argument is a log likelihood: weights 1 / p
     return PSIS(float(khat), log_weights, torch.as_tensor(smoothed))
 
 
 def _log_weight(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     with _LocalPosteriors() as local:
         guided = poutine.trace(global_sites(guide)).get_trace(*batch)
-        joint = poutine.trace(poutine.replay(guided_by(guided)(model), trace=guided)).get_trace(*batch)
+        joint = poutine.trace(poutine.replay(guided_by(guided)(model), trace=guided)).get_trace(
+            *batch
+        )
     for name, law in local.laws.items():
         guided.add_node(name, **joint.nodes[name] | {"fn": law})
     check_coverage(joint, guided)

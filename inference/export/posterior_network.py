@@ -23,12 +23,15 @@ from probattn.threads import one_thread_at_a_time
 
 
 class PosteriorNetwork(SampledPredictor):
-    """Copy of a model in evaluation mode with the values of its global latent sites stored in buffers.
+    """Copy of a model in evaluation mode with the values of its global latent sites stored in
+    buffers.
 
-    Built by :func:`mean_network` and :func:`predictor_network`. It has no trainable parameters and is independent of
-    further training of the model. Errors are those of :func:`~probattn.inference.predict`; exported, it returns NaN
-    instead. Calls do not involve Pyro, so any number of threads may call one network at once; those with samples of a
-    network converted by :func:`~probattn.models.replace_attention` change its modules, and wait for each other.
+    Built by :func:`mean_network` and :func:`predictor_network`. It has no trainable parameters and
+    is independent of further training of the model. Errors are those of
+    :func:`~probattn.inference.predict`; exported, it returns NaN instead. Calls do not involve
+    Pyro, so any number of threads may call one network at once; those with samples of a network
+    converted by :func:`~probattn.models.replace_attention` change its modules, and wait for each
+    other.
 
     Args:
         model, guide, inputs: as for :func:`mean_network`.
@@ -39,7 +42,9 @@ class PosteriorNetwork(SampledPredictor):
     """
 
     @one_thread_at_a_time
-    def __init__(self, model: nn.Module, guide: nn.Module | None, *inputs: Tensor, num_samples: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, guide: nn.Module | None, *inputs: Tensor, num_samples: int | None
+    ) -> None:
         super().__init__()
         self.num_samples = num_samples
         if guide is not None:
@@ -59,7 +64,9 @@ class PosteriorNetwork(SampledPredictor):
         """
         with torch.no_grad():
             number, modules = self.num_samples or 1, {"model": self.model}
-            return self._without_spread(predict_batches(data, self._likelihoods, modules, num_samples=number))
+            return self._without_spread(
+                predict_batches(data, self._likelihoods, modules, num_samples=number)
+            )
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch with the stored samples.
@@ -69,12 +76,21 @@ class PosteriorNetwork(SampledPredictor):
             NumericalError: a layer's numerics failed.
         """
         likelihood, number = self._likelihood(x, mask), self.num_samples or 1
-        return self._without_spread(summarise(likelihood, None, x.device, num_samples=number, keep_draws=False))
+        return self._without_spread(
+            summarise(likelihood, None, x.device, num_samples=number, keep_draws=False)
+        )
 
-    def _likelihoods(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, dist.TorchDistribution]]:
+    def _likelihoods(
+        self, x: Tensor, mask: Tensor | None
+    ) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         target = device(self.model)
         for rows in chunks(x, self.num_samples or 1):
-            yield rows, self._likelihood(x[rows].to(target), None if mask is None else mask[rows].to(target))
+            yield (
+                rows,
+                self._likelihood(
+                    x[rows].to(target), None if mask is None else mask[rows].to(target)
+                ),
+            )
 
     def _likelihood(self, x: Tensor, mask: Tensor | None) -> dist.TorchDistribution:
         with sample_dimension(self.num_samples):
@@ -82,7 +98,9 @@ class PosteriorNetwork(SampledPredictor):
 
     def _without_spread(self, prediction: Prediction) -> Prediction:
         """Return a prediction at the posterior mean without the entropies that need samples."""
-        return replace(prediction, expected_entropy=None) if self.num_samples is None else prediction
+        return (
+            replace(prediction, expected_entropy=None) if self.num_samples is None else prediction
+        )
 
 
 def mean_network(model: nn.Module, guide: nn.Module | None, *inputs: Tensor) -> PosteriorNetwork:
@@ -93,7 +111,8 @@ def mean_network(model: nn.Module, guide: nn.Module | None, *inputs: Tensor) -> 
     Args:
         model: a :class:`~probattn.models.Supervised`.
         guide: as for :func:`~probattn.inference.predict`.
-        inputs: arguments of the guide, if it uses them: guides of this library and Pyro's AutoGuides do not.
+        inputs: arguments of the guide, if it uses them: guides of this library and Pyro's
+            AutoGuides do not.
 
     Returns:
         ``network(x, mask=None)``, a dict of tensors.
@@ -106,8 +125,8 @@ def predictor_network(
 ) -> PosteriorNetwork:
     """Build a network for the posterior predictive with S fixed draws of the global latent sites.
 
-    Draw s is one function, also after export. Local sites are sampled in each call, from torch's global generator. The
-    draws dimension appears at the first stochastic layer.
+    Draw s is one function, also after export. Local sites are sampled in each call, from torch's
+    global generator. The draws dimension appears at the first stochastic layer.
 
     Args:
         model, guide, inputs: as for :func:`mean_network`.

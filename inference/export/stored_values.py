@@ -1,4 +1,5 @@
-"""Stored values of a network's latent sites, with which it runs without Pyro, in any number of threads at once."""
+"""Stored values of a network's latent sites, with which it runs without Pyro, in any number of
+threads at once."""
 
 from functools import partial
 from typing import Any
@@ -13,25 +14,36 @@ from probattn.sites import SiteModule
 
 
 def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None) -> None:
-    """Replace the sample statements of a network's modules, in place, by stored values of their global sites.
+    """Replace the sample statements of a network's modules, in place, by stored values of their
+    global sites.
 
     Args:
         network: the network.
         values: by name of the site; they become buffers of its modules.
-        num_samples: S, the number of draws of a local site in each call; None puts it at the mean of its posterior.
+        num_samples: S, the number of draws of a local site in each call; None puts it at the mean
+            of its posterior.
 
     Raises:
-        ValueError: a site that belongs to none of them, such as a ``PyroSample`` or a statement of a user's own.
+        ValueError: a site that belongs to none of them, such as a ``PyroSample`` or a statement of
+            a user's own.
     """
     remaining = dict(values)
     for module in network.modules():
         if isinstance(module, SiteModule):
             for site in [site for site in remaining if site.rpartition(".")[0] == module.name]:
-                module.register_buffer(f"value_{site.rpartition('.')[2]}", remaining.pop(site).detach().clone())
-            statements = {"sample": partial(_stored, module), "sample_local": partial(_draw, num_samples)}
+                module.register_buffer(
+                    f"value_{site.rpartition('.')[2]}", remaining.pop(site).detach().clone()
+                )
+            statements = {
+                "sample": partial(_stored, module),
+                "sample_local": partial(_draw, num_samples),
+            }
             vars(module).update(statements, is_scored=_is_not_scored)
     if sites := [*remaining, *sampled_attributes(network)]:
-        raise ValueError(f"site {', '.join(sites)} belongs to no layer of this library: only their sites can be stored")
+        raise ValueError(
+            f"site {', '.join(sites)} belongs to no layer of this library: only their sites can be "
+            "stored"
+        )
 
 
 def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:

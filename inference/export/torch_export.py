@@ -17,20 +17,23 @@ from probattn.threads import one_thread_at_a_time
 def export(
     path: str | Path, network: nn.Module, *example: Tensor, files: Mapping[str, str] | None = None
 ) -> ExportedProgram:
-    """Export a network with ``torch.export``: ``torch.export.load(path).module()`` runs it without this library.
+    """Export a network with ``torch.export``: ``torch.export.load(path).module()`` runs it without
+    this library.
 
-    The program takes any batch size, and texts of any length that the network takes (if no layer has a fixed number of
-    tokens). It cannot raise errors that depend on values: the affected examples are NaN instead, and a covariance that
-    needs jitter for its Cholesky factor gets the middle one of the usual sequence.
+    The program takes any batch size, and texts of any length that the network takes (if no layer
+    has a fixed number of tokens). It cannot raise errors that depend on values: the affected
+    examples are NaN instead, and a covariance that needs jitter for its Cholesky factor gets the
+    middle one of the usual sequence.
 
     Warning:
-        A ``.pt2`` file from elsewhere can run code when ``torch.export.load`` reads it. To share a model, share its
-        weights (:func:`~probattn.inference.save_safetensors`) and its settings.
+        A ``.pt2`` file from elsewhere can run code when ``torch.export.load`` reads it. To share a
+        model, share its weights (:func:`~probattn.inference.save_safetensors`) and its settings.
 
     Args:
         path: the file, usually ending in ``.pt2``; written atomically.
         network: of :func:`mean_network` or :func:`predictor_network`, or a module around one.
-        example: example arguments ``(x)`` or ``(x, mask)``, for shapes and dtypes; their values are not exported.
+        example: example arguments ``(x)`` or ``(x, mask)``, for shapes and dtypes; their values are
+            not exported.
         files: texts to store in the file by name, for ``torch.export.load(path, extra_files=…)``.
     """
     program = trace(network, *example)
@@ -42,13 +45,16 @@ def export(
 
 @one_thread_at_a_time
 def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
-    """Return a network as a program of any batch size, and of any length of texts; arguments are those of ``export``.
+    """Return a network as a program of any batch size, and of any length of texts; arguments are
+    those of ``export``.
 
     It contains no values of the example and no paths of this machine.
     """
     dynamic = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
     with errors.branch_free(), without_validation():
-        program = torch.export.export(network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False)
+        program = torch.export.export(
+            network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False
+        )
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     for node in program.graph.nodes:
@@ -57,9 +63,11 @@ def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
 
 
 def _ones(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return ones in the shapes of the example, with dynamic sizes other than 0 and 1, which torch would specialise.
+    """Return ones in the shapes of the example, with dynamic sizes other than 0 and 1, which torch
+    would specialise.
 
-    The batch size 13 differs from other sizes, such as the number of draws, so that no comparison holds by chance.
+    The batch size 13 differs from other sizes, such as the number of draws, so that no comparison
+    holds by chance.
     """
     shapes = [list(tensor.shape) for tensor in example]
     for shape in shapes:

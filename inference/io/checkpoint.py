@@ -1,6 +1,8 @@
-"""Checkpoints: weights, and the states of optimisers and random number generators that a run resumes from.
+"""Checkpoints: weights, and the states of optimisers and random number generators that a run
+resumes from.
 
-A file is written under another name and renamed, and read with ``weights_only=True``, so that it cannot run code.
+A file is written under another name and renamed, and read with ``weights_only=True``, so that it
+cannot run code.
 """
 
 import json
@@ -25,7 +27,8 @@ class CheckpointError(RuntimeError):
 
 
 def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **extra: Any) -> None:
-    """Save the weights of a model and its guide, and extra values, to one file, whole or not at all.
+    """Save the weights of a model and its guide, and extra values, to one file, whole or not at
+    all.
 
     Args:
         path: the file; its folder must exist.
@@ -43,7 +46,8 @@ def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> 
 
     Args:
         path: the file.
-        model, guide: modules of the architecture that was saved; AutoGuides must be materialised first.
+        model, guide: modules of the architecture that was saved; AutoGuides must be materialised
+            first.
 
     Raises:
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
@@ -56,19 +60,25 @@ def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> 
 def weights(model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
     """Return ``format``, ``model`` and ``guide`` (their states), and ``layers``.
 
-    ``layers`` has the settings of attention layers that the shapes of parameters do not show, such as the heads.
+    ``layers`` has the settings of attention layers that the shapes of parameters do not show, such
+    as the heads.
     """
     modules = model.named_modules()
     return {
         "format": FORMAT,
         "model": model.state_dict(),
         "guide": {} if guide is None else guide.state_dict(),
-        "layers": {name: layer.signature() for name, layer in modules if isinstance(layer, ProbabilisticAttention)},
+        "layers": {
+            name: layer.signature()
+            for name, layer in modules
+            if isinstance(layer, ProbabilisticAttention)
+        },
     }
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Return the content of a checkpoint on the CPU: ``model``, ``guide``, ``layers`` and ``extra``.
+    """Return the content of a checkpoint on the CPU: ``model``, ``guide``, ``layers`` and
+    ``extra``.
 
     Raises:
         CheckpointError: missing, damaged, or not a checkpoint of this library.
@@ -79,15 +89,24 @@ def read(path: str | Path) -> dict[str, Any]:
             raise ValueError(f"it is not of format {FORMAT}")
         check_structure(content)
     except Exception as error:  # of many types
-        raise CheckpointError(f"{path} is damaged, missing, or no checkpoint of probattn ({error})") from error
+        raise CheckpointError(
+            f"{path} is damaged, missing, or no checkpoint of probattn ({error})"
+        ) from error
     return content
 
 
-def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path) -> None:
+def restore(
+    content: Mapping[str, Any],
+    model: nn.Module,
+    guide: nn.Module | None = None,
+    *,
+    path: str | Path,
+) -> None:
     """Load the content that :func:`read` returned into a model and its guide, all or nothing.
 
     Raises:
-        CheckpointError: of another architecture, or for a guide without parameters yet; names the first differences.
+        CheckpointError: of another architecture, or for a guide without parameters yet; names the
+            first differences.
     """
     modules = {"model": model} if guide is None else {"model": model, "guide": guide}
     before, here = _structure(content, modules), _structure(weights(model, guide), modules)
@@ -98,11 +117,15 @@ def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | Non
     ]
     if differences:
         first = "\n  ".join(differences[:8])
-        raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
+        raise CheckpointError(
+            f"{path} is of another architecture; build the model with its settings:\n  {first}"
+        )
     try:
         for role, module in modules.items():
             for tensor in (*module.parameters(), *module.buffers()):
-                if 0 in tensor.stride():  # expanded: its entries share memory, into which nothing can be copied
+                if (
+                    0 in tensor.stride()
+                ):  # expanded: its entries share memory, into which nothing can be copied
                     tensor.data = tensor.data.clone()
             module.load_state_dict(content[role])
     except Exception as error:  # of many types: a module's extra state
@@ -110,28 +133,38 @@ def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | Non
 
 
 def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
-    """Return the settings of layers and the shapes of weights by name; a module's extra state has any shape."""
+    """Return the settings of layers and the shapes of weights by name; a module's extra state has
+    any shape."""
     structure = {f"layer {name}:": settings for name, settings in content["layers"].items()}
     for role in roles:
         for name, value in content[role].items():
-            structure[f"{role}: {name}"] = None if name.endswith("_extra_state") else tuple(value.shape)
+            structure[f"{role}: {name}"] = (
+                None if name.endswith("_extra_state") else tuple(value.shape)
+            )
     return structure
 
 
 def check_structure(content: Mapping[str, Any]) -> None:
     """Check the types of what :func:`save` writes; raise KeyError or ValueError."""
     for part in ("model", "guide", "layers", "extra"):
-        if not isinstance(content[part], dict) or not all(isinstance(name, str) for name in content[part]):
+        if not isinstance(content[part], dict) or not all(
+            isinstance(name, str) for name in content[part]
+        ):
             raise ValueError(f"its {part} is no dictionary by name")
     for name, value in (content["model"] | content["guide"]).items():
-        is_weight = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+        is_weight = (
+            isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+        )
         if not name.endswith("_extra_state") and not is_weight:
             raise ValueError(f"{name} is no plain tensor")
 
 
 def part_states(parts: Iterable[Any]) -> list[list]:
     """Return the class and state of optimisers, schedulers or callbacks."""
-    return [[type(owner).__name__, owner.state_dict() if hasattr(owner, "state_dict") else None] for owner in parts]
+    return [
+        [type(owner).__name__, owner.state_dict() if hasattr(owner, "state_dict") else None]
+        for owner in parts
+    ]
 
 
 def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
@@ -148,14 +181,18 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
             _check_kind(state, owner.state_dict())
             owner.load_state_dict(state)
         if isinstance(owner, torch.optim.Adam | torch.optim.AdamW):
-            for weight, values in owner.state.items():  # the step, and averages in the weight's shape
+            for (
+                weight,
+                values,
+            ) in owner.state.items():  # the step, and averages in the weight's shape
                 sizes = {value.numel() for value in values.values()}
                 if not sizes <= {1, weight.numel()}:
                     raise ValueError(f"{name} has values of another shape")
 
 
 def _check_kind(value: Any, like: Any) -> None:
-    """Raise ValueError unless a value has the type of another, of which ints and floats are one, at any depth."""
+    """Raise ValueError unless a value has the type of another, of which ints and floats are one, at
+    any depth."""
     kinds: tuple[Any, ...] = (int | float, str, dict, list | tuple)
     kind: Any = next((kind for kind in kinds if isinstance(like, kind)), object)
     if not isinstance(value, kind):
@@ -172,8 +209,8 @@ def _check_kind(value: Any, like: Any) -> None:
 def random_states(*loaders: Any) -> dict[str, Any]:
     """Return the states of the global random number generators of this process, and of loaders.
 
-    Of a loader, these are its own generators and those of its samplers and its data set: attributes that are generators
-    of PyTorch, NumPy or Python.
+    Of a loader, these are its own generators and those of its samplers and its data set: attributes
+    that are generators of PyTorch, NumPy or Python.
     """
     return {
         "torch": torch.get_rng_state(),
@@ -226,7 +263,8 @@ def _plain(state: Any) -> Any:
 
 
 def _generators(loaders: Iterable[Any]) -> list[Generator]:
-    """Return the generators that loaders, their samplers and data sets have as attributes, each once."""
+    """Return the generators that loaders, their samplers and data sets have as attributes, each
+    once."""
     generators: dict[int, Generator] = {}
     for loader in loaders:
         batches = getattr(loader, "batch_sampler", None)

@@ -1,4 +1,5 @@
-"""Files that are written whole or not at all, and read if they are regular; the lock of a folder."""
+"""Files that are written whole or not at all, and read if they are regular; the lock of a
+folder."""
 
 import hashlib
 import io
@@ -16,7 +17,8 @@ import torch
 from filelock import FileLock
 
 LOCK = ".lock"
-"""Empty file that is never removed: otherwise two processes could lock two different files of that name."""
+"""Empty file that is never removed: otherwise two processes could lock two different files of that
+name."""
 
 MAX_BYTES, MAX_JSON = 2**36, 2**28
 """Largest files that are read: of weights, and of JSON."""
@@ -30,14 +32,16 @@ def write_bytes(path: str | Path, content: bytes, *, tag: str | None = None) -> 
     Args:
         path: the file.
         content: its bytes.
-        tag: suffix of the temporary name; None is a unique one, so that several processes may write the same file. A
-            constant leaves at most one temporary file behind a process that is killed, in a :func:`locked` folder.
+        tag: suffix of the temporary name; None is a unique one, so that several processes may write
+            the same file. A constant leaves at most one temporary file behind a process that is
+            killed, in a :func:`locked` folder.
     """
     write_files({Path(path): content}, tag=tag)
 
 
 def write_files(files: Mapping[Path, bytes], *, tag: str | None = None) -> None:
-    """Write several files as :func:`write_bytes` does one: all are on disk before the first is renamed.
+    """Write several files as :func:`write_bytes` does one: all are on disk before the first is
+    renamed.
 
     Raises:
         OSError: a file cannot be written; names it.
@@ -69,7 +73,8 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def regular_file(path: Path) -> Path:
-    """Return a path that may be read to its end: that of a regular file, through links, of a bounded size.
+    """Return a path that may be read to its end: that of a regular file, through links, of a
+    bounded size.
 
     Raises:
         OSError: there is no such file.
@@ -97,7 +102,8 @@ def undamaged(
     passing: type[Exception] | tuple[type[Exception], ...] = (),
     advice: str = "restore it, or train the run again",
 ) -> Iterator[None]:
-    """Make any error inside, of a file that another program may have written, one of a type that names the file.
+    """Make any error inside, of a file that another program may have written, one of a type that
+    names the file.
 
     Those of the types ``passing`` stay as they are.
     """
@@ -126,7 +132,8 @@ def read_json(path: Path) -> Any:
 
 
 def write_archive(path: str | Path, content: Any, *, tag: str | None = None) -> None:
-    """Write tensors, numbers, strings, and dicts and lists of them by ``torch.save`` and :func:`write_bytes`.
+    """Write tensors, numbers, strings, and dicts and lists of them by ``torch.save`` and
+    :func:`write_bytes`.
 
     Raises:
         pickle.UnpicklingError: values of other types, which :func:`read_archive` could not read.
@@ -152,7 +159,8 @@ def read_archive(path: str | Path) -> Any:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which is created if it is missing; it ends with the process, however that ends.
+    """Hold the lock of a folder, which is created if it is missing; it ends with the process,
+    however that ends.
 
     Raises:
         filelock.Timeout: another process holds it, or another thread of this one.
@@ -162,5 +170,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             stack.enter_context(FileLock(folder / LOCK, timeout=0, is_singleton=True))
         except NotImplementedError as error:
-            raise OSError(f"{folder} lies on a file system without locks: choose another folder") from error
+            raise OSError(
+                f"{folder} lies on a file system without locks: choose another folder"
+            ) from error
         yield

@@ -1,4 +1,5 @@
-"""Where a command writes what its user names: whole or not at all, and over nothing that is not its own."""
+"""Where a command writes what its user names: whole or not at all, and over nothing that is not its
+own."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,30 +39,41 @@ def check_place(path: Path, *, inputs: Sequence[Path] = ()) -> Path:
             raise OutputError(f"{path} is an input, or lies in one, {source}: choose another --out")
     for folder in place.parents:
         if any(all((folder / name).exists() for name in names) for names in MODELS):
-            raise OutputError(f"{path} lies in the folder of a run or model, {folder}: choose another --out")
+            raise OutputError(
+                f"{path} lies in the folder of a run or model, {folder}: choose another --out"
+            )
     return place
 
 
 def check_outputs(paths: Iterable[Path], *, mark: str, inputs: Sequence[Path] = ()) -> list[Path]:
-    """Return the places of files that may be written: they are free, or hold an earlier output of the same command.
+    """Return the places of files that may be written: they are free, or hold an earlier output of
+    the same command.
 
     Args:
         paths: the files; the first has the mark.
-        mark: text near the beginning or the end of the first file, by which earlier outputs are known.
+        mark: text near the beginning or the end of the first file, by which earlier outputs are
+            known.
         inputs: as for :func:`check_place`.
 
     Raises:
         OutputError: as for :func:`check_place`, or a file is there that is no earlier output.
     """
     places = [check_place(path, inputs=inputs) for path in paths]
-    used = [place for place in places if place.exists() and (not place.is_file() or place.stat().st_size)]
+    used = [
+        place
+        for place in places
+        if place.exists() and (not place.is_file() or place.stat().st_size)
+    ]
     if used and not (places[0].is_file() and mark.encode() in _ends(places[0])):
-        raise OutputError(f"{used[0]} exists and is no output of this command: choose another --out, or remove it")
+        raise OutputError(
+            f"{used[0]} exists and is no output of this command: choose another --out, or remove it"
+        )
     return places
 
 
 def write_outputs(files: Mapping[Path, str], *, mark: str, inputs: Sequence[Path] = ()) -> None:
-    """Write the files of a command together, and create their folders; arguments as for :func:`check_outputs`.
+    """Write the files of a command together, and create their folders; arguments as for
+    :func:`check_outputs`.
 
     Raises:
         OutputError: as for :func:`check_outputs`.

@@ -1,15 +1,18 @@
-"""Folders that share a model, as Hugging Face's libraries write them, also on the hub (extra ``huggingface``).
+"""Folders that share a model, as Hugging Face's libraries write them, also on the hub (extra
+``huggingface``).
 
-==================== ===============================================================================================
-File                 Content
-==================== ===============================================================================================
-``model.safetensors`` weights of model and guide, with the settings of layers that their shapes do not show
-``config.json``      ``config``, what the model is built from, and ``files``, the SHA-256 of all files but the card
-``README.md``        the model card, for readers; nothing is read from it
-==================== ===============================================================================================
+===================== ====================================================================
+File                  Content
+===================== ====================================================================
+``model.safetensors`` weights of model and guide, with the settings of layers that their
+                      shapes do not show
+``config.json``       ``config``, what the model is built from, and ``files``, the SHA-256
+                      of all files but the card
+``README.md``         the model card, for readers; nothing is read from it
+===================== ====================================================================
 
-None of them can hold code. A folder whose files do not belong together is refused, and so is one with files outside
-of it.
+None of them can hold code. A folder whose files do not belong together is refused, and so is one
+with files outside of it.
 """
 
 import hashlib
@@ -42,7 +45,8 @@ def save_pretrained(
     files: Mapping[str, bytes] | None = None,
     card: str = PLAIN_CARD,
 ) -> None:
-    """Write model and guide to a folder that can be shared; a ``README.md`` that is there already stays.
+    """Write model and guide to a folder that can be shared; a ``README.md`` that is there already
+    stays.
 
     Args:
         save_directory: the folder, created if it is missing.
@@ -69,15 +73,18 @@ def save_pretrained(
 def load_pretrained(
     name: str | Path, model: nn.Module, guide: nn.Module | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Load the weights of a shared model and its guide, all or nothing, and return the ``config`` that was saved.
+    """Load the weights of a shared model and its guide, all or nothing, and return the ``config``
+    that was saved.
 
     Args:
         name: folder of :func:`save_pretrained`, or the name of a model of the Hugging Face hub.
-        model, guide: modules of the architecture that was saved; AutoGuides must be materialised first.
+        model, guide: modules of the architecture that was saved; AutoGuides must be materialised
+            first.
         options: of the download, as for :func:`find_pretrained`.
 
     Raises:
-        CheckpointError: missing, damaged, of another architecture, or files that do not belong together.
+        CheckpointError: missing, damaged, of another architecture, or files that do not belong
+            together.
         MissingExtraError: no folder of that name, and ``huggingface_hub`` is not installed.
     """
     folder = find_pretrained(name, **options)
@@ -103,7 +110,9 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
                 raise ValueError(f"{name} is damaged, or another one")
         return dict(content["config"])
     except Exception as error:  # of many types
-        raise CheckpointError(f"{folder / CONFIG} is missing or damaged, or other files are ({error})") from error
+        raise CheckpointError(
+            f"{folder / CONFIG} is missing or damaged, or other files are ({error})"
+        ) from error
 
 
 def find_pretrained(name: str | Path, **options: Any) -> Path:
@@ -111,8 +120,8 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
 
     Args:
         name: a folder, or the name of a repository on the hub, such as ``"user/model"``.
-        options: of ``huggingface_hub.snapshot_download``: ``revision``, ``token``, ``cache_dir``, ``force_download``,
-            ``local_files_only``.
+        options: of ``huggingface_hub.snapshot_download``: ``revision``, ``token``, ``cache_dir``,
+            ``force_download``, ``local_files_only``.
 
     Raises:
         MissingExtraError: no folder of that name, and ``huggingface_hub`` is not installed.
@@ -123,24 +132,33 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
         return folder
     is_path = folder.parent.is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name))
     if is_path:  # names of the hub are those of users
-        raise FileNotFoundError(f"there is no folder {name}: correct the name, or train a run with --out {name}")
-    with extra("huggingface", needed_by=f"{name} is not a folder here, and a model of the Hugging Face hub"):
+        raise FileNotFoundError(
+            f"there is no folder {name}: correct the name, or train a run with --out {name}"
+        )
+    with extra(
+        "huggingface", needed_by=f"{name} is not a folder here, and a model of the Hugging Face hub"
+    ):
         from huggingface_hub import snapshot_download
     try:
         return Path(snapshot_download(str(name), allow_patterns=FILES, **options))
     except (OSError, ValueError) as error:
         problem = str(error).strip().partition("\n")[0]
-        raise OSError(f"{name} is no folder here, and the Hugging Face hub gives no model: {problem}") from error
+        raise OSError(
+            f"{name} is no folder here, and the Hugging Face hub gives no model: {problem}"
+        ) from error
 
 
-def upload_pretrained(folder: str | Path, repo_id: str, *, private: bool | None = None, **options: Any) -> str:
+def upload_pretrained(
+    folder: str | Path, repo_id: str, *, private: bool | None = None, **options: Any
+) -> str:
     """Upload a folder of :func:`save_pretrained` to the hub, and return the address of the commit.
 
     Args:
         folder: the folder.
         repo_id: repository, such as ``"user/model"``; created if it does not exist.
         private: visibility of a new repository; None: the default of your account.
-        options: of ``huggingface_hub.upload_folder``, such as ``commit_message``, ``revision``, ``create_pr``.
+        options: of ``huggingface_hub.upload_folder``, such as ``commit_message``, ``revision``,
+            ``create_pr``.
 
     Raises:
         MissingExtraError: ``huggingface_hub`` is not installed.
@@ -148,17 +166,25 @@ def upload_pretrained(folder: str | Path, repo_id: str, *, private: bool | None 
     """
     with extra("huggingface", needed_by="push_to_hub"):
         from huggingface_hub import create_repo, upload_folder
-    repo_id = create_repo(repo_id, private=private, token=options.get("token"), exist_ok=True).repo_id
-    return str(upload_folder(repo_id=repo_id, folder_path=folder, allow_patterns=FILES, **options).commit_url)
+    repo_id = create_repo(
+        repo_id, private=private, token=options.get("token"), exist_ok=True
+    ).repo_id
+    return str(
+        upload_folder(
+            repo_id=repo_id, folder_path=folder, allow_patterns=FILES, **options
+        ).commit_url
+    )
 
 
 def file_inside(folder: Path, name: str) -> Path:
     """Return a regular file of a folder by its plain name.
 
-    A link may lead to another file of the folder, or from the hub's cache, ``snapshots/REVISION``, to its ``blobs``.
+    A link may lead to another file of the folder, or from the hub's cache, ``snapshots/REVISION``,
+    to its ``blobs``.
 
     Raises:
-        OSError, ValueError: there is no such file; a path, a device, a pipe, or a link that leads elsewhere.
+        OSError, ValueError: there is no such file; a path, a device, a pipe, or a link that leads
+            elsewhere.
     """
     home, path = folder.resolve(), folder / name
     if not name or path.name != name:

@@ -13,11 +13,13 @@ from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.files import regular_file, write_bytes
 
 
-def save_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **metadata: str) -> None:
+def save_safetensors(
+    path: str | Path, model: nn.Module, guide: nn.Module | None = None, **metadata: str
+) -> None:
     """Save the weights of a model and its guide as tensors ``model.NAME`` and ``guide.NAME``.
 
-    The metadata hold, like a checkpoint, the settings of layers that the shapes of parameters do not
-    determine. The file is written atomically.
+    The metadata hold, like a checkpoint, the settings of layers that the shapes of parameters do
+    not determine. The file is written atomically.
 
     Args:
         path: the file; its folder must exist.
@@ -38,12 +40,15 @@ def weights_as_bytes(model: nn.Module, guide: nn.Module | None = None, **metadat
     return to_bytes(tensors, metadata | {"layers": json.dumps(content["layers"])})
 
 
-def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, str]:
+def load_safetensors(
+    path: str | Path, model: nn.Module, guide: nn.Module | None = None
+) -> dict[str, str]:
     """Load a file of :func:`save_safetensors` into a model and its guide, all or nothing.
 
     Args:
         path: the file.
-        model, guide: modules of the architecture that was saved; AutoGuides must be materialised first.
+        model, guide: modules of the architecture that was saved; AutoGuides must be materialised
+            first.
 
     Returns:
         The further metadata.
@@ -61,6 +66,8 @@ def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
         content["layers"] = json.loads(metadata.pop("layers"))
         checkpoint.check_structure(content | {"extra": metadata})
     except Exception as error:  # of many types
-        raise CheckpointError(f"{path} is damaged, missing, or not of save_safetensors ({error})") from error
+        raise CheckpointError(
+            f"{path} is damaged, missing, or not of save_safetensors ({error})"
+        ) from error
     checkpoint.restore(content, model, guide, path=path)
     return metadata

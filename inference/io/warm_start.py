@@ -14,35 +14,55 @@ from probattn.inference.io.checkpoint import CheckpointError
 def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Copy the weights of the same name and shape into a model, and leave the others unchanged.
 
-    CGP attention is started from kernel attention in this way (CGP paper, sec. 5.1.1); its projections have the same
-    names.
+    CGP attention is started from kernel attention in this way (CGP paper, sec. 5.1.1); its
+    projections have the same names.
 
     Args:
         model: the model to start.
-        source: a checkpoint file, such as another run's ``best.pt``, or the ``state_dict`` of a model.
+        source: a checkpoint file, such as another run's ``best.pt``, or the ``state_dict`` of a
+            model.
 
     Returns:
         Names of weights: ``carried`` over, ``fresh`` in the model, and ``unused`` in the source.
 
     Raises:
-        CheckpointError: a damaged checkpoint; no weight, or nothing but biases for one type of the model's attention
-            layers, is carried over; attention layers with another number of heads. The model is then unchanged.
+        CheckpointError: a damaged checkpoint; no weight, or nothing but biases for one type of the
+            model's attention layers, is carried over; attention layers with another number of
+            heads. The model is then unchanged.
     """
-    content: Mapping[str, Any] = checkpoint.read(source) if isinstance(source, str | Path) else {"model": source}
+    content: Mapping[str, Any] = (
+        checkpoint.read(source) if isinstance(source, str | Path) else {"model": source}
+    )
     weights, layers, here = content["model"], content.get("layers", {}), model.state_dict()
-    carried = {name: value for name, value in weights.items() if name in here and value.shape == here[name].shape}
-    attention = {path: layer for path, layer in model.named_modules() if isinstance(layer, ProbabilisticAttention)}
+    carried = {
+        name: value
+        for name, value in weights.items()
+        if name in here and value.shape == here[name].shape
+    }
+    attention = {
+        path: layer
+        for path, layer in model.named_modules()
+        if isinstance(layer, ProbabilisticAttention)
+    }
     lacking = {type(layer).__name__ for layer in attention.values()}
     for path, layer in attention.items():
         heads = layers.get(path, {}).get("heads", layer.heads)
         if heads != layer.heads:
-            raise CheckpointError(f"layer {path} of the source has {heads} heads, here {layer.heads}")
+            raise CheckpointError(
+                f"layer {path} of the source has {heads} heads, here {layer.heads}"
+            )
         prefix = f"{path}.".lstrip(".")
         if any(name.startswith(prefix) and value.dim() > 1 for name, value in carried.items()):
             lacking.discard(type(layer).__name__)
     if lacking or not carried:
         what = " and ".join(sorted(lacking)) or "model"
-        raise CheckpointError(f"the source has no matrix of the names and shapes of the {what} here")
+        raise CheckpointError(
+            f"the source has no matrix of the names and shapes of the {what} here"
+        )
     model.load_state_dict(carried, strict=False)
     unused = [name for name in weights if name not in carried]
-    return {"carried": list(carried), "fresh": [name for name in here if name not in carried], "unused": unused}
+    return {
+        "carried": list(carried),
+        "fresh": [name for name in here if name not in carried],
+        "unused": unused,
+    }

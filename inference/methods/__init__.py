@@ -1,4 +1,5 @@
-"""Baselines and post-hoc methods: MC dropout, ensembles, last-layer Laplace, SV-DKL, temperature scaling.
+"""Baselines and post-hoc methods: MC dropout, ensembles, last-layer Laplace, SV-DKL, temperature
+scaling.
 
 May import ``prediction``, ``distributed`` and ``io``.
 """

@@ -1,4 +1,5 @@
-"""Deep ensembles (Lakshminarayanan et al., 2017): equally weighted mixtures of predictors of any kind."""
+"""Deep ensembles (Lakshminarayanan et al., 2017): equally weighted mixtures of predictors of any
+kind."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -13,31 +14,46 @@ from probattn.inference.prediction.result import Prediction
 def mix(predictions: Sequence[Prediction]) -> Prediction:
     """Mix predictions of the same examples, in the same order, with equal weights.
 
-    Probabilities, expected entropy and energy are means over members, so the mutual information includes disagreement
-    within and between members. Draws are concatenated to ``(Σ S, n, classes)``. Optional fields that a member lacks are
-    None.
+    Probabilities, expected entropy and energy are means over members, so the mutual information
+    includes disagreement within and between members. Draws are concatenated to
+    ``(Σ S, n, classes)``. Optional fields that a member lacks are None.
 
     Args:
         predictions: one or more predictions with ``probs (n, classes)``.
 
     Raises:
-        ValueError: no predictions, or not of one class per example; different labels, examples or classes; different
-            numbers of draws, whose mean would differ from that of the members.
+        ValueError: no predictions, or not of one class per example; different labels, examples or
+            classes; different numbers of draws, whose mean would differ from that of the members.
     """
     if not predictions:
         raise ValueError("a mixture has at least one member")
     shapes = [tuple(class_probs(prediction).shape) for prediction in predictions]
-    if any(shape != shapes[0] for shape in shapes):  # sizes of programs are symbols, which no set takes
-        raise ValueError(f"members must predict the same examples and classes, got probabilities of shapes {shapes}")
+    if any(
+        shape != shapes[0] for shape in shapes
+    ):  # sizes of programs are symbols, which no set takes
+        raise ValueError(
+            "members must predict the same examples and classes, got probabilities of shapes "
+            f"{shapes}"
+        )
     labels = predictions[0].labels
     if not all(_same(prediction.labels, labels) for prediction in predictions):
-        raise ValueError("the labels of the members differ: each must see the examples in one order; do not shuffle")
+        raise ValueError(
+            "the labels of the members differ: each must see the examples in one order; do not "
+            "shuffle"
+        )
     names = ("probs", "expected_entropy", "energy", "draws", "num_samples")
     fields = {name: [getattr(prediction, name) for prediction in predictions] for name in names}
-    known = {name: values for name, values in fields.items() if all(value is not None for value in values)}
+    known = {
+        name: values
+        for name, values in fields.items()
+        if all(value is not None for value in values)
+    }
     draws, samples = known.pop("draws", None), known.pop("num_samples", None)
     if draws and len({len(values) for values in draws}) > 1:
-        raise ValueError(f"members have different numbers of draws: {', '.join(str(len(values)) for values in draws)}")
+        raise ValueError(
+            "members have different numbers of draws: "
+            f"{', '.join(str(len(values)) for values in draws)}"
+        )
     means: dict[str, Any] = {name: torch.stack(values).mean(0) for name, values in known.items()}
     return Prediction(
         **means,
@@ -48,17 +64,18 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
 
 
 class Ensemble(Predictor):
-    """Equally weighted mixture of predictors, such as those of several seeds (Lakshminarayanan et al., 2017).
+    """Equally weighted mixture of predictors, such as those of several seeds (Lakshminarayanan et
+    al., 2017).
 
-    Predicting iterates over the data once per member; the order must be the same each time. A loader that shuffles is
-    detected by its labels, if it has any. Members are fitted before.
+    Predicting iterates over the data once per member; the order must be the same each time. A
+    loader that shuffles is detected by its labels, if it has any. Members are fitted before.
 
     Args:
         members: one or more predictors.
 
     Raises:
-        ValueError: from :meth:`predict`, as :func:`mix` does, and for an iterator, which is empty after the first
-            member.
+        ValueError: from :meth:`predict`, as :func:`mix` does, and for an iterator, which is empty
+            after the first member.
     """
 
     def __init__(self, members: Iterable[Predictor]) -> None:

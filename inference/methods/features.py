@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor, class_probs, labelled_classes
+from probattn.inference.prediction.predictor import (
+    FittedPredictor,
+    SampledPredictor,
+    class_probs,
+    labelled_classes,
+)
 from probattn.inference.prediction.result import Prediction, entropy
 from probattn.threads import one_thread_at_a_time
 
@@ -23,7 +28,8 @@ class Features:
     """Inputs of a network's last layer for n examples, and the network's prediction from them.
 
     Args:
-        values: features ``(S, n, D)``, on the model's device; S is 1 if the network is deterministic up to that layer.
+        values: features ``(S, n, D)``, on the model's device; S is 1 if the network is
+            deterministic up to that layer.
         head: the last layer, not a copy: outputs are ``head(values)``.
         prediction: posterior predictive of the same forward pass and samples, with its labels.
     """
@@ -33,12 +39,14 @@ class Features:
     prediction: Prediction
 
 
-def features(predictor: SampledPredictor, data: Tensor | Iterable, *, head: nn.Module | None = None) -> Features:
+def features(
+    predictor: SampledPredictor, data: Tensor | Iterable, *, head: nn.Module | None = None
+) -> Features:
     """Compute the inputs of the last layer while a predictor predicts.
 
     Args:
-        predictor: predictor of one class per example, with a model whose network is ``model.network`` and ends in an
-            ``nn.Linear``, the one that was defined last.
+        predictor: predictor of one class per example, with a model whose network is
+            ``model.network`` and ends in an ``nn.Linear``, the one that was defined last.
         data: as for ``predict``; features and labels are from one pass, so loaders may shuffle.
         head: another module that maps features to logits, in place of the last ``nn.Linear``.
 
@@ -81,7 +89,10 @@ def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Any, sca
         probs = class_probs(predictor.predict([example]))
     expected = torch.cat(used).softmax(-1).mean(0, keepdim=True).to(probs)
     if expected.shape != probs.shape or not torch.allclose(expected, probs, rtol=1e-3, atol=1e-6):
-        raise ValueError("the network must end in its last nn.Linear, run once per batch, and a softmax over classes")
+        raise ValueError(
+            "the network must end in its last nn.Linear, run once per batch, and a softmax over "
+            "classes"
+        )
 
 
 def _features(
@@ -97,7 +108,9 @@ def _features(
         latest[:] = inputs
 
     def record(network: nn.Module, _: tuple, output: Tensor) -> None:
-        inputs = latest[0].reshape(*output.shape[:-1], -1)  # draws may have been folded into the batch
+        inputs = latest[0].reshape(
+            *output.shape[:-1], -1
+        )  # draws may have been folded into the batch
         recorded.append(inputs.clone())  # a view would keep its base tensor in memory
 
     network = predictor.model.get_submodule("network")
@@ -111,17 +124,20 @@ class FeaturePredictor(FittedPredictor):
     """Base class of methods that replace the last layer of a network.
 
     Args:
-        predictor: predictor of one class per example that runs a model; do not change the model's weights afterwards.
+        predictor: predictor of one class per example that runs a model; do not change the model's
+            weights afterwards.
     """
 
     predictor: SampledPredictor
 
     @one_thread_at_a_time
     def fit(self, data: Iterable) -> Self:
-        """Fit the last layer to training data without augmentation, batches ``(x, y)`` or ``(x, y, mask)``.
+        """Fit the last layer to training data without augmentation, batches ``(x, y)`` or
+        ``(x, y, mask)``.
 
         Raises:
-            ValueError: no labels, or labels that are no class indices; a network that does not end in an ``nn.Linear``.
+            ValueError: no labels, or labels that are no class indices; a network that does not end
+                in an ``nn.Linear``.
         """
         return self.fit_features(features(self.predictor, data))
 
@@ -135,7 +151,9 @@ class FeaturePredictor(FittedPredictor):
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch with the fitted last layer."""
         self.check_fitted()
-        return self.predict_features(_features(self.predictor, self.predictor.predict_batch, x, mask))
+        return self.predict_features(
+            _features(self.predictor, self.predictor.predict_batch, x, mask)
+        )
 
     @abstractmethod
     def fit_features(self, features: Features) -> Self:
@@ -157,7 +175,11 @@ def training_labels(features: Features) -> Tensor:
 
 def last_linear(predictor: SampledPredictor) -> nn.Linear:
     """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last."""
-    return [layer for layer in predictor.model.get_submodule("network").modules() if isinstance(layer, nn.Linear)][-1]
+    return [
+        layer
+        for layer in predictor.model.get_submodule("network").modules()
+        if isinstance(layer, nn.Linear)
+    ][-1]
 
 
 @torch.no_grad()
@@ -172,7 +194,9 @@ def averaged(prediction: Prediction, samples: Iterable[Tensor]) -> Prediction:
     for logits in samples:
         probs = logits.softmax(-1)
         values = probs, entropy(probs), -logits.logsumexp(-1)
-        totals = [total + value.double().mean(0) for total, value in zip(totals, values, strict=True)]
+        totals = [
+            total + value.double().mean(0) for total, value in zip(totals, values, strict=True)
+        ]
         number += 1
     probs, expected_entropy, energy = ((total / number).to(prediction.probs) for total in totals)
     return replace(prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)

@@ -23,7 +23,8 @@ from probattn.threads import one_thread_at_a_time
 LENGTHSCALE = 0.7
 """Length scale of the kernel, relative to the median distance between training features."""
 NOISE = 1.0
-"""Standard deviation s of the pseudo-observations, 0 at every training feature, of the closed-form posterior."""
+"""Standard deviation s of the pseudo-observations, 0 at every training feature, of the closed-form
+posterior."""
 AMPLITUDES = tuple(2.0 ** (step / 2) for step in range(-4, 9))
 """Amplitudes to choose from, 0.25 to 16."""
 REPEATS = 8
@@ -33,9 +34,10 @@ REPEATS = 8
 class FeatureGP(SiteModule):
     """GP of unit variance on normalised features h: u ψ(h) + √(1 − ‖ψ(h)‖²) ε for each output.
 
-    u ~ N(0, I) weighs M features ψ of anchors (see :mod:`probattn.functional.anchored`); ε ~ N(0, 1) is the variance
-    that they do not explain. Sites: ``u``, latent, global, event ``(output, anchor)``; ``residual``, latent, local,
-    event ``(output,)``, whose posterior is its prior.
+    u ~ N(0, I) weighs M features ψ of anchors (see :mod:`probattn.functional.anchored`); ε ~ N(0,
+    1) is the variance that they do not explain. Sites: ``u``, latent, global, event
+    ``(output, anchor)``; ``residual``, latent, local, event ``(output,)``, whose posterior is its
+    prior.
 
     Args:
         dim: width D of the features.
@@ -53,7 +55,8 @@ class FeatureGP(SiteModule):
         self._whiten()
 
     def place(self, hidden: Tensor) -> None:
-        """Set the anchors to the centres of training features ``(n, D)`` by k-means, and the length scale.
+        """Set the anchors to the centres of training features ``(n, D)`` by k-means, and the length
+        scale.
 
         Raises:
             ValueError: fewer features than anchors.
@@ -63,7 +66,9 @@ class FeatureGP(SiteModule):
         points = F.layer_norm(hidden.double(), hidden.shape[1:])
         clusters = KMeans(len(self.anchors), n_init=1, random_state=0).fit(points.cpu().numpy())
         self.anchors.copy_(torch.as_tensor(clusters.cluster_centers_))
-        distances = torch.pdist(points[torch.linspace(0, len(points) - 1, min(len(points), 2000)).long()])
+        distances = torch.pdist(
+            points[torch.linspace(0, len(points) - 1, min(len(points), 2000)).long()]
+        )
         self.lengthscale.fill_(LENGTHSCALE * distances.median())
         self._whiten()
 
@@ -87,7 +92,11 @@ class FeatureGP(SiteModule):
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``u``."""
-        return {"u": dist.Normal(0.0, self.anchors.new_ones(self.outputs, len(self.anchors))).to_event(2)}
+        return {
+            "u": dist.Normal(0.0, self.anchors.new_ones(self.outputs, len(self.anchors))).to_event(
+                2
+            )
+        }
 
     def has_local_sites(self) -> bool:
         """Return True, for the residual."""
@@ -103,10 +112,11 @@ class FeatureGP(SiteModule):
 
 
 class GPReadout(nn.Module):
-    """Linear head plus a sum of GPs of fixed amplitude: logits = head(h) / τ + a L^(−1/2) Σ_l f_l(h_l).
+    """Linear head plus a sum of GPs of fixed amplitude: logits = head(h) / τ + a L^(−1/2) Σ_l
+    f_l(h_l).
 
-    Far from the anchors, which are training features, the variance of a logit is a²; near them it is that of the
-    posterior. So its mutual information is a distance to the training data.
+    Far from the anchors, which are training features, the variance of a logit is a²; near them it
+    is that of the posterior. So its mutual information is a distance to the training data.
 
     Args:
         head: linear layer to the logits.
@@ -128,29 +138,39 @@ class GPReadout(nn.Module):
         super().__init__()
         check_positive(anchors=anchors, depths=depths, amplitude=amplitude, temperature=temperature)
         self.head, sizes = head, (head.in_features, head.out_features)
-        processes = nn.ModuleList(FeatureGP(*sizes, anchors=anchors).to(head.weight) for _ in range(depths))
+        processes = nn.ModuleList(
+            FeatureGP(*sizes, anchors=anchors).to(head.weight) for _ in range(depths)
+        )
         self.processes = cast(Sequence[FeatureGP], processes)
         self.amplitude = nn.Buffer(head.weight.new_tensor(amplitude))
         self.temperature = nn.Buffer(head.weight.new_tensor(temperature))
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """Split features ``(..., L D)`` into those of each depth ``(..., D)``, the head's own last."""
+        """Split features ``(..., L D)`` into those of each depth ``(..., D)``, the head's own
+        last."""
         return hidden.chunk(len(self.processes), -1)
 
     def place(self, hidden: Tensor) -> None:
-        """Set anchors and length scales by training features ``(n, L D)``, see :meth:`FeatureGP.place`."""
+        """Set anchors and length scales by training features ``(n, L D)``, see
+        :meth:`FeatureGP.place`."""
         for process, of_depth in zip(self.processes, self.split(hidden), strict=True):
             process.place(of_depth)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
         depths = self.split(hidden)
-        total = sum(process(of_depth) for process, of_depth in zip(self.processes, depths, strict=True))
-        return self.head(depths[-1]) / self.temperature + self.amplitude / math.sqrt(len(depths)) * total
+        total = sum(
+            process(of_depth) for process, of_depth in zip(self.processes, depths, strict=True)
+        )
+        return (
+            self.head(depths[-1]) / self.temperature
+            + self.amplitude / math.sqrt(len(depths)) * total
+        )
 
 
 class _AllDepths(nn.Sequential):
-    """Blocks whose output has the tokens after each block, one after the other in the last dimension."""
+    """Blocks whose output has the tokens after each block, one after the other in the last
+    dimension."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         states = []
@@ -194,17 +214,17 @@ def with_gp_readout(
 ) -> PosteriorPredictive:
     """Put GPs on the features of a trained model; nothing is trained, and the model is copied.
 
-    The posterior of u is N(0, (I + s⁻² Σ ψ ψᵀ)⁻¹) over the training features, in closed form; a and τ have the lowest
-    NLL on validation data. For the optimum of the ELBO in its place, call :func:`~probattn.inference.refit_guide` on
-    the result's model and guide.
+    The posterior of u is N(0, (I + s⁻² Σ ψ ψᵀ)⁻¹) over the training features, in closed form; a and
+    τ have the lowest NLL on validation data. For the optimum of the ELBO in its place, call
+    :func:`~probattn.inference.refit_guide` on the result's model and guide.
 
     Args:
         predictor: predictor of one class per example, whose network ends in an ``nn.Linear``.
         train: batches of training data without augmentation.
         valid: batches of validation data with labels.
         anchors: number of anchors of each GP, at most that of the training examples.
-        depths: ``"last"``, the input of the head, or ``"all"``, the mean token after each block of one of
-            :mod:`probattn.models`' transformers.
+        depths: ``"last"``, the input of the head, or ``"all"``, the mean token after each block of
+            one of :mod:`probattn.models`' transformers.
 
     Returns:
         A predictor of as many samples.
@@ -220,7 +240,9 @@ def with_gp_readout(
         blocks = cast(nn.Sequential, model.get_submodule("network.blocks"))
         number, reads = len(blocks), _HeadOfLast(head)
         model.set_submodule("network.blocks", _AllDepths(*blocks))
-        model.set_submodule("network.norm", _LastNorm(cast(nn.LayerNorm, model.get_submodule("network.norm"))))
+        model.set_submodule(
+            "network.norm", _LastNorm(cast(nn.LayerNorm, model.get_submodule("network.norm")))
+        )
         model.set_submodule(path, reads)
     seen, held_out = (features(base, data, head=reads) for data in (train, valid))
     readout = GPReadout(head, anchors=min(anchors, seen.values.shape[1]), depths=number)
@@ -239,11 +261,14 @@ def with_gp_readout(
 
 
 @torch.no_grad()
-def _fit_scales(readout: GPReadout, held_out: Features, trils: list[Tensor], *, num_samples: int) -> None:
-    """Set the largest amplitude whose NLL of held-out data, by S samples, is the lowest up to its standard error.
+def _fit_scales(
+    readout: GPReadout, held_out: Features, trils: list[Tensor], *, num_samples: int
+) -> None:
+    """Set the largest amplitude whose NLL of held-out data, by S samples, is the lowest up to its
+    standard error.
 
-    In-distribution data hardly tell small amplitudes apart, and with a small one the GPs say nothing elsewhere. Each
-    amplitude has the temperature of its lowest NLL.
+    In-distribution data hardly tell small amplitudes apart, and with a small one the GPs say
+    nothing elsewhere. Each amplitude has the temperature of its lowest NLL.
     """
     from scipy.optimize import minimize_scalar  # here, since it changes the filters of warnings
 
@@ -258,14 +283,27 @@ def _fit_scales(readout: GPReadout, held_out: Features, trils: list[Tensor], *, 
 
     def losses(amplitude: float, temperature: float) -> Tensor:
         log_probs = (logits / temperature + amplitude * noise).log_softmax(-1).logsumexp(1)
-        return -log_probs.gather(-1, labels.expand(REPEATS, -1).unsqueeze(-1)).double().mean(0).squeeze(-1)
+        return (
+            -log_probs.gather(-1, labels.expand(REPEATS, -1).unsqueeze(-1))
+            .double()
+            .mean(0)
+            .squeeze(-1)
+        )
 
     profile = []
     for amplitude in AMPLITUDES:
-        best = minimize_scalar(lambda log: float(losses(amplitude, math.exp(log)).mean()), (-1.0, 1.0))  # noqa: B023
+
+        def mean_loss(log: float, amplitude: float = amplitude) -> float:
+            return float(losses(amplitude, math.exp(log)).mean())
+
+        best = minimize_scalar(mean_loss, (-1.0, 1.0))
         profile.append((amplitude, math.exp(best.x), losses(amplitude, math.exp(best.x))))
     _, _, lowest = min(profile, key=lambda row: float(row[2].mean()))
-    for amplitude, temperature, loss in profile:  # the last one that is not worse by more than its standard error
+    for (
+        amplitude,
+        temperature,
+        loss,
+    ) in profile:  # the last one that is not worse by more than its standard error
         excess = loss - lowest
         if excess.mean() <= excess.std() / math.sqrt(len(excess)):
             readout.amplitude.fill_(amplitude)

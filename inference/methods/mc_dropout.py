@@ -1,4 +1,5 @@
-"""Monte Carlo dropout (Gal & Ghahramani, 2016): dropout stays active in prediction, with one mask per sample."""
+"""Monte Carlo dropout (Gal & Ghahramani, 2016): dropout stays active in prediction, with one mask
+per sample."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,10 +16,12 @@ from probattn.threads import one_thread_at_a_time
 
 @contextmanager
 def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[None]:
-    """Activate dropout inside the context while the model is in evaluation mode; other modules are unaffected.
+    """Activate dropout inside the context while the model is in evaluation mode; other modules are
+    unaffected.
 
-    Dropout modules are PyTorch's, and modules with a float attribute ``dropout``, such as attention layers. Dropout by
-    function calls inside third-party layers cannot be activated. Masks are from PyTorch's global generator.
+    Dropout modules are PyTorch's, and modules with a float attribute ``dropout``, such as attention
+    layers. Dropout by function calls inside third-party layers cannot be activated. Masks are from
+    PyTorch's global generator.
 
     Args:
         model: the model to be called inside.
@@ -40,8 +43,9 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
 class MCDropout(Predictor):
     """Monte Carlo dropout: each posterior sample has masks of its own.
 
-    The S samples run one after another, so a prediction costs S passes of the network. Masks are sampled in each call
-    from PyTorch's global generator: seed it to repeat them. A program cannot hold them, so it is not exported.
+    The S samples run one after another, so a prediction costs S passes of the network. Masks are
+    sampled in each call from PyTorch's global generator: seed it to repeat them. A program cannot
+    hold them, so it is not exported.
 
     Args:
         predictor: predictor of any likelihood; S is its number of samples.
@@ -53,15 +57,24 @@ class MCDropout(Predictor):
 
     def __init__(self, predictor: PosteriorPredictive, *, rate: float | None = None) -> None:
         super().__init__()
-        rates = [getattr(module, name) if rate is None else rate for module, name in _dropouts(predictor.model)]
+        rates = [
+            getattr(module, name) if rate is None else rate
+            for module, name in _dropouts(predictor.model)
+        ]
         if rate != 0 and not any(rates):
-            raise ValueError("MC dropout needs dropout modules; if their rates are 0, pass rate= to MCDropout")
+            raise ValueError(
+                "MC dropout needs dropout modules; if their rates are 0, pass rate= to MCDropout"
+            )
         self.predictor, self.rate = predictor, rate
 
     @one_thread_at_a_time
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with active dropout."""
-        model, guide, number = self.predictor.model, self.predictor.guide, self.predictor.num_samples
+        model, guide, number = (
+            self.predictor.model,
+            self.predictor.guide,
+            self.predictor.num_samples,
+        )
         with active_dropout(model, rate=self.rate):
             return predict(model, guide, data, num_samples=number, vectorize=False)
 

@@ -1,4 +1,5 @@
-"""Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network, by GPyTorch."""
+"""Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network, by
+GPyTorch."""
 
 import math
 from typing import Self, cast
@@ -6,7 +7,13 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.methods.features import FeaturePredictor, Features, averaged, last_linear, training_labels
+from probattn.inference.methods.features import (
+    FeaturePredictor,
+    Features,
+    averaged,
+    last_linear,
+    training_labels,
+)
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
 
@@ -15,28 +22,38 @@ _CHUNK_SIZE = 256
 
 
 class SVDKL(FeaturePredictor):
-    """SV-DKL: a GP on each feature of a pretrained network, mixed by a softmax (Wilson et al., NeurIPS 2016).
+    """SV-DKL: a GP on each feature of a pretrained network, mixed by a softmax (Wilson et al.,
+    NeurIPS 2016).
 
-    The first of the paper's two steps is the training of the network. The second maximises the ELBO of the GP layer
-    over q(u) on a grid of inducing points, the kernels and the mixture weights, with Adam. Unlike in the paper, it does
-    not train the network further: its features are computed once, and the step takes seconds. For stochastic networks,
-    each step uses one of the S samples per example, at random. Random numbers are from PyTorch's global generator.
+    The first of the paper's two steps is the training of the network. The second maximises the ELBO
+    of the GP layer over q(u) on a grid of inducing points, the kernels and the mixture weights,
+    with Adam. Unlike in the paper, it does not train the network further: its features are computed
+    once, and the step takes seconds. For stochastic networks, each step uses one of the S samples
+    per example, at random. Random numbers are from PyTorch's global generator.
 
     Probabilities are averages of the softmax over independent samples of the GPs' marginals.
 
     Args:
-        predictor: see :class:`~probattn.inference.methods.features.FeaturePredictor`; S is its number of samples.
-        num_gp_samples: samples of the GPs per example in predictions, divided among the S samples of its features.
+        predictor: see :class:`~probattn.inference.methods.features.FeaturePredictor`; S is its
+            number of samples.
+        num_gp_samples: samples of the GPs per example in predictions, divided among the S samples
+            of its features.
         epochs, lr: training of the GP layer, in batches of :data:`BATCH_SIZE`.
 
     Attributes:
-        scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
+        scale: maps features into the bounds of the grid; those outside the training data's range
+            are clamped.
         gps: the GPs, in float64.
         mixing: linear mixture of the GPs, whose softmax is the likelihood.
     """
 
     def __init__(
-        self, predictor: SampledPredictor, *, num_gp_samples: int = 100, epochs: int = 10, lr: float = 0.03
+        self,
+        predictor: SampledPredictor,
+        *,
+        num_gp_samples: int = 100,
+        epochs: int = 10,
+        lr: float = 0.03,
     ) -> None:
         super().__init__(predictor)
         self.num_gp_samples, self.epochs, self.lr = num_gp_samples, epochs, lr
@@ -45,9 +62,14 @@ class SVDKL(FeaturePredictor):
 
     def fit_features(self, features: Features) -> Self:
         """Train the GP layer on features with labels."""
-        labels, inputs = training_labels(features), self._build(cast(nn.Linear, features.head), features.values)
+        labels, inputs = (
+            training_labels(features),
+            self._build(cast(nn.Linear, features.head), features.values),
+        )
         draws, number, _ = inputs.shape
-        optimizer = torch.optim.Adam([*self.gps.parameters(), *self.mixing.parameters()], lr=self.lr)
+        optimizer = torch.optim.Adam(
+            [*self.gps.parameters(), *self.mixing.parameters()], lr=self.lr
+        )
         self.gps.train()
         for _ in range(self.epochs):
             for batch in torch.randperm(number).split(BATCH_SIZE):
@@ -60,18 +82,27 @@ class SVDKL(FeaturePredictor):
         return self
 
     def elbo(self, z: Tensor, labels: Tensor, *, num_data: int, num_samples: int = 10) -> Tensor:
-        """Estimate the ELBO per training example from a batch of features ``(n, D)`` in the bounds of the grid."""
+        """Estimate the ELBO per training example from a batch of features ``(n, D)`` in the bounds
+        of the grid."""
         logits = self.mixing(self.gps.marginals(z).rsample((num_samples,)))
-        log_likelihood = torch.distributions.Categorical(logits=logits, validate_args=False).log_prob(labels)
-        return log_likelihood.mean() - self.gps.variational_strategy.kl_divergence().sum() / num_data
+        log_likelihood = torch.distributions.Categorical(
+            logits=logits, validate_args=False
+        ).log_prob(labels)
+        return (
+            log_likelihood.mean() - self.gps.variational_strategy.kl_divergence().sum() / num_data
+        )
 
     @torch.no_grad()
     def _build(self, head: nn.Linear, values: Tensor) -> Tensor:
-        """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds of the grid.
+        """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds
+        of the grid.
 
-        The mixture is initialised as the pretrained last layer: GPs at the identity yield the network's logits.
+        The mixture is initialised as the pretrained last layer: GPs at the identity yield the
+        network's logits.
         """
-        from gpytorch.utils.grid import ScaleToBounds  # here, since the import of GPyTorch takes a second
+        from gpytorch.utils.grid import (
+            ScaleToBounds,
+        )  # here, since the import of GPyTorch takes a second
 
         from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs
 
@@ -81,7 +112,9 @@ class SVDKL(FeaturePredictor):
         self.gps = FeatureGPs(values.shape[-1]).to(inputs.device).eval()
         self.mixing = nn.utils.skip_init(nn.Linear, head.in_features, head.out_features).to(inputs)
         ends = torch.stack([self.scale.min_val, self.scale.max_val])
-        unit = ends.diff() / self.scale(ends).diff()  # of the grid: a feature is the centre of the ends + unit · z
+        unit = (
+            ends.diff() / self.scale(ends).diff()
+        )  # of the grid: a feature is the centre of the ends + unit · z
         self.mixing.weight.copy_(head.weight * unit)
         self.mixing.bias.copy_(head(ends.mean().expand(head.in_features)))
         return inputs
@@ -94,4 +127,6 @@ class SVDKL(FeaturePredictor):
         mean = torch.cat([f.mean for f in marginals]).view_as(features.values)
         stddev = torch.cat([f.stddev for f in marginals]).view_as(features.values)
         samples = range(math.ceil(self.num_gp_samples / len(features.values)))
-        return averaged(features.prediction, (self.mixing(torch.normal(mean, stddev)) for _ in samples))
+        return averaged(
+            features.prediction, (self.mixing(torch.normal(mean, stddev)) for _ in samples)
+        )

@@ -57,13 +57,18 @@ class FeatureGPs(ApproximateGP):
 class MarginalGridStrategy(variational.GridInterpolationVariationalStrategy):
     """GPyTorch's grid interpolation, without covariances between examples.
 
-    A softmax likelihood needs marginals only, which dense weights compute many times faster than a lazy matrix.
+    A softmax likelihood needs marginals only, which dense weights compute many times faster than a
+    lazy matrix.
     """
 
-    def forward(self, x: Tensor, *args: Any, inducing_values: Tensor, **options: Any) -> MultivariateNormal:
+    def forward(
+        self, x: Tensor, *args: Any, inducing_values: Tensor, **options: Any
+    ) -> MultivariateNormal:
         """Posterior q(f) at inputs ``(D, n, 1)``: W m and the diagonal of W S Wᵀ."""
         indices, values = self._compute_grid(x)
-        weights = values.new_zeros(*values.shape[:-1], len(self.grid)).scatter_add(-1, indices, values)
+        weights = values.new_zeros(*values.shape[:-1], len(self.grid)).scatter_add(
+            -1, indices, values
+        )
         mean = (weights @ inducing_values.unsqueeze(-1)).squeeze(-1)
         root = options["variational_inducing_covar"].cholesky().to_dense()
         return MultivariateNormal(mean, DiagLinearOperator((weights @ root).square().sum(-1)))

@@ -1,4 +1,5 @@
-"""Temperature scaling (Guo et al., 2017, section 4.2) of the mean probabilities of any predictor."""
+"""Temperature scaling (Guo et al., 2017, section 4.2) of the mean probabilities of any
+predictor."""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -7,7 +8,12 @@ from typing import Self
 
 from torch import Tensor
 
-from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor, class_probs, labelled_classes
+from probattn.inference.prediction.predictor import (
+    FewExamplesWarning,
+    FittedPredictor,
+    class_probs,
+    labelled_classes,
+)
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import required
 
@@ -18,28 +24,29 @@ MAX_ERROR = 0.25
 
 
 def fit_temperature(prediction: Prediction) -> float:
-    """Fit the temperature T that minimises the negative log-likelihood of softmax(log p / T), p the mean probabilities.
+    """Fit the temperature T that minimises the negative log-likelihood of softmax(log p / T), p the
+    mean probabilities.
 
-    For deterministic networks log p equals the logits up to a constant, so T is the usual temperature. The loss is
-    convex in β = 1/T: its derivative, mean_i [E log p_i − log p_iy] with the expectation under the scaled
-    probabilities, has at most one root, found in float64 to a relative 1e-12. Without a root in
-    :data:`TEMPERATURE_RANGE` the better end is taken: the upper one if the labels are no more probable than the other
-    classes.
+    For deterministic networks log p equals the logits up to a constant, so T is the usual
+    temperature. The loss is convex in β = 1/T: its derivative, mean_i [E log p_i − log p_iy] with
+    the expectation under the scaled probabilities, has at most one root, found in float64 to a
+    relative 1e-12. Without a root in :data:`TEMPERATURE_RANGE` the better end is taken: the upper
+    one if the labels are no more probable than the other classes.
 
-    Without an error among n examples, or almost, the likelihood would drive T to 0. But n examples support no mean
-    confidence above (n + 1) / (n + 2), the rule of succession after n successes. A T below 1 is therefore raised until
-    the mean confidence is no higher, or T is 1.
+    Without an error among n examples, or almost, the likelihood would drive T to 0. But n examples
+    support no mean confidence above (n + 1) / (n + 2), the rule of succession after n successes. A
+    T below 1 is therefore raised until the mean confidence is no higher, or T is 1.
 
     Args:
         prediction: prediction of validation data, ``probs (n, classes)`` and ``labels (n,)``.
 
     Raises:
-        ValueError: no labels, not one per example, not integers or out of range; no examples; fewer than two classes;
-            probabilities that are not finite.
+        ValueError: no labels, not one per example, not integers or out of range; no examples; fewer
+            than two classes; probabilities that are not finite.
 
     Warns:
-        FewExamplesWarning: T was raised, or its relative standard error by the Fisher information is above
-            :data:`MAX_ERROR`.
+        FewExamplesWarning: T was raised, or its relative standard error by the Fisher information
+            is above :data:`MAX_ERROR`.
     """
     _, labels = labelled_classes(prediction)
     log_probs, examples = prediction.log_probs.double(), len(labels)
@@ -50,7 +57,9 @@ def fit_temperature(prediction: Prediction) -> float:
         return float(expected.mean() - of_labels)
 
     def excess_confidence(inverse: float) -> float:
-        return float((inverse * log_probs).softmax(-1).amax(-1).mean()) - (examples + 1) / (examples + 2)
+        return float((inverse * log_probs).softmax(-1).amax(-1).mean()) - (examples + 1) / (
+            examples + 2
+        )
 
     coldest, hottest = TEMPERATURE_RANGE
     inverse = _root(slope, 1 / hottest, 1 / coldest)
@@ -59,7 +68,10 @@ def fit_temperature(prediction: Prediction) -> float:
         inverse = _root(excess_confidence, 1.0, inverse)
     error = relative_error(log_probs, inverse)
     if raised or error > MAX_ERROR:
-        message = f"the temperature {1 / inverse:.2g}, from {examples} examples, has a standard error of {error:.0%}"
+        message = (
+            f"the temperature {1 / inverse:.2g}, from {examples} examples, has a standard error of "
+            f"{error:.0%}"
+        )
         warnings.warn(message, FewExamplesWarning, stacklevel=3)
     return 1 / inverse
 
@@ -74,7 +86,8 @@ def _root(increasing: Callable[[float], float], low: float, high: float) -> floa
 
 
 def relative_error(log_probs: Tensor, inverse: float) -> float:
-    """Return the standard error of log T: the information on β is Σ_i Var[log p_i] under the scaled probabilities."""
+    """Return the standard error of log T: the information on β is Σ_i Var[log p_i] under the scaled
+    probabilities."""
     scaled = (inverse * log_probs).softmax(-1)
     mean = (scaled * log_probs).sum(-1, keepdim=True)
     return float((scaled * (log_probs - mean).square()).sum().rsqrt()) / inverse
@@ -83,10 +96,12 @@ def relative_error(log_probs: Tensor, inverse: float) -> float:
 def scale(prediction: Prediction, temperature: float) -> Prediction:
     """Scale the probabilities of a prediction to softmax(log p / T), in p's dtype.
 
-    ``expected_entropy``, ``energy`` and ``draws`` are undefined for the scaled mean, and therefore None.
+    ``expected_entropy``, ``energy`` and ``draws`` are undefined for the scaled mean, and therefore
+    None.
 
     Args:
-        prediction: prediction with ``probs (n, classes)``; zeros count as the smallest normal number.
+        prediction: prediction with ``probs (n, classes)``; zeros count as the smallest normal
+            number.
         temperature: T > 0; above 1 probabilities become more uniform.
 
     Raises:
@@ -98,7 +113,8 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
 
 
 class TemperatureScaling(FittedPredictor):
-    """Temperature scaling of the mean probabilities of any predictor (Guo et al., 2017, section 4.2).
+    """Temperature scaling of the mean probabilities of any predictor (Guo et al., 2017, section
+    4.2).
 
     Args:
         predictor: any predictor of one class per example.

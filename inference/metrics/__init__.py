@@ -1,11 +1,12 @@
-"""Metrics of predictions: of class probabilities here, of numbers in ``regression``, of OOD scores in ``ood``.
+"""Metrics of predictions: of class probabilities here, of numbers in ``regression``, of OOD scores
+in ``ood``.
 
 May import ``prediction``, ``distributed`` and ``io``.
 
-Functions of class probabilities take ``probs (n, classes)``, floating point, averaged over posterior samples, with rows
-that sum to 1, and ``labels (n,)``, integer class indices. The predicted class is the most probable one (the lowest
-index among ties); its probability is the *confidence*. Metrics are computed on the CPU in float64. Values are
-fractions.
+Functions of class probabilities take ``probs (n, classes)``, floating point, averaged over
+posterior samples, with rows that sum to 1, and ``labels (n,)``, integer class indices. The
+predicted class is the most probable one (the lowest index among ties); its probability is the
+*confidence*. Metrics are computed on the CPU in float64. Values are fractions.
 
 All raise ``ValueError`` for invalid inputs, see :func:`validate`.
 """
@@ -25,18 +26,24 @@ def valid_probs(probs: Tensor) -> Tensor:
     """Return probs as float64 clamped to [0, 1], on the CPU and detached.
 
     Raises:
-        ValueError: a wrong shape or dtype; no examples; fewer than two classes; probabilities outside
-            [−1e-4, 1 + 1e-4], or in rows that do not sum to 1 within 1e-3 (7.8e-3 in bfloat16, its spacing at 1).
+        ValueError: a wrong shape or dtype; no examples; fewer than two classes; probabilities
+            outside [−1e-4, 1 + 1e-4], or in rows that do not sum to 1 within 1e-3 (7.8e-3 in
+            bfloat16, its spacing at 1).
     """
     if probs.ndim != 2 or probs.shape[1] < 2 or not len(probs) or not probs.is_floating_point():
         raise ValueError(
-            f"probs must be (n, classes ≥ 2), means over samples, got {tuple(probs.shape)} of {probs.dtype}"
+            f"probs must be (n, classes ≥ 2), means over samples, got {tuple(probs.shape)} of "
+            f"{probs.dtype}"
         )
     tolerance, probs = max(1e-3, torch.finfo(probs.dtype).eps), probs.detach().cpu().double()
-    valid = ((probs >= -1e-4) & (probs <= 1 + 1e-4)).all(1) & ((probs.sum(1) - 1).abs() <= tolerance)
+    valid = ((probs >= -1e-4) & (probs <= 1 + 1e-4)).all(1) & (
+        (probs.sum(1) - 1).abs() <= tolerance
+    )
     if not valid.all():
         row = probs[valid.int().argmin()].tolist()
-        raise ValueError(f"rows of probs must lie in [0, 1] and sum to 1, got {row}: apply softmax to logits")
+        raise ValueError(
+            f"rows of probs must lie in [0, 1] and sum to 1, got {row}: apply softmax to logits"
+        )
     return probs.clamp(0, 1)
 
 
@@ -51,7 +58,8 @@ def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def confidence_and_correct(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the top label's probability ``(n,)``, float64, and True for correct predictions ``(n,)``."""
+    """Return the top label's probability ``(n,)``, float64, and True for correct predictions
+    ``(n,)``."""
     probs, labels = validate(probs, labels)
     confidence, predicted = probs.max(1)
     return confidence, predicted == labels
@@ -63,7 +71,8 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
 
 
 def mcc(probs: Tensor, labels: Tensor) -> float:
-    """Matthews correlation coefficient (MCC) of predictions and labels over the whole set, −1 to 1, by scikit-learn.
+    """Matthews correlation coefficient (MCC) of predictions and labels over the whole set, −1 to 1,
+    by scikit-learn.
 
     0 if predictions or labels are all of one class.
     """
@@ -78,23 +87,30 @@ def mcc(probs: Tensor, labels: Tensor) -> float:
 def nll(probs: Tensor, labels: Tensor) -> float:
     """Negative log-likelihood: mean −log probability of the label, in nats, 0 or more.
 
-    Probabilities are clamped to the smallest normal number of the *input's* dtype: a zero costs 87.3 nats in float32
-    and bfloat16, 9.7 in float16, 708.4 in float64.
+    Probabilities are clamped to the smallest normal number of the *input's* dtype: a zero costs
+    87.3 nats in float32 and bfloat16, 9.7 in float16, 708.4 in float64.
     """
     checked, labels = validate(probs, labels)
-    return float(-checked.gather(1, labels[:, None]).clamp(min=torch.finfo(probs.dtype).tiny).log().mean())
+    return float(
+        -checked.gather(1, labels[:, None]).clamp(min=torch.finfo(probs.dtype).tiny).log().mean()
+    )
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:
-    """Brier score, 0 to 2: squared error to the one-hot label, *summed* over classes (Brier, 1950)."""
+    """Brier score, 0 to 2: squared error to the one-hot label, *summed* over classes (Brier,
+    1950)."""
     probs, labels = validate(probs, labels)
-    return float((probs - torch.nn.functional.one_hot(labels, probs.shape[1])).square().sum(1).mean())
+    return float(
+        (probs - torch.nn.functional.one_hot(labels, probs.shape[1])).square().sum(1).mean()
+    )
 
 
 def rps(probs: Tensor, labels: Tensor) -> float:
-    """Ranked probability score Σ_k (P(Y ≤ k) − [y ≤ k])² of ordered classes, mean over examples (Epstein, 1969).
+    """Ranked probability score Σ_k (P(Y ≤ k) − [y ≤ k])² of ordered classes, mean over examples
+    (Epstein, 1969).
 
-    0 to classes − 1: for a prediction with probability 1, the number of classes it is off by; a discrete CRPS.
+    0 to classes − 1: for a prediction with probability 1, the number of classes it is off by; a
+    discrete CRPS.
     """
     probs, labels = validate(probs, labels)
     below = torch.arange(probs.shape[1]) >= labels[:, None]
@@ -104,16 +120,17 @@ def rps(probs: Tensor, labels: Tensor) -> float:
 def ece(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
     """Expected calibration error of the top label, 0 to 1 (Naeini et al., 2015).
 
-    ``Σ_b (n_b / n) |accuracy_b − mean confidence_b|`` over ``bins`` intervals of equal width, closed on the left, the
-    last one on both sides. Edges b / bins are rounded to the dtype of ``probs``, so that a confidence computed as
-    b / bins lies on its edge in any precision.
+    ``Σ_b (n_b / n) |accuracy_b − mean confidence_b|`` over ``bins`` intervals of equal width,
+    closed on the left, the last one on both sides. Edges b / bins are rounded to the dtype of
+    ``probs``, so that a confidence computed as b / bins lies on its edge in any precision.
     """
     share, gap = _calibration_gaps(probs, labels, bins)
     return float((share * gap).sum())
 
 
 def mce(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
-    """Maximum calibration error of the top label, 0 to 1 (Naeini et al., 2015): the largest gap of :func:`ece`.
+    """Maximum calibration error of the top label, 0 to 1 (Naeini et al., 2015): the largest gap of
+    :func:`ece`.
 
     A bin with one example weighs as much as a full one.
     """
@@ -121,7 +138,8 @@ def mce(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
 
 
 def _calibration_gaps(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """Share of the examples and ``|accuracy − mean confidence|`` per bin ``(bins,)``; 0 for empty bins."""
+    """Share of the examples and ``|accuracy − mean confidence|`` per bin ``(bins,)``; 0 for empty
+    bins."""
     confidence, correct = confidence_and_correct(probs, labels)
     edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(probs.dtype).double()
     index = torch.bucketize(confidence, edges, right=True)
@@ -133,9 +151,10 @@ def _calibration_gaps(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor,
 def risk_coverage(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Risk–coverage curve of selective classification (Geifman & El-Yaniv, 2017).
 
-    At k = 1…n, coverage k/n is the share of examples accepted, the most confident first, and risk is the error rate
-    among them. Each example of a group with equal confidence counts as the group's mean error: the risk is its exact
-    expectation over random tie-breaking, and does not depend on the order of the examples.
+    At k = 1…n, coverage k/n is the share of examples accepted, the most confident first, and risk
+    is the error rate among them. Each example of a group with equal confidence counts as the
+    group's mean error: the risk is its exact expectation over random tie-breaking, and does not
+    depend on the order of the examples.
 
     Returns:
         coverage ``(n,)``, ascending to 1, and risk ``(n,)``, in [0, 1]; float64, on the CPU.
@@ -145,25 +164,28 @@ def risk_coverage(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def aurc(probs: Tensor, labels: Tensor) -> float:
-    """Area under the risk–coverage curve, 0 to 1: the mean of the n risks (Geifman & El-Yaniv, 2017)."""
+    """Area under the risk–coverage curve, 0 to 1: the mean of the n risks (Geifman & El-Yaniv,
+    2017)."""
     return float(risk_coverage(probs, labels)[1].mean())
 
 
 def eaurc(probs: Tensor, labels: Tensor) -> float:
     """Excess AURC, 0 to 1: AURC minus that of the same errors ranked ideally, all of them last.
 
-    Geifman et al., "Bias-reduced uncertainty estimation for deep neural classifiers" (2019). The ideal is computed by
-    sorting, not by the paper's approximation r + (1 − r) ln(1 − r), so a perfect ranking has exactly 0.
+    Geifman et al., "Bias-reduced uncertainty estimation for deep neural classifiers" (2019). The
+    ideal is computed by sorting, not by the paper's approximation r + (1 − r) ln(1 − r), so a
+    perfect ranking has exactly 0.
     """
     _, correct = confidence_and_correct(probs, labels)
     return aurc(probs, labels) - float(ranking.risks(correct.double(), correct).mean())
 
 
 def auroc(probs: Tensor, labels: Tensor) -> float:
-    """Area under the ROC curve of detecting *correct* predictions (the positive class) by high confidence.
+    """Area under the ROC curve of detecting *correct* predictions (the positive class) by high
+    confidence.
 
-    The probability that a correct prediction has more confidence than a wrong one; ties count half. 0 to 1, 0.5 for
-    uninformative confidence; NaN if predictions are all correct or all wrong.
+    The probability that a correct prediction has more confidence than a wrong one; ties count half.
+    0 to 1, 0.5 for uninformative confidence; NaN if predictions are all correct or all wrong.
     """
     return ranking.auroc(*confidence_and_correct(probs, labels))
 
@@ -171,7 +193,8 @@ def auroc(probs: Tensor, labels: Tensor) -> float:
 def aupr_success(probs: Tensor, labels: Tensor) -> float:
     """Average precision of detecting *correct* predictions (the positive class) by high confidence.
 
-    0 to 1, the accuracy for uninformative confidence; NaN if predictions are all correct or all wrong.
+    0 to 1, the accuracy for uninformative confidence; NaN if predictions are all correct or all
+    wrong.
     """
     return ranking.average_precision(*confidence_and_correct(probs, labels))
 
@@ -179,22 +202,38 @@ def aupr_success(probs: Tensor, labels: Tensor) -> float:
 def aupr_error(probs: Tensor, labels: Tensor) -> float:
     """Average precision of detecting *wrong* predictions (the positive class) by low confidence.
 
-    0 to 1, the error rate for uninformative confidence; NaN if predictions are all correct or all wrong.
+    0 to 1, the error rate for uninformative confidence; NaN if predictions are all correct or all
+    wrong.
     """
     confidence, correct = confidence_and_correct(probs, labels)
     return ranking.average_precision(-confidence, ~correct)
 
 
 def fpr95(probs: Tensor, labels: Tensor) -> float:
-    """False positive rate at 95 % recall: share of *wrong* predictions accepted with 95 % of the correct ones.
+    """False positive rate at 95 % recall: share of *wrong* predictions accepted with 95 % of the
+    correct ones.
 
-    Correct predictions are the positive class, accepted if their confidence is at or above the highest threshold that
-    accepts at least 95 % of them. 0 to 1; NaN if predictions are all correct or all wrong.
+    Correct predictions are the positive class, accepted if their confidence is at or above the
+    highest threshold that accepts at least 95 % of them. 0 to 1; NaN if predictions are all correct
+    or all wrong.
     """
     return ranking.fpr95(*confidence_and_correct(probs, labels))
 
 
-OF_CLASSES = (accuracy, mcc, aurc, eaurc, auroc, aupr_success, aupr_error, fpr95, ece, mce, nll, brier)
+OF_CLASSES = (
+    accuracy,
+    mcc,
+    aurc,
+    eaurc,
+    auroc,
+    aupr_success,
+    aupr_error,
+    fpr95,
+    ece,
+    mce,
+    nll,
+    brier,
+)
 """Metrics of classes, in the order of :func:`evaluate`."""
 
 MONITORS: dict[str, bool] = {
@@ -210,13 +249,15 @@ MONITORS: dict[str, bool] = {
 def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> dict[str, float]:
     """Compute the metrics that suit a prediction's likelihood, unscaled.
 
-    Classes: the functions of this module, ``rps`` if they are ordered. Binary labels: :func:`label_metrics`.
-    Numbers: :func:`~probattn.inference.metrics.regression.evaluate`. With a label per token, metrics are over all real
-    tokens.
+    Classes: the functions of this module, ``rps`` if they are ordered. Binary labels:
+    :func:`label_metrics`. Numbers: :func:`~probattn.inference.metrics.regression.evaluate`. With a
+    label per token, metrics are over all real tokens.
 
     Args:
-        prediction: of :func:`~probattn.inference.predict`, or mean probabilities of classes ``(n, classes)``.
-        labels: ``(n, ...)``; by default those that the prediction holds, which are those of its loader.
+        prediction: of :func:`~probattn.inference.predict`, or mean probabilities of classes
+            ``(n, classes)``.
+        labels: ``(n, ...)``; by default those that the prediction holds, which are those of its
+            loader.
 
     Raises:
         ValueError: no labels; invalid inputs.
@@ -225,7 +266,9 @@ def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> d
         prediction = Prediction(probs=torch.as_tensor(prediction))
     labels = prediction.labels if labels is None else torch.as_tensor(labels)
     if labels is None:
-        raise ValueError("metrics need labels: evaluate(prediction, labels), or predict batches (x, y)")
+        raise ValueError(
+            "metrics need labels: evaluate(prediction, labels), or predict batches (x, y)"
+        )
     if prediction.mask is not None:
         prediction = replace(prediction, labels=labels).tokens()
         labels = prediction.require("labels")
@@ -233,7 +276,9 @@ def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> d
         scores = [*OF_CLASSES, rps] if prediction.ordered else OF_CLASSES
         return {score.__name__: score(prediction.probs, labels) for score in scores}
     if prediction.is_binary:
-        return label_metrics(prediction.require("mean").reshape(len(labels), -1), labels.reshape(len(labels), -1))
+        return label_metrics(
+            prediction.require("mean").reshape(len(labels), -1), labels.reshape(len(labels), -1)
+        )
     return regression.evaluate(prediction, labels)
 
 
@@ -242,9 +287,11 @@ def label_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
 
     All but ``exact_match`` use the marginals of the labels, not their joint distribution.
 
-    - ``label_accuracy``: share of labels predicted correctly at the threshold ½ (one minus the Hamming loss).
+    - ``label_accuracy``: share of labels predicted correctly at the threshold ½ (one minus the
+      Hamming loss).
     - ``exact_match``: share of examples with all labels correct (subset accuracy).
-    - ``label_nll``: negative log-likelihood of a label, in nats; probabilities are clamped to 1e-38.
+    - ``label_nll``: negative log-likelihood of a label, in nats; probabilities are clamped to
+      1e-38.
     - ``label_brier``: mean squared error of a label's probability, 0 to 1.
     - ``label_auroc``: area under the ROC curve, over labels with both values; NaN if there is none.
 
@@ -253,16 +300,26 @@ def label_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
         labels: 0 or 1, of the same shape.
 
     Raises:
-        ValueError: other shapes, no examples, probabilities outside [0, 1], or labels other than 0 and 1.
+        ValueError: other shapes, no examples, probabilities outside [0, 1], or labels other than 0
+            and 1.
     """
     probs, labels = probs.detach().cpu().double(), labels.detach().cpu()
     binary = ((labels == 0) | (labels == 1)).all()
-    if probs.shape != labels.shape or not probs.numel() or not (binary and ((probs >= 0) & (probs <= 1)).all()):
-        raise ValueError("probs (examples, labels) must lie in [0, 1], with labels of the same shape that are 0 or 1")
+    if (
+        probs.shape != labels.shape
+        or not probs.numel()
+        or not (binary and ((probs >= 0) & (probs <= 1)).all())
+    ):
+        raise ValueError(
+            "probs (examples, labels) must lie in [0, 1], with labels of the same shape that are 0 "
+            "or 1"
+        )
     labels = labels.bool()
     correct = (probs > 0.5) == labels
     likelihood = torch.where(labels, probs, 1 - probs).clamp(min=torch.finfo(torch.float32).tiny)
-    areas = [ranking.auroc(*column) for column in zip(probs.unbind(1), labels.unbind(1), strict=True)]
+    areas = [
+        ranking.auroc(*column) for column in zip(probs.unbind(1), labels.unbind(1), strict=True)
+    ]
     return {
         "label_accuracy": float(correct.double().mean()),
         "exact_match": float(correct.all(-1).double().mean()),

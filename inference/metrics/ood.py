@@ -1,8 +1,9 @@
-"""Out-of-distribution (OOD) detection: scores of predictions, and metrics of how well they detect OOD inputs.
+"""Out-of-distribution (OOD) detection: scores of predictions, and metrics of how well they detect
+OOD inputs.
 
-A detector assigns each input a score ``(n,)``, float64 on the CPU; *higher* means more out-of-distribution. Scores are
-computed from class probabilities ``(n, classes)`` averaged over posterior samples; metrics depend on the order of the
-scores only. Metrics are fractions.
+A detector assigns each input a score ``(n,)``, float64 on the CPU; *higher* means more
+out-of-distribution. Scores are computed from class probabilities ``(n, classes)`` averaged over
+posterior samples; metrics depend on the order of the scores only. Metrics are fractions.
 """
 
 import torch
@@ -16,9 +17,10 @@ from probattn.inference.prediction.result import Prediction
 def kl_matching(prediction: Prediction, *, fitted_on: Prediction) -> Tensor:
     """KL matching: divergence from the closest class template, min_k KL(p ‖ d_k), in nats.
 
-    Hendrycks et al. (2022, § 4.2). The template d_k ``(classes,)`` is the mean probability vector of all examples
-    *predicted* as class k; labels are not needed, and classes that are never predicted have no template. Zeros in d_k
-    count as the smallest normal number of the probabilities' dtype, as in :attr:`Prediction.log_probs`.
+    Hendrycks et al. (2022, § 4.2). The template d_k ``(classes,)`` is the mean probability vector
+    of all examples *predicted* as class k; labels are not needed, and classes that are never
+    predicted have no template. Zeros in d_k count as the smallest normal number of the
+    probabilities' dtype, as in :attr:`Prediction.log_probs`.
 
     Args:
         prediction: prediction of the inputs to score.
@@ -37,20 +39,25 @@ def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor
     - ``max_softmax``: one minus the confidence (Hendrycks & Gimpel, 2017).
     - ``entropy``: entropy of the mean probabilities, in nats (Chan et al., 2021).
     - ``energy``: mean over samples of the free energy −log Σ exp(logits) (Liu et al., 2020, eq. 4).
-    - ``mutual_information``: that of label and latent variables, in nats (Houlsby et al., 2011): how much samples of
-      the attention layer's latent variables disagree. Differences of entropies within rounding error (1.9e-6 nats in
-      float32) count as zero, so that identical samples have none.
+    - ``mutual_information``: that of label and latent variables, in nats (Houlsby et al., 2011):
+      how much samples of the attention layer's latent variables disagree. Differences of entropies
+      within rounding error (1.9e-6 nats in float32) count as zero, so that identical samples have
+      none.
 
     Scores whose quantity the prediction lacks (the energy of an ensemble, say) are omitted.
 
     Args:
         prediction: prediction of the inputs to score.
-        fitted_on: prediction of in-distribution inputs outside the test set, which KL matching is fitted on.
+        fitted_on: prediction of in-distribution inputs outside the test set, which KL matching is
+            fitted on.
 
     Raises:
         ValueError: no class probabilities ``(n, classes)``.
     """
-    probs, information = class_probs(prediction).detach().cpu().double(), prediction.mutual_information
+    probs, information = (
+        class_probs(prediction).detach().cpu().double(),
+        prediction.mutual_information,
+    )
     if information is not None:
         information = information.where(information > 16 * torch.finfo(information.dtype).eps, 0.0)
     values = {
@@ -60,7 +67,9 @@ def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor
         "energy": prediction.energy,
         "mutual_information": information,
     }
-    return {name: score.detach().cpu().double() for name, score in values.items() if score is not None}
+    return {
+        name: score.detach().cpu().double() for name, score in values.items() if score is not None
+    }
 
 
 def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]:
@@ -68,13 +77,14 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
 
     ``_in`` and ``_out`` name the positive class.
 
-    - ``auroc``: the probability that an OOD input has the higher score; ties count half. It is the same for either
-      positive class.
-    - ``aupr_in``, ``aupr_out``: average precision with in-distribution (OOD) inputs as positive class.
-    - ``fpr95_in``: share of OOD inputs accepted by the strictest threshold that accepts at least 95 % of
-      in-distribution inputs.
-    - ``fpr95_out``: share of in-distribution inputs rejected by the strictest threshold that rejects at least 95 % of
-      OOD inputs; FPR95TPR in pytorch-ood.
+    - ``auroc``: the probability that an OOD input has the higher score; ties count half. It is the
+      same for either positive class.
+    - ``aupr_in``, ``aupr_out``: average precision with in-distribution (OOD) inputs as positive
+      class.
+    - ``fpr95_in``: share of OOD inputs accepted by the strictest threshold that accepts at least 95
+      % of in-distribution inputs.
+    - ``fpr95_out``: share of in-distribution inputs rejected by the strictest threshold that
+      rejects at least 95 % of OOD inputs; FPR95TPR in pytorch-ood.
 
     Args:
         id_scores: scores ``(n,)`` of in-distribution inputs; higher means more out-of-distribution.
@@ -91,25 +101,35 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
     }
 
 
-def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Prediction) -> dict[str, dict[str, float]]:
-    """Compute the metrics of all detectors that both predictions have, in the order of :func:`scores`.
+def evaluate(
+    in_distribution: Prediction, ood: Prediction, *, fitted_on: Prediction
+) -> dict[str, dict[str, float]]:
+    """Compute the metrics of all detectors that both predictions have, in the order of
+    :func:`scores`.
 
     Mutual information is omitted if it is zero for all inputs, as for a deterministic network.
 
     Args:
         in_distribution: prediction of in-distribution inputs, such as the test set.
         ood: prediction of OOD inputs.
-        fitted_on: prediction of other in-distribution inputs, such as the validation set; see :func:`scores`.
+        fitted_on: prediction of other in-distribution inputs, such as the validation set; see
+            :func:`scores`.
 
     Returns:
-        The metrics of :func:`detection_metrics`, and ``aurc`` of :func:`aurc_with_unknowns` where there are labels.
+        The metrics of :func:`detection_metrics`, and ``aurc`` of :func:`aurc_with_unknowns` where
+        there are labels.
 
     Raises:
         ValueError: as for :func:`scores`.
     """
-    id_scores, ood_scores = scores(in_distribution, fitted_on=fitted_on), scores(ood, fitted_on=fitted_on)
+    id_scores, ood_scores = (
+        scores(in_distribution, fitted_on=fitted_on),
+        scores(ood, fitted_on=fitted_on),
+    )
     names = [name for name in id_scores if name in ood_scores]
-    informative = [n for n in names if n != "mutual_information" or id_scores[n].any() or ood_scores[n].any()]
+    informative = [
+        n for n in names if n != "mutual_information" or id_scores[n].any() or ood_scores[n].any()
+    ]
     rows = {name: detection_metrics(id_scores[name], ood_scores[name]) for name in informative}
     if in_distribution.labels is None:
         return rows

@@ -1,11 +1,14 @@
-"""Regression metrics: errors, proper scoring rules, prediction intervals and the calibration of quantiles.
+"""Regression metrics: errors, proper scoring rules, prediction intervals and the calibration of
+quantiles.
 
-All functions take a :class:`~probattn.inference.Prediction` of numbers, real or counts, and labels of the shape of its
-mean ``(n, ...)``, and average over examples and targets in float64. With a label per token use ``prediction.tokens()``.
-Intervals are central intervals of the posterior predictive. Monte Carlo estimates (see
-:mod:`probattn.inference.prediction.mixture`) have a fixed seed.
+All functions take a :class:`~probattn.inference.Prediction` of numbers, real or counts, and labels
+of the shape of its mean ``(n, ...)``, and average over examples and targets in float64. With a
+label per token use ``prediction.tokens()``. Intervals are central intervals of the posterior
+predictive. Monte Carlo estimates (see :mod:`probattn.inference.prediction.mixture`) have a fixed
+seed.
 
-All raise ``ValueError`` for labels of the wrong shape or not finite, no examples, and predictions of classes.
+All raise ``ValueError`` for labels of the wrong shape or not finite, no examples, and predictions
+of classes.
 """
 
 from collections.abc import Sequence
@@ -23,17 +26,24 @@ def validate(prediction: Prediction, labels: Tensor) -> Tensor:
     """Return the labels in float64 on the prediction's device.
 
     Raises:
-        ValueError: a prediction of classes or of padded tokens; labels of the wrong shape, empty or not finite.
+        ValueError: a prediction of classes or of padded tokens; labels of the wrong shape, empty or
+            not finite.
     """
     if prediction.mean is None or prediction.mask is not None:
-        raise ValueError("needs a prediction of numbers without padding: for tokens prediction.tokens()")
+        raise ValueError(
+            "needs a prediction of numbers without padding: for tokens prediction.tokens()"
+        )
     if labels.shape != prediction.mean.shape or not labels.numel() or not labels.isfinite().all():
-        raise ValueError(f"labels must be finite, of shape {tuple(prediction.mean.shape)}, got {tuple(labels.shape)}")
+        raise ValueError(
+            f"labels must be finite, of shape {tuple(prediction.mean.shape)}, got "
+            f"{tuple(labels.shape)}"
+        )
     return labels.detach().to(prediction.mean.device).double()
 
 
 def rmse(prediction: Prediction, labels: Tensor) -> float:
-    """Root mean squared error of the predictive mean, in units of the targets; NaN if there is no mean."""
+    """Root mean squared error of the predictive mean, in units of the targets; NaN if there is no
+    mean."""
     return float((validate(prediction, labels) - prediction.require("mean")).square().mean().sqrt())
 
 
@@ -43,30 +53,35 @@ def mae(prediction: Prediction, labels: Tensor) -> float:
 
 
 def nll(prediction: Prediction, labels: Tensor) -> float:
-    """Negative log predictive density of all targets of an example, mean over examples, in nats, of any sign."""
+    """Negative log predictive density of all targets of an example, mean over examples, in nats, of
+    any sign."""
     validate(prediction, labels)
     return float(-prediction.log_prob(labels).double().mean())
 
 
 def crps(prediction: Prediction, labels: Tensor) -> float:
-    """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′|, mean, in units of the targets, 0 or more.
+    """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′|, mean, in units of the targets, 0
+    or more.
 
-    In closed form for Gaussian likelihoods, as a mixture over posterior samples (Grimit et al., 2006, eq. 3); otherwise
-    that of 1,000 samples of Y (Gneiting & Raftery, 2007, eq. 21). NaN if a target has no mean.
+    In closed form for Gaussian likelihoods, as a mixture over posterior samples (Grimit et al.,
+    2006, eq. 3); otherwise that of 1,000 samples of Y (Gneiting & Raftery, 2007, eq. 21). NaN if a
+    target has no mean.
     """
     return float(prediction.crps(validate(prediction, labels)).mean())
 
 
 def interval(prediction: Prediction, level: float) -> tuple[Tensor, Tensor]:
-    """Ends of the central interval: the (1 − level)/2 and (1 + level)/2 quantiles, ``(n, ...)`` each."""
+    """Ends of the central interval: the (1 − level)/2 and (1 + level)/2 quantiles, ``(n, ...)``
+    each."""
     return tuple(prediction.quantiles([(1 - level) / 2, (1 + level) / 2]))
 
 
 def pit(prediction: Prediction, labels: Tensor) -> Tensor:
-    """Probability integral transform (PIT) of the labels ``(n, ...)``: uniform on (0, 1) if calibrated.
+    """Probability integral transform (PIT) of the labels ``(n, ...)``: uniform on (0, 1) if
+    calibrated.
 
-    F(y) for real numbers; randomised for counts, P(Y < y) + v P(Y = y) with v ~ U(0, 1) of a fixed seed (Czado,
-    Gneiting & Held, 2009).
+    F(y) for real numbers; randomised for counts, P(Y < y) + v P(Y = y) with v ~ U(0, 1) of a fixed
+    seed (Czado, Gneiting & Held, 2009).
     """
     values = validate(prediction, labels)
     below = values.nextafter(values.new_tensor(-torch.inf))
@@ -75,7 +90,9 @@ def pit(prediction: Prediction, labels: Tensor) -> Tensor:
     return lower + v.to(upper) * (upper - lower)
 
 
-def shares_below(prediction: Prediction, labels: Tensor, levels: Sequence[float] | Tensor) -> Tensor:
+def shares_below(
+    prediction: Prediction, labels: Tensor, levels: Sequence[float] | Tensor
+) -> Tensor:
     """Share of labels below each predicted quantile ``(L,)``: equal to the levels if calibrated."""
     transformed = pit(prediction, labels).flatten().sort().values
     levels = torch.as_tensor(levels, dtype=torch.float64, device=transformed.device)
@@ -83,25 +100,33 @@ def shares_below(prediction: Prediction, labels: Tensor, levels: Sequence[float]
 
 
 def pit_error(prediction: Prediction, labels: Tensor) -> float:
-    """Calibration error of quantiles, 0 to ½: mean of |share of labels below − level| over the levels 1, …, 99 %.
+    """Calibration error of quantiles, 0 to ½: mean of |share of labels below − level| over the
+    levels 1, …, 99 %.
 
-    It is the mean distance of the PIT's distribution function from the uniform one, about 0.3/√n by chance even if
-    calibrated.
+    It is the mean distance of the PIT's distribution function from the uniform one, about 0.3/√n by
+    chance even if calibrated.
     """
-    return float((shares_below(prediction, labels, QUANTILE_LEVELS).cpu() - QUANTILE_LEVELS).abs().mean())
+    return float(
+        (shares_below(prediction, labels, QUANTILE_LEVELS).cpu() - QUANTILE_LEVELS).abs().mean()
+    )
 
 
 def evaluate(prediction: Prediction, labels: Tensor) -> dict[str, float]:
-    """Compute ``rmse``, ``mae``, ``nll``, ``crps``, ``pit_error``, and ``coverage_P`` and ``width_P`` (P in percent).
+    """Compute ``rmse``, ``mae``, ``nll``, ``crps``, ``pit_error``, and ``coverage_P`` and
+    ``width_P`` (P in percent).
 
     Args:
         prediction: prediction of numbers.
         labels: labels of the shape of its mean.
     """
     values = validate(prediction, labels)
-    scores = {score.__name__: score(prediction, labels) for score in (rmse, mae, nll, crps, pit_error)}
+    scores = {
+        score.__name__: score(prediction, labels) for score in (rmse, mae, nll, crps, pit_error)
+    }
     for level in (0.5, 0.9):
         low, high = interval(prediction, level)
-        scores[f"coverage_{100 * level:g}"] = float(((low <= values) & (values <= high)).double().mean())
+        scores[f"coverage_{100 * level:g}"] = float(
+            ((low <= values) & (values <= high)).double().mean()
+        )
         scores[f"width_{100 * level:g}"] = float((high - low).mean())
     return scores

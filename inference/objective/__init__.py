@@ -1,4 +1,5 @@
-"""The objective: ELBOs of Pyro as losses, checks of guides against models, natural gradients of the loss.
+"""The objective: ELBOs of Pyro as losses, checks of guides against models, natural gradients of the
+loss.
 
 Every other sub-package but ``io`` may import it.
 """

@@ -1,4 +1,5 @@
-"""Coverage check: a guide samples each latent site of its model, in the same plates and with the same scale."""
+"""Coverage check: a guide samples each latent site of its model, in the same plates and with the
+same scale."""
 
 import torch
 from pyro.poutine import Trace
@@ -21,12 +22,14 @@ def check_coverage(
     scale: bool = True,
     enumerates: bool = False,
 ) -> None:
-    """Check what would be silently wrong: a site that the guide misses, or that counts another number of times.
+    """Check what would be silently wrong: a site that the guide misses, or that counts another
+    number of times.
 
     Args:
         model_trace: of the model, replayed against the guide.
         guide_trace: of the guide.
-        scale: compare what makes the loss wrong but not a prediction: sites that the model observes, and scales.
+        scale: compare what makes the loss wrong but not a prediction: sites that the model
+            observes, and scales.
         enumerates: the loss sums discrete sites of the model out.
 
     Raises:
@@ -40,9 +43,13 @@ def check_coverage(
         if name not in guided and is_enumerated and scale and not enumerates:
             problems.append(f"site {name} is enumerated, which TraceEnum_ELBO alone does")
         elif name not in guided and not is_enumerated:
-            problems.append(f"the guide draws no site {name} of the model (see guides.for_model and its rest=)")
+            problems.append(
+                f"the guide draws no site {name} of the model (see guides.for_model and its rest=)"
+            )
         elif guided.get(name, layout) != layout:
-            problems.append(f"site {name} has {layout} in the model and {guided[name]} in the guide")
+            problems.append(
+                f"site {name} has {layout} in the model and {guided[name]} in the guide"
+            )
     for name in guided:
         if name not in known and not is_auxiliary(guide_trace.nodes[name]):
             problems.append(f"the guide draws {name}, which is no latent site of the model")
@@ -51,7 +58,8 @@ def check_coverage(
 
 
 class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
-    """Check, around a model that is replayed against a guide, what the replay would hide; used inside the replay.
+    """Check, around a model that is replayed against a guide, what the replay would hide; used
+    inside the replay.
 
     Args:
         trace: of the guide; its sites keep the ``infer`` of the model's, which a replay replaces.
@@ -74,16 +82,28 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
             mark(node, local=of_model.local, regulariser=of_model.regulariser)
             mark(node, posterior=of_guide.posterior, weight=of_guide.weight)
         elif isinstance(value, Tensor) and not torch.equal(value, torch.as_tensor(node["value"])):
-            raise CoverageError(f"plate {msg['name']} has other rows in the guide: see create_plates of AutoGuides")
+            raise CoverageError(
+                f"plate {msg['name']} has other rows in the guide: see create_plates of AutoGuides"
+            )
 
 
 def _layouts(trace: Trace, *, scale: bool) -> dict[str, str]:
-    """Return event shape and plates of each latent site, in words; with ``scale`` the plates' full sizes, too."""
+    """Return event shape and plates of each latent site, in words; with ``scale`` the plates' full
+    sizes, too."""
     layouts = {}
     for name, site in trace.nodes.items():
         if is_latent(site):
-            frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized and not is_of_draws(frame)]
-            sizes = [(frame.dim, int(frame.size), frame.full_size or frame.size) for frame in frames]
+            frames = [
+                frame
+                for frame in site["cond_indep_stack"]
+                if frame.vectorized and not is_of_draws(frame)
+            ]
+            sizes = [
+                (frame.dim, int(frame.size), frame.full_size or frame.size) for frame in frames
+            ]
             plates = sorted(sizes) if scale else sorted(size[:2] for size in sizes)
-            layouts[name] = f"event shape {tuple(law_of(site).event_shape)} and plates (dim, rows, size) {plates}"
+            layouts[name] = (
+                f"event shape {tuple(law_of(site).event_shape)} and plates (dim, rows, size) "
+                f"{plates}"
+            )
     return layouts

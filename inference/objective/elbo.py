@@ -1,4 +1,5 @@
-"""Pyro's ELBOs as a loss: local sites from the posteriors they carry, float32 under autocast, terms by name."""
+"""Pyro's ELBOs as a loss: local sites from the posteriors they carry, float32 under autocast, terms
+by name."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -28,19 +29,25 @@ from probattn.param_store import follow
 from probattn.site_info import info_of
 from probattn.threads import one_thread_at_a_time
 
-ELBOS: dict[str, Callable[..., ELBO]] = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
+ELBOS: dict[str, Callable[..., ELBO]] = {
+    "mean_field": TraceMeanField_ELBO,
+    "trace": Trace_ELBO,
+    "enum": TraceEnum_ELBO,
+}
 
 
 class ELBOLoss(nn.Module):
-    """−ELBO of a model and its guide in nats, differentiable; ``loss(x, y)`` takes the model's arguments.
+    """−ELBO of a model and its guide in nats, differentiable; ``loss(x, y)`` takes the model's
+    arguments.
 
-    The guide, log densities, factors and KL are computed outside autocast; the model runs under the present one. The
-    guide must cover the model's latent sites in each call (see
+    The guide, log densities, factors and KL are computed outside autocast; the model runs under the
+    present one. The guide must cover the model's latent sites in each call (see
     :func:`~probattn.inference.objective.coverage.check_coverage`).
 
     Args:
         model, guide: modules; for functions, and modules under handlers, use Pyro's own ELBOs.
-        elbo: one of Pyro's; ``TraceMeanField_ELBO()`` by default, with the KL in closed form where there is one.
+        elbo: one of Pyro's; ``TraceMeanField_ELBO()`` by default, with the KL in closed form where
+            there is one.
 
     Attributes:
         pairs: traces of model and guide in the last call, for each particle.
@@ -61,11 +68,16 @@ class ELBOLoss(nn.Module):
         """Return −ELBO.
 
         Raises:
-            ValueError: a guide that does not cover the model's latent sites; an AutoGuide of local sites.
-            NotImplementedError: a site without reparametrised gradients under ``TraceMeanField_ELBO``.
+            ValueError: a guide that does not cover the model's latent sites; an AutoGuide of local
+                sites.
+            NotImplementedError: a site without reparametrised gradients under
+                ``TraceMeanField_ELBO``.
         """
         device_type = next(self.parameters(), torch.empty(0)).device.type
-        dtype, is_autocast = torch.get_autocast_dtype(device_type), torch.is_autocast_enabled(device_type)
+        dtype, is_autocast = (
+            torch.get_autocast_dtype(device_type),
+            torch.is_autocast_enabled(device_type),
+        )
         precision, guided = dtypes.matmul_precision(), Trace()
         self.pairs = []
         for module in (self.model, self.guide):
@@ -80,7 +92,10 @@ class ELBOLoss(nn.Module):
             return result
 
         def model(*args: Any, **kwargs: Any) -> Any:
-            usual = torch.autocast(device_type, dtype=dtype, enabled=is_autocast), dtypes.float32_products(precision)
+            usual = (
+                torch.autocast(device_type, dtype=dtype, enabled=is_autocast),
+                dtypes.float32_products(precision),
+            )
             with usual[0], usual[1], poutine.trace() as run, guided_by(guided), local_posteriors():
                 result = self.model(*args, **kwargs)
             self.pairs.append((run.trace, guided))
@@ -89,14 +104,16 @@ class ELBOLoss(nn.Module):
 
         with dtypes.exact(device_type), pyro.get_param_store().scope():
             # Pyro's base class lacks the method.
-            return self.elbo.differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[attr-defined]
+            loss = self.elbo.differentiable_loss  # type: ignore[attr-defined]
+            return loss(model, guide, *args, **kwargs)
 
     @torch.no_grad()
     def terms(self) -> dict[str, Tensor]:
         """Return the terms of the last loss, which sum to it, in nats of the whole data set.
 
-        ``nll`` is −E log p of all observed sites, ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` the negative
-        log of a factor. A site that is drawn from its prior by design has no term: its KL is 0.
+        ``nll`` is −E log p of all observed sites, ``kl/SITE`` the KL of a latent site,
+        ``penalty/SITE`` the negative log of a factor. A site that is drawn from its prior by design
+        has no term: its KL is 0.
         """
         terms: defaultdict[str, Any] = defaultdict(float)
         for pair in self.pairs:
@@ -116,7 +133,8 @@ class ELBOLoss(nn.Module):
         return self.pairs[-1] if self.pairs else ()
 
     def _kl(self, guide_site: Message, model_site: Message | None) -> Tensor:
-        """Return the KL of a site, in closed form where the ELBO has it; of the guide's own, its log density."""
+        """Return the KL of a site, in closed form where the ELBO has it; of the guide's own, its
+        log density."""
         if model_site is None:
             return guide_site["log_prob_sum"]
         if isinstance(self.elbo, TraceMeanField_ELBO):
@@ -129,7 +147,8 @@ class ELBOLoss(nn.Module):
 
 
 class _WithDensity(Messenger):
-    """Give point masses with a density (AutoGuides with flows) a KL that counts it, as Pyro's closed form does not."""
+    """Give point masses with a density (AutoGuides with flows) a KL that counts it, as Pyro's
+    closed form does not."""
 
     def _pyro_sample(self, msg: Message) -> None:
         fn = msg["fn"]
@@ -138,7 +157,8 @@ class _WithDensity(Messenger):
 
 
 def _scored_sites(trace: Trace) -> dict[str, Message]:
-    """Return the sites of a trace with their log densities, but those that their posterior's KL stands for."""
+    """Return the sites of a trace with their log densities, but those that their posterior's KL
+    stands for."""
     trace.compute_log_prob()
     scored = {}
     for name, site in trace.nodes.items():

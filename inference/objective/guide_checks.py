@@ -1,4 +1,5 @@
-"""AutoGuides, whose parameters are created in their first run, and guides that are silently wrong for a model."""
+"""AutoGuides, whose parameters are created in their first run, and guides that are silently wrong
+for a model."""
 
 from typing import Any
 
@@ -14,14 +15,16 @@ from probattn.threads import one_thread_at_a_time
 
 
 def is_lazy(guide: nn.Module) -> bool:
-    """Return True for a guide that is or holds an AutoGuide without parameters, which has not run yet."""
+    """Return True for a guide that is or holds an AutoGuide without parameters, which has not run
+    yet."""
     autos = (module for module in guide.modules() if isinstance(module, AutoGuide))
     return any(auto.prototype_trace is None for auto in autos if not isinstance(auto, AutoCallable))
 
 
 @one_thread_at_a_time
 def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
-    """Create the parameters of an AutoGuide by one run, before an optimiser or a checkpoint needs them.
+    """Create the parameters of an AutoGuide by one run, before an optimiser or a checkpoint needs
+    them.
 
     Guides of this library have theirs from construction; for them this does nothing.
 
@@ -30,7 +33,10 @@ def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
         batch: the arguments of the model, ``(x, y)`` or ``(x, y, mask)``.
     """
     if is_lazy(guide):
-        with torch.no_grad(), pyro.get_param_store().scope():  # it would take those of another guide from Pyro's store
+        with (
+            torch.no_grad(),
+            pyro.get_param_store().scope(),
+        ):  # it would take those of another guide from Pyro's store
             guide(*batch)
         check_local(guide)
 
@@ -50,22 +56,31 @@ def check_modules(model: Program, guide: Program) -> None:
 
 
 def check(model: Program, guide: nn.Module) -> None:
-    """Check that a guide was built for this model, that AutoGuides leave out local sites, and point masses on u.
+    """Check that a guide was built for this model, that AutoGuides leave out local sites, and point
+    masses on u.
 
     Raises:
-        ValueError: a guide of another model; an AutoGuide of local sites; one of Pyro's point masses on u where Λ is
-            learned. The message names the site and what to use.
+        ValueError: a guide of another model; an AutoGuide of local sites; one of Pyro's point
+            masses on u where Λ is learned. The message names the site and what to use.
     """
     check_local(guide)
     known = set(module_of(model).modules())
-    covered = {site for module in guide.modules() if isinstance(module, Guide) for site in module.sites}
+    covered = {
+        site for module in guide.modules() if isinstance(module, Guide) for site in module.sites
+    }
     for module in guide.modules():
         if isinstance(module, Guide) and module_of(module._model[0]) not in known:
-            raise ValueError("the guide was built for another model: copy both together, copy.deepcopy((model, guide))")
-        for site, prior in latent_sites(model) if isinstance(module, AutoDelta | AutoLaplaceApproximation) else ():
+            raise ValueError(
+                "the guide was built for another model: copy both together, copy.deepcopy((model, "
+                "guide))"
+            )
+        for site, prior in (
+            latent_sites(model) if isinstance(module, AutoDelta | AutoLaplaceApproximation) else ()
+        ):
             if site not in covered and stddev_of(prior).requires_grad:
                 raise ValueError(
-                    f"a point mass on {site} has an unbounded density as the learned Λ goes to 0. Build the layer with "
+                    f"a point mass on {site} has an unbounded density as the learned Λ goes to 0. "
+                    "Build the layer with "
                     'learn_scale=False, or use guides.for_model(model, "delta")'
                 )
 
@@ -79,8 +94,14 @@ def check_local(guide: nn.Module) -> None:
     for module in guide.modules():
         trace = getattr(module, "prototype_trace", None) if isinstance(module, AutoGuide) else None
         for name, node in trace.nodes.items() if trace else ():
-            if node.get("type") == "sample" and info_of(node).posterior is not None and not node["is_observed"]:
+            if (
+                node.get("type") == "sample"
+                and info_of(node).posterior is not None
+                and not node["is_observed"]
+            ):
                 raise ValueError(
-                    f"this AutoGuide also guides {name}, whose posterior its layer has: build it on the rest, "
-                    f"{type(module).__name__}(local_posteriors(model)), or use guides.for_model(model, rest=...)"
+                    f"this AutoGuide also guides {name}, whose posterior its layer has: build it "
+                    "on the rest, "
+                    f"{type(module).__name__}(local_posteriors(model)), or use "
+                    "guides.for_model(model, rest=...)"
                 )

@@ -12,32 +12,44 @@ from probattn.inference.programs import required
 class NaturalGradientDescent(torch.optim.Optimizer):
     """Natural-gradient steps of a guide's Gaussian modules on their ELBO (Salimbeni et al., 2018).
 
-    A module holds many Gaussians, which step together. Their covariances take steps of length ``lr``. With the joint
-    posterior precision P, m ← m − ρ S ∂loss/∂m is Jacobi's iteration on blocks, and converges where ρ < 2 / λ, λ the
-    largest eigenvalue of S P (Saad, 2003, *Iterative Methods for Sparse Linear Systems*, ch. 4): 1 for one Gaussian, at
-    most B for B of them with their optimal S. So ρ starts at lr / B, is never shorter, and is never longer than lr.
-    In between it follows c = dᵀ g_new / dᵀ g, what is left of the last gradient g along its step's direction d = S g.
-    The curvature along d is (1 − c) / ρ, as in Barzilai & Borwein's (1988) step, and the step lowered a quadratic loss
-    where c > −1. The next ρ is the one that would have given c = −½, at most twice the last: c = 0 would be the exact
-    line search, but noise gives gradients with c ≤ 0 however short the step is.
+    A module holds many Gaussians, which step together. Their covariances take steps of length
+    ``lr``. With the joint posterior precision P, m ← m − ρ S ∂loss/∂m is Jacobi's iteration on
+    blocks, and converges where ρ < 2 / λ, λ the largest eigenvalue of S P (Saad, 2003, *Iterative
+    Methods for Sparse Linear Systems*, ch. 4): 1 for one Gaussian, at most B for B of them with
+    their optimal S. So ρ starts at lr / B, is never shorter, and is never longer than lr. In
+    between it follows c = dᵀ g_new / dᵀ g, what is left of the last gradient g along its step's
+    direction d = S g. The curvature along d is (1 − c) / ρ, as in Barzilai & Borwein's (1988) step,
+    and the step lowered a quadratic loss where c > −1. The next ρ is the one that would have given
+    c = −½, at most twice the last: c = 0 would be the exact line search, but noise gives gradients
+    with c ≤ 0 however short the step is.
 
-    Shuffle the batches: in an order that repeats, the lengths weigh the batches differently, which biases the means.
+    Shuffle the batches: in an order that repeats, the lengths weigh the batches differently, which
+    biases the means.
 
     Args:
         modules: Gaussian modules of a guide (see :func:`gaussian_modules`).
         lr: 1 is a full step.
-        scale: N / kl_weight for a loss of −ELBO/N, so that ``lr`` 1 is a full step on the tempered objective: with
-            weight w of the KL this is w · (KL + data term / w).
+        scale: N / kl_weight for a loss of −ELBO/N, so that ``lr`` 1 is a full step on the tempered
+            objective: with weight w of the KL this is w · (KL + data term / w).
     """
 
-    def __init__(self, modules: Sequence[Full | Diagonal], *, lr: float = 1.0, scale: float) -> None:
+    def __init__(
+        self, modules: Sequence[Full | Diagonal], *, lr: float = 1.0, scale: float
+    ) -> None:
         self.modules, self.scale = modules, scale
-        super().__init__([parameter for module in modules for parameter in module.parameters()], {"lr": lr})
+        super().__init__(
+            [parameter for module in modules for parameter in module.parameters()], {"lr": lr}
+        )
 
     @torch.no_grad()
-    def step(self, closure: Callable | None = None) -> None:  # type: ignore[override]  # it evaluates no closure
+    # It evaluates no closure.
+    def step(self, closure: Callable | None = None) -> None:  # type: ignore[override]
         """Update mean and covariance of each module whose parameters have gradients."""
-        modules = [module for module in self.modules if all(p.grad is not None for p in module.parameters())]
+        modules = [
+            module
+            for module in self.modules
+            if all(p.grad is not None for p in module.parameters())
+        ]
         if not modules:
             return
         lr, blocks = self.param_groups[0]["lr"], sum(module.blocks() for module in modules)
@@ -45,14 +57,23 @@ class NaturalGradientDescent(torch.optim.Optimizer):
         for module in modules:
             direction = module.natural_step(lr, scale=self.scale)
             decrement = (direction * required(module.loc.grad)).sum()
-            self.state[module.loc] = {"direction": direction, "decrement": decrement, "length": length}
+            self.state[module.loc] = {
+                "direction": direction,
+                "decrement": decrement,
+                "length": length,
+            }
             module.loc.sub_(length * direction)
 
-    def _length(self, locs: list[nn.Parameter], shortest: float | Tensor, longest: float | Tensor) -> Tensor:
+    def _length(
+        self, locs: list[nn.Parameter], shortest: float | Tensor, longest: float | Tensor
+    ) -> Tensor:
         """Return the length of the means' step."""
         states, length = [self.state[loc] for loc in locs], locs[0].new_zeros(())
         if all(states):
-            slope = sum((state["direction"] * loc.grad).sum() for state, loc in zip(states, locs, strict=True))
+            slope = sum(
+                (state["direction"] * loc.grad).sum()
+                for state, loc in zip(states, locs, strict=True)
+            )
             decrement = sum(state["decrement"] for state in states)
             share = slope / decrement.clamp(min=torch.finfo(decrement.dtype).tiny)  # c
             length = states[0]["length"] * 1.5 / (1 - share).clamp(min=0.75)

@@ -1,4 +1,5 @@
-"""Inference of the latent variables with the weights of the network held fixed: refitted guides, NUTS, SGLD.
+"""Inference of the latent variables with the weights of the network held fixed: refitted guides,
+NUTS, SGLD.
 
 May import ``io``, ``distributed`` and ``prediction``.
 """

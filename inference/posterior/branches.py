@@ -21,10 +21,11 @@ from probattn.messages import is_latent, law_of
 class Branches(PyroModule):
     """Guide of K point masses of equal weight, which start at draws from the priors.
 
-    The weights of a network's last block with priors make it branch K times. Draws take the points in turn, whether
-    they are calls or entries of a batch (``draws(S)``, ``draws("example")``, Pyro's plates of samples): S draws hold
-    each point equally often if K divides S. Up to the constant log K the objective is the mean of those of K
-    :class:`pyro.infer.autoguide.AutoDelta`. A prediction begins with the first point.
+    The weights of a network's last block with priors make it branch K times. Draws take the points
+    in turn, whether they are calls or entries of a batch (``draws(S)``, ``draws("example")``,
+    Pyro's plates of samples): S draws hold each point equally often if K divides S. Up to the
+    constant log K the objective is the mean of those of K :class:`pyro.infer.autoguide.AutoDelta`.
+    A prediction begins with the first point.
 
     >>> guide = guides.for_model(model, rest=Branches)  # doctest: +SKIP
 
@@ -62,7 +63,10 @@ class Branches(PyroModule):
                     point(*args, **kwargs)
                 points.append(run.trace)
         sites = [name for name, node in points[0].nodes.items() if is_latent(node)]
-        return {name: torch.stack([cast(dist.Delta, trace.nodes[name]["fn"]).v for trace in points]) for name in sites}
+        return {
+            name: torch.stack([cast(dist.Delta, trace.nodes[name]["fn"]).v for trace in points])
+            for name in sites
+        }
 
     def get_extra_state(self) -> Tensor:
         """Return the turn, so that a resumed training goes on with the same point."""
@@ -97,7 +101,10 @@ class _Turns(Messenger):
         name = str(msg["name"])
         if name in self.values:
             own = self.values[name][0].numel()
-            self.number = max(self.number, law_of(msg).batch_shape.numel() * law_of(msg).event_shape.numel() // own)
+            self.number = max(
+                self.number,
+                law_of(msg).batch_shape.numel() * law_of(msg).event_shape.numel() // own,
+            )
 
 
 class PointsInTurn(dist.Delta):
@@ -107,7 +114,8 @@ class PointsInTurn(dist.Delta):
         points: K points ``(K, *batch, *event)``.
         event_dim: number of event dimensions.
         first: number of the first entry's point.
-        batch_shape: the batch shape, whose last dimensions are those of the points; theirs by default.
+        batch_shape: the batch shape, whose last dimensions are those of the points; theirs by
+            default.
     """
 
     takes_turns = True
@@ -127,8 +135,12 @@ class PointsInTurn(dist.Delta):
         index = first + torch.arange(turns.numel(), device=points.device)
         values = points[index % len(points)]  # (turns, *own batch, *event)
         event = points.shape[points.dim() - event_dim :]
-        super().__init__(values.reshape(turns + own + event).expand(batch_shape + event), event_dim=event_dim)
+        super().__init__(
+            values.reshape(turns + own + event).expand(batch_shape + event), event_dim=event_dim
+        )
 
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "PointsInTurn":
         """Return the distribution with a larger batch shape, whose entries take turns."""
-        return PointsInTurn(self.points, self.event_dim, first=self.first, batch_shape=torch.Size(batch_shape))
+        return PointsInTurn(
+            self.points, self.event_dim, first=self.first, batch_shape=torch.Size(batch_shape)
+        )

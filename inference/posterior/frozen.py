@@ -1,4 +1,5 @@
-"""Fixed models and prepared guides, and the check that a log joint is the density of a whole data set."""
+"""Fixed models and prepared guides, and the check that a log joint is the density of a whole data
+set."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -47,15 +48,17 @@ def prepared(model: nn.Module, guide: nn.Module, data: Iterable) -> nn.Module:
 
 
 def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:
-    """Check that every sample site has scale 1: otherwise the log joint is that of a different posterior.
+    """Check that every sample site has scale 1: otherwise the log joint is that of a different
+    posterior.
 
     Args:
         model: the model.
         batch: the whole data set, ``(x, y)`` or ``(x, y, mask)``.
 
     Raises:
-        ValueError: a batch that is scaled to a larger data set, a KL weight, or a ``z_o`` whose regulariser has a
-            weight, unlike with ``collapsed=True``, or with ``alpha=1`` and ``regulariser_norm="example"``.
+        ValueError: a batch that is scaled to a larger data set, a KL weight, or a ``z_o`` whose
+            regulariser has a weight, unlike with ``collapsed=True``, or with ``alpha=1`` and
+            ``regulariser_norm="example"``.
     """
     with frozen(model), torch.no_grad():
         trace = poutine.trace(model).get_trace(*batch)
@@ -63,4 +66,7 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:
         if site["type"] == "sample" and not is_auxiliary(site):
             scale = torch.as_tensor(site["scale"], dtype=torch.float64)
             if (scale - 1).abs().max() > 1e-6:
-                raise ValueError(f"site {name} has scale {scale.max().item():.3g}, not 1: pass the whole data set")
+                raise ValueError(
+                    f"site {name} has scale {scale.max().item():.3g}, not 1: pass the whole data "
+                    "set"
+                )

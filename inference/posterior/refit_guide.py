@@ -28,7 +28,8 @@ CONFIRMATIONS = 3
 
 
 class Objective:
-    """ELBO of a data set under a guide, penalties included, with several draws of the latent sites for each example.
+    """ELBO of a data set under a guide, penalties included, with several draws of the latent sites
+    for each example.
 
     Args:
         model, guide: the fixed model, and a guide with its parameters.
@@ -38,12 +39,22 @@ class Objective:
     """
 
     def __init__(
-        self, model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int, weights: tuple[float, float]
+        self,
+        model: nn.Module,
+        guide: nn.Module,
+        data: Iterable,
+        *,
+        num_samples: int,
+        weights: tuple[float, float],
     ) -> None:
         self.data, self.weights, self.device = data, weights, device(model)
         vectorize = broadcasts(model, guide, lambda: next(self._batches()))
-        self.draws: tuple[int | Literal["example"], ...] = ("example", num_samples) if vectorize else ()
-        self.loss_of = ELBOLoss(model, guide, TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples))
+        self.draws: tuple[int | Literal["example"], ...] = (
+            ("example", num_samples) if vectorize else ()
+        )
+        self.loss_of = ELBOLoss(
+            model, guide, TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples)
+        )
 
     def losses(self) -> Iterator[tuple[Tensor, int]]:
         """Yield −ELBO of the data set in nats, estimated on a batch, and the batch's size.
@@ -65,7 +76,8 @@ class Objective:
         """Estimate the ELBO of the data set by each batch, in nats, with draws of a fixed seed.
 
         Args:
-            scale: add the gradients of the batches' losses, times their sizes and this, to those of the parameters.
+            scale: add the gradients of the batches' losses, times their sizes and this, to those of
+                the parameters.
             seed: of PyTorch's generator.
 
         Returns:
@@ -88,10 +100,12 @@ class Objective:
 
 @dataclass(frozen=True)
 class GuideRefit:
-    """Result of :func:`refit_guide`; for KL and standard deviations see :func:`~probattn.inference.posterior_summary`.
+    """Result of :func:`refit_guide`; for KL and standard deviations see
+    :func:`~probattn.inference.posterior_summary`.
 
     Args:
-        elbo_before, elbo_after: ELBO in nats per example, penalties included and with the KLs times their weights.
+        elbo_before, elbo_after: ELBO in nats per example, penalties included and with the KLs times
+            their weights.
         epochs: number of epochs.
         converged: True if the ELBO is at its maximum by about ``tolerance``, False if the epochs
             did not suffice, None if that cannot be told (see :func:`refit_guide`).
@@ -116,12 +130,14 @@ def refit_guide(
     local_kl_weight: float = 1.0,
     tolerance: float = 1e-4,
 ) -> GuideRefit:
-    """Maximise the ELBO over the guide's parameters from their present values, with the model fixed.
+    """Maximise the ELBO over the guide's parameters from their present values, with the model
+    fixed.
 
-    The model is in evaluation mode (without dropout) and keeps its parameters. Gaussian modules take natural-gradient
-    steps, other parameters Adam's. Rates are divided by 3 after an epoch in which the ELBO did not rise by
-    ``tolerance``; after three such reductions the next one ends these steps. The ELBO of an epoch is estimated with
-    the same samples each time, and the guide keeps the parameters with the highest.
+    The model is in evaluation mode (without dropout) and keeps its parameters. Gaussian modules
+    take natural-gradient steps, other parameters Adam's. Rates are divided by 3 after an epoch in
+    which the ELBO did not rise by ``tolerance``; after three such reductions the next one ends
+    these steps. The ELBO of an epoch is estimated with the same samples each time, and the guide
+    keeps the parameters with the highest.
 
     An epoch without a gain is no optimum: where the means of many Gaussians are correlated, what is
     left is large in directions in which every step is short. So first the means of Gaussian
@@ -134,14 +150,16 @@ def refit_guide(
     samples, so ``num_samples`` is too small for the tolerance; two estimates with one seed differ,
     e.g. by an augmentation with NumPy; a solution diverges.
 
-    >>> refit_guide(model, guide, 50 * [(x, y)], epochs=20)  # a data set of one batch: 50 steps an epoch
+    >>> steps = 50 * [(x, y)]  # a data set of one batch: 50 steps an epoch
+    >>> refit_guide(model, guide, steps, epochs=20)
 
     Args:
-        model: e.g. :class:`~probattn.models.Supervised`, with an attribute ``num_data``, the size of the training set,
-            which determines the weight of the KL.
-        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or another module; changed in place.
-        data: batches ``(x, y)`` or ``(x, y, mask)`` of the training set, without augmentation or with; read once per
-            epoch and estimate.
+        model: e.g. :class:`~probattn.models.Supervised`, with an attribute ``num_data``, the size
+            of the training set, which determines the weight of the KL.
+        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or another module; changed in
+            place.
+        data: batches ``(x, y)`` or ``(x, y, mask)`` of the training set, without augmentation or
+            with; read once per epoch and estimate.
         epochs: maximum number of epochs; the last line search may exceed it by a few.
         lr: initial length of natural-gradient steps, at most 1; Adam's rate is a tenth of it.
         num_samples: posterior samples per example.
@@ -163,7 +181,9 @@ def refit_guide(
     natural = {id(parameter) for module in gaussians for parameter in module.parameters()}
     others = [parameter for parameter in trained if id(parameter) not in natural]
     with frozen(model):
-        objective = Objective(model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight))
+        objective = Objective(
+            model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight)
+        )
         num_data = attribute(model, "num_data")
         refit = _Refit(objective, guide, num_data=num_data, epochs=epochs, tolerance=tolerance)
         elbo_before = refit.highest

@@ -25,22 +25,24 @@ def sgld(
     warmup_steps: int = 1000,
     step_size: float = 1e-3,
 ) -> dict[str, Tensor]:
-    """Sample the posterior of the global latent sites given the labels, one step per batch; weights are held fixed.
+    """Sample the posterior of the global latent sites given the labels, one step per batch; weights
+    are held fixed.
 
-    Each step moves the unconstrained values z by −½ ε ∇U + √ε N(0, I) with U = −log p(z, y) of the batch, whose
-    likelihood the model scales to the data set. There is no acceptance step; the bias of the stationary distribution is
-    of order ε.
+    Each step moves the unconstrained values z by −½ ε ∇U + √ε N(0, I) with U = −log p(z, y) of the
+    batch, whose likelihood the model scales to the data set. There is no acceptance step; the bias
+    of the stationary distribution is of order ε.
 
     Args:
-        model: observes the labels that it is called with, e.g. :class:`~probattn.models.Supervised`.
+        model: observes the labels that it is called with, e.g.
+            :class:`~probattn.models.Supervised`.
         data: batches ``(x, y)`` or ``(x, y, mask)``, repeated as often as needed.
         num_samples: samples, one per step.
         warmup_steps: discarded steps before the first sample.
         step_size: ε.
 
     Returns:
-        Samples ``(num_samples, *event)`` by site, which :func:`~probattn.inference.predict` and the predictive checks
-        take instead of a guide.
+        Samples ``(num_samples, *event)`` by site, which :func:`~probattn.inference.predict` and the
+        predictive checks take instead of a guide.
 
     Raises:
         ValueError: a model with local latent sites.
@@ -48,9 +50,16 @@ def sgld(
     batches = [unpack_batch(batch).arguments() for batch in data]
     with frozen(model):
         trace = poutine.trace(model).get_trace(*batches[0])
-        local = [name for name, node in trace.nodes.items() if is_latent(node) and not is_global_latent(node, trace)]
+        local = [
+            name
+            for name, node in trace.nodes.items()
+            if is_latent(node) and not is_global_latent(node, trace)
+        ]
         if local:
-            raise ValueError(f"sgld samples global latent sites; this model has the local ones {', '.join(local)}")
+            raise ValueError(
+                "sgld samples global latent sites; this model has the local ones "
+                f"{', '.join(local)}"
+            )
         starts = [initialize_model(model, batch, init_strategy=init_to_sample) for batch in batches]
         state, _, transforms, _ = starts[0]
         samples: dict[str, list[Tensor]] = {name: [] for name in state}
@@ -58,7 +67,11 @@ def sgld(
             _, potential, _, _ = starts[step % len(batches)]
             gradients, _ = potential_grad(potential, state)
             for name, gradient in gradients.items():
-                state[name] = state[name] - 0.5 * step_size * gradient + step_size**0.5 * torch.randn_like(gradient)
+                state[name] = (
+                    state[name]
+                    - 0.5 * step_size * gradient
+                    + step_size**0.5 * torch.randn_like(gradient)
+                )
                 if step >= warmup_steps:
                     samples[name].append(transforms[name].inv(state[name]))
     return {name: torch.stack(values) for name, values in samples.items()}

@@ -1,4 +1,5 @@
-"""Posterior predictive distributions: computing them, aggregating over samples, querying the result.
+"""Posterior predictive distributions: computing them, aggregating over samples, querying the
+result.
 
 May import ``io`` and ``distributed``.
 """

@@ -1,4 +1,5 @@
-"""Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, and of batches into one."""
+"""Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, and of batches
+into one."""
 
 from collections.abc import Sequence
 
@@ -44,7 +45,9 @@ def summarise(
         probs = values(likelihood, "probs")
         probs = probs if mask is None else probs.where(mask.unsqueeze(-1), 0.0)
         draws = {"draws": probs.to(device)} if keep_draws else {}
-        used = 1 if deterministic else num_samples  # the mean of S copies would differ in the last bit
+        used = (
+            1 if deterministic else num_samples
+        )  # the mean of S copies would differ in the last bit
         fields = {"probs": probs[:used].mean(0), "expected_entropy": entropy(probs[:used]).mean(0)}
         if hasattr(inner, "energy"):
             fields["energy"] = values(likelihood, "energy")[:used].mean(0)
@@ -67,7 +70,8 @@ def summarise(
 
 
 def check_outputs(likelihood: dist.TorchDistribution) -> None:
-    """Check that the network's outputs are parameters of the likelihood, whether or not PyTorch has checked them.
+    """Check that the network's outputs are parameters of the likelihood, whether or not PyTorch has
+    checked them.
 
     Raises:
         NonFiniteOutputError: NaN or Inf, or what the likelihood does not take.
@@ -76,7 +80,9 @@ def check_outputs(likelihood: dist.TorchDistribution) -> None:
         checks = [values(likelihood, "probs").isfinite().all()]
     else:
         checks = parameter_checks(likelihood)
-    message = "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
+    message = (
+        "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
+    )
     if checks:
         errors.refuse(~torch.stack(checks), lambda _: NonFiniteOutputError(message))
 
@@ -91,14 +97,18 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     tokens = max((mask.shape[1] for mask in masks), default=None)
 
     def concatenate(field: str, dim: int = 0) -> Tensor | None:
-        tensors = [tensor for prediction in parts if (tensor := getattr(prediction, field)) is not None]
+        tensors = [
+            tensor for prediction in parts if (tensor := getattr(prediction, field)) is not None
+        ]
         if not tensors:
             return None
         if len(tensors) < len(parts):
             raise TypeError(f"only some batches have {field}: give them to all, or to none")
         if tokens is not None:
             after = [0, 0] * (tensors[0].dim() - dim - 2)  # dimensions after that of the tokens
-            tensors = [nn.functional.pad(x, [*after, 0, tokens - x.shape[dim + 1]]) for x in tensors]
+            tensors = [
+                nn.functional.pad(x, [*after, 0, tokens - x.shape[dim + 1]]) for x in tensors
+            ]
         return torch.cat(tensors, dim)
 
     return Prediction(

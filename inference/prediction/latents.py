@@ -1,4 +1,5 @@
-"""Latent values for prediction: from the prior, a guide, or posterior samples such as those of a Markov chain."""
+"""Latent values for prediction: from the prior, a guide, or posterior samples such as those of a
+Markov chain."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -32,10 +33,12 @@ _FIRST: ContextVar[int | None] = ContextVar("first", default=None)
 
 
 class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
-    """Mark the labels, which :class:`~probattn.draws` does not expand, and local sites that come from their priors.
+    """Mark the labels, which :class:`~probattn.draws` does not expand, and local sites that come
+    from their priors.
 
     Args:
-        from_prior: let local sites that carry their posterior be sampled from their priors, as the global ones are.
+        from_prior: let local sites that carry their posterior be sampled from their priors, as the
+            global ones are.
     """
 
     def __init__(self, *, from_prior: bool) -> None:
@@ -51,7 +54,8 @@ class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own hand
 
 
 def is_label(msg: Message) -> bool:
-    """Return True for the site of the labels: that of ``Supervised``, at whatever path, or a user's site ``y``."""
+    """Return True for the site of the labels: that of ``Supervised``, at whatever path, or a user's
+    site ``y``."""
     return info_of(msg).label or msg["name"] == "y"
 
 
@@ -64,7 +68,10 @@ def label_site(trace: Trace) -> Message:
     nodes = [node for node in trace.nodes.values() if node["type"] == "sample" and is_label(node)]
     if len(nodes) != 1:
         names = ", ".join(str(node["name"]) for node in nodes) or "none"
-        raise ValueError(f"a model to predict has one site of labels, y or that of Supervised; this one has {names}")
+        raise ValueError(
+            "a model to predict has one site of labels, y or that of Supervised; this one has "
+            f"{names}"
+        )
     return nodes[0]
 
 
@@ -73,9 +80,11 @@ class Latents:
     """Values of the global sites of S posterior samples, which the model is replayed against.
 
     Args:
-        traces: one trace of all samples, whose values have batch shape ``(S, 1)``, or a trace of each sample.
+        traces: one trace of all samples, whose values have batch shape ``(S, 1)``, or a trace of
+            each sample.
         vectorize: True if all samples run at once.
-        has_local_sites: True if the guide draws sites of each example, perhaps for a whole batch alone.
+        has_local_sites: True if the guide draws sites of each example, perhaps for a whole batch
+            alone.
     """
 
     traces: list[Trace]
@@ -84,7 +93,8 @@ class Latents:
 
 
 def numbered_draw(first: int) -> AbstractContextManager[Any]:
-    """Declare the number of the first draw inside, counted from 0, for guides whose draws take turns."""
+    """Declare the number of the first draw inside, counted from 0, for guides whose draws take
+    turns."""
     return bound(_FIRST, first)
 
 
@@ -95,11 +105,14 @@ def first_draw() -> int | None:
 
 def is_program(source: Any) -> bool:
     """Return True for a guide, a module or function, as opposed to posterior samples."""
-    return callable(source) and not hasattr(source, "get_samples") and not isinstance(source, Mapping)
+    return (
+        callable(source) and not hasattr(source, "get_samples") and not isinstance(source, Mapping)
+    )
 
 
 def parameters_of(source: Any) -> AbstractContextManager[Any]:
-    """Return the context of a guide's parameters: Pyro's store for a function, a store of its own for a module."""
+    """Return the context of a guide's parameters: Pyro's store for a function, a store of its own
+    for a module."""
     is_function = is_program(source) and not isinstance(source, nn.Module)
     return nullcontext() if is_function else pyro.get_param_store().scope()
 
@@ -108,7 +121,8 @@ def parameters_of(source: Any) -> AbstractContextManager[Any]:
 def draw_latents(
     model: Program, source: Any, inputs: tuple, *, num_samples: int, vectorize: bool | None = None
 ) -> Latents:
-    """Draw the global latent variables of S samples, by runs of the guide that do not depend on the batch.
+    """Draw the global latent variables of S samples, by runs of the guide that do not depend on the
+    batch.
 
     Args:
         model, source, num_samples, vectorize: as for :func:`~probattn.inference.predict`.
@@ -116,7 +130,8 @@ def draw_latents(
 
     Raises:
         KeyError: posterior samples without a global site of the model.
-        ValueError: posterior samples of another shape than the site's; an AutoGuide without parameters.
+        ValueError: posterior samples of another shape than the site's; an AutoGuide without
+            parameters.
     """
     if source is not None and not is_program(source):
         return _stored(model, source, inputs, num_samples=num_samples, vectorize=vectorize)
@@ -126,12 +141,17 @@ def draw_latents(
     for row in range(1 if vectorize else num_samples):
         with draws(num_samples) if vectorize else nullcontext(), numbered_draw(row):
             traces.append(run_guide(model, source, inputs))
-    has_local_sites = any(is_latent(site) and is_local(site, traces[0]) for site in traces[0].nodes.values())
+    has_local_sites = any(
+        is_latent(site) and is_local(site, traces[0]) for site in traces[0].nodes.values()
+    )
     return Latents([global_part(trace) for trace in traces], vectorize, has_local_sites)
 
 
-def _stored(model: Program, source: Any, inputs: tuple, *, num_samples: int, vectorize: bool | None) -> Latents:
-    """Return S of R posterior samples by site ``(R, *event)``, at equal distances; some repeat if R < S."""
+def _stored(
+    model: Program, source: Any, inputs: tuple, *, num_samples: int, vectorize: bool | None
+) -> Latents:
+    """Return S of R posterior samples by site ``(R, *event)``, at equal distances; some repeat if R
+    < S."""
     samples = source if isinstance(source, Mapping) else source.get_samples()
     one = tuple(None if value is None else value[:1] for value in inputs)
     with poutine.block(), poutine.mask(mask=False), predictive_sites(from_prior=True):
@@ -142,23 +162,33 @@ def _stored(model: Program, source: Any, inputs: tuple, *, num_samples: int, vec
     for name, site in prior.nodes.items():
         values, shape = samples[name], value_of(site).shape
         if values.shape[1:] != shape:
-            raise ValueError(f"samples of {name} must have shape {('R', *shape)}, got {tuple(values.shape)}")
-        values = values[torch.arange(num_samples, device=values.device) * len(values) // num_samples]
-        for trace, value in zip(traces, [values.unsqueeze(1)] if vectorize else values, strict=True):
+            raise ValueError(
+                f"samples of {name} must have shape {('R', *shape)}, got {tuple(values.shape)}"
+            )
+        values = values[
+            torch.arange(num_samples, device=values.device) * len(values) // num_samples
+        ]
+        for trace, value in zip(
+            traces, [values.unsqueeze(1)] if vectorize else values, strict=True
+        ):
             trace.add_node(name, **site | {"value": value})
     return Latents(traces, vectorize)
 
 
 @one_thread_at_a_time
-def broadcasts(model: Program, guide: Callable[..., Any] | None, batch: Callable[[], tuple]) -> bool:
-    """Return True if all global latent sites belong to attention layers, whose shapes broadcast over samples.
+def broadcasts(
+    model: Program, guide: Callable[..., Any] | None, batch: Callable[[], tuple]
+) -> bool:
+    """Return True if all global latent sites belong to attention layers, whose shapes broadcast
+    over samples.
 
-    Without a guide these are known of layers and ``PyroSample`` attributes alone. Samples of other models run one after
-    another, which is logged.
+    Without a guide these are known of layers and ``PyroSample`` attributes alone. Samples of other
+    models run one after another, which is logged.
 
     Args:
         model, guide: the model and its guide, with its parameters.
-        batch: returns ``(x, y)`` or ``(x, y, mask)`` on the model's device; called only for a user's guide.
+        batch: returns ``(x, y)`` or ``(x, y, mask)`` on the model's device; called only for a
+            user's guide.
     """
     if guide is None:
         return _are_of_layers(model, sampled_attributes(module_of(model)))
@@ -170,10 +200,14 @@ def broadcasts(model: Program, guide: Callable[..., Any] | None, batch: Callable
 
 
 def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
-    layers = {module.name for module in module_of(model).modules() if isinstance(module, SiteModule)}
+    layers = {
+        module.name for module in module_of(model).modules() if isinstance(module, SiteModule)
+    }
     others = {site for site in sites if site.rpartition(".")[0] not in layers}
     if others:
-        message = "samples run one after another (vectorize=False): %s belongs to no attention layer"
+        message = (
+            "samples run one after another (vectorize=False): %s belongs to no attention layer"
+        )
         _LOGGER.warning(message, ", ".join(sorted(others)))
     return not others
 
@@ -186,7 +220,9 @@ def run_guide(model: Program, guide: Callable[..., Any] | None, inputs: tuple) -
         ValueError: an AutoGuide without parameters, which would take the labels for a latent site.
     """
     if isinstance(guide, nn.Module) and is_lazy(guide):
-        raise ValueError("this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first")
+        raise ValueError(
+            "this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first"
+        )
 
     def priors(*inputs: Any) -> dict[str, Tensor]:
         return sample_priors(module_of(model))
@@ -198,7 +234,8 @@ def run_guide(model: Program, guide: Callable[..., Any] | None, inputs: tuple) -
 
 
 def global_part(trace: Trace) -> Trace:
-    """Return a trace of the global latent sites alone; the inputs would keep the first batch in memory."""
+    """Return a trace of the global latent sites alone; the inputs would keep the first batch in
+    memory."""
     part = Trace()
     for name, site in trace.nodes.items():
         if is_global_latent(site, trace):

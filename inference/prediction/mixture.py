@@ -10,9 +10,11 @@ from torch.distributions import Distribution, Independent, constraints
 from probattn.inference.programs import required
 
 NUM_SAMPLES = 1000
-"""Samples of the mixture for estimates without a closed form: a probability has a standard error of at most 0.016."""
+"""Samples of the mixture for estimates without a closed form: a probability has a standard error of
+at most 0.016."""
 SEED = 7_306_357_456_645_985_000
-"""Seed of the samples that metrics draw; unlikely to be the data's seed, of which they must be independent."""
+"""Seed of the samples that metrics draw; unlikely to be the data's seed, of which they must be
+independent."""
 
 
 class Stacked(dist.TorchDistribution):
@@ -31,7 +33,9 @@ class Stacked(dist.TorchDistribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw samples ``(*sample_shape, S, *batch, *event)``."""
-        return torch.stack([draw.sample(torch.Size(sample_shape)) for draw in self.parts], len(sample_shape))
+        return torch.stack(
+            [draw.sample(torch.Size(sample_shape)) for draw in self.parts], len(sample_shape)
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log densities ``(S, *batch)`` of values ``(*batch, *event)``, in nats."""
@@ -43,7 +47,8 @@ class Selected(dist.TorchDistribution):
 
     Args:
         likelihood: law of batch shape ``(S, *batch)``.
-        index: positions ``(m,)`` in each dimension of ``batch``; a position may occur several times.
+        index: positions ``(m,)`` in each dimension of ``batch``; a position may occur several
+            times.
     """
 
     arg_constraints = {}
@@ -63,11 +68,15 @@ class Selected(dist.TorchDistribution):
         places = torch.stack(self.index, 1).unique(dim=0, return_inverse=True)[1]
         order, counts = places.argsort(stable=True), places.bincount()
         turn = torch.empty_like(places)  # 0 where a position occurs first, then 1, …
-        turn[order] = torch.arange(len(places)).to(places) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        turn[order] = torch.arange(len(places)).to(places) - (
+            counts.cumsum(0) - counts
+        ).repeat_interleave(counts)
         densities = value.new_empty(self.batch_shape)
         for rows in (turn == number for number in range(counts.max() if len(counts) else 0)):
             index = tuple(positions[rows] for positions in self.index)
-            batch = value.new_ones(*self.base_dist.batch_shape[1:], *self.event_shape)  # 1 is in most supports
+            batch = value.new_ones(
+                *self.base_dist.batch_shape[1:], *self.event_shape
+            )  # 1 is in most supports
             batch[index] = value[rows]
             log_prob = self.base_dist.log_prob(batch)
             densities = densities.to(log_prob)
@@ -82,11 +91,14 @@ def tokens_of(likelihood: Distribution) -> Selected:
         example, likelihood = likelihood.index[0][example], likelihood.base_dist
     draws = likelihood.parts if isinstance(likelihood, Stacked) else [likelihood]
     tokens = [required(masked(draw)).base_dist for draw in draws]
-    return Selected(Stacked(tokens) if isinstance(likelihood, Stacked) else tokens[0], (example, token))
+    return Selected(
+        Stacked(tokens) if isinstance(likelihood, Stacked) else tokens[0], (example, token)
+    )
 
 
 def innermost(likelihood: Distribution) -> Distribution:
-    """Return the distribution inside ``to_event``, masks, :class:`Stacked` (its first) and :class:`Selected`."""
+    """Return the distribution inside ``to_event``, masks, :class:`Stacked` (its first) and
+    :class:`Selected`."""
     while isinstance(likelihood, Independent | dist.MaskedDistribution | Stacked | Selected):
         likelihood = likelihood.base_dist
     return likelihood
@@ -117,7 +129,8 @@ def masked(likelihood: Distribution) -> dist.MaskedDistribution | None:
 
 
 def token_mask(likelihood: Distribution) -> Tensor | None:
-    """Return the mask ``(batch, tokens)`` of a likelihood of batch shape ``(S, batch)``; None if it has none."""
+    """Return the mask ``(batch, tokens)`` of a likelihood of batch shape ``(S, batch)``; None if it
+    has none."""
     if isinstance(likelihood, Selected):
         mask = token_mask(likelihood.base_dist)
         return None if mask is None else mask[likelihood.index[0]]
@@ -129,7 +142,8 @@ def token_mask(likelihood: Distribution) -> Tensor | None:
 
 
 def parameter_checks(likelihood: Distribution) -> list[Tensor]:
-    """Return True, on the device, for each parameter of the innermost distribution that PyTorch would allow."""
+    """Return True, on the device, for each parameter of the innermost distribution that PyTorch
+    would allow."""
     if isinstance(likelihood, Stacked):
         return [check for draw in likelihood.parts for check in parameter_checks(draw)]
     inner = innermost(likelihood)
@@ -144,5 +158,7 @@ def parameter_checks(likelihood: Distribution) -> list[Tensor]:
 
 def device_of(likelihood: Distribution) -> torch.device:
     """Return the device of a distribution's parameters."""
-    first = next(value for value in vars(likelihood).values() if isinstance(value, Tensor | Distribution))
+    first = next(
+        value for value in vars(likelihood).values() if isinstance(value, Tensor | Distribution)
+    )
     return first.device if isinstance(first, Tensor) else device_of(first)

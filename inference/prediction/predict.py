@@ -1,4 +1,5 @@
-"""The posterior predictive: likelihoods averaged over posterior samples, streamed over a data set."""
+"""The posterior predictive: likelihoods averaged over posterior samples, streamed over a data
+set."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -39,7 +40,8 @@ from probattn.pyro_internals import without_validation
 from probattn.threads import one_thread_at_a_time
 
 CPU_CHUNK_SIZE = 256
-"""Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as long again."""
+"""Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as
+long again."""
 GPU_CHUNK_SIZE = 16_384
 """Examples times samples per forward pass on a GPU."""
 
@@ -58,35 +60,42 @@ def predict(
 ) -> Prediction:
     """Compute the posterior predictive of a batch or of a loader's batches, in evaluation mode.
 
-    The global latent variables are sampled once and shared by all batches: sample s is one function on the whole data
-    set. The dimension of the samples appears at the first stochastic layer; the layers before it run once per batch.
-    Batches are read one at a time and run in chunks of a bounded number of examples times samples; of each, only its
-    part of the result is kept.
+    The global latent variables are sampled once and shared by all batches: sample s is one function
+    on the whole data set. The dimension of the samples appears at the first stochastic layer; the
+    layers before it run once per batch. Batches are read one at a time and run in chunks of a
+    bounded number of examples times samples; of each, only its part of the result is kept.
 
     Args:
         model: a module with its labels at the site ``y``, or one under handlers such as
             ``pyro.condition(model, data=...)``, which runs each batch as a whole.
-        guide: its guide, a module, or a function with its parameters in Pyro's store; or posterior samples of the
-            global sites, such as those of
-            :func:`~probattn.inference.sgld` or of Pyro's ``MCMC``; None samples from the prior. With posterior samples,
-            local sites come from the posterior that their layer defines, or else from their prior.
+        guide: its guide, a module, or a function with its parameters in Pyro's store; or posterior
+            samples of the global sites, such as those of :func:`~probattn.inference.sgld` or of
+            Pyro's ``MCMC``; None samples from the prior. With posterior samples, local sites come
+            from the posterior that their layer defines, or else from their prior.
         data: inputs ``(n, ...)`` or another batch, with labels or without (see
-            :func:`~probattn.inference.batches.unpack_batch`); an iterable of batches; or a data set.
-        num_samples: number of posterior samples S; posterior samples are thinned to S at equal distances.
-        seed: seed of the samples; all of PyTorch's generators keep their states. None draws from the global generator.
+            :func:`~probattn.inference.batches.unpack_batch`); an iterable of batches; or a data
+            set.
+        num_samples: number of posterior samples S; posterior samples are thinned to S at equal
+            distances.
+        seed: seed of the samples; all of PyTorch's generators keep their states. None draws from
+            the global generator.
         keep_draws: keep the probabilities of each sample.
-        latents: result of :func:`~probattn.inference.prediction.latents.draw_latents`; None samples at the first batch.
-        vectorize: True runs all samples at once, False one after another, for models whose shapes do not broadcast
-            over a dimension of samples; None chooses False for models with global sites outside attention layers, such
-            as Bayesian weights (``PyroSample`` in a PyTorch module).
+        latents: result of :func:`~probattn.inference.prediction.latents.draw_latents`; None samples
+            at the first batch.
+        vectorize: True runs all samples at once, False one after another, for models whose shapes
+            do not broadcast over a dimension of samples; None chooses False for models with global
+            sites outside attention layers, such as Bayesian weights (``PyroSample`` in a PyTorch
+            module).
 
     Raises:
         KeyError: posterior samples without a global site of the model.
         TypeError: labels in some batches only.
-        ValueError: no data; an empty batch; labels of another shape than the likelihood's; NaN or Inf in the inputs of
-            real tokens or in the outputs, with the batch's number; a guide that does not cover the model's latent sites
-            (see :func:`~probattn.inference.objective.coverage.check_coverage`); posterior samples of another shape;
-            without a guide, statements of sites outside attention layers (pass ``vectorize=False``).
+        ValueError: no data; an empty batch; labels of another shape than the likelihood's; NaN or
+            Inf in the inputs of real tokens or in the outputs, with the batch's number; a guide
+            that does not cover the model's latent sites (see
+            :func:`~probattn.inference.objective.coverage.check_coverage`); posterior samples of
+            another shape; without a guide, statements of sites outside attention layers (pass
+            ``vectorize=False``).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
     modules = {"model": module_of(model)}
@@ -100,7 +109,9 @@ def predict(
     with own_store, own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
-        return predict_batches(data, replays.likelihoods, modules, num_samples=num_samples, keep_draws=keep_draws)
+        return predict_batches(
+            data, replays.likelihoods, modules, num_samples=num_samples, keep_draws=keep_draws
+        )
 
 
 def predict_batches(
@@ -111,12 +122,13 @@ def predict_batches(
     num_samples: int,
     keep_draws: bool = False,
 ) -> Prediction:
-    """Average the likelihoods of all batches over posterior samples, with the batch's number in errors.
+    """Average the likelihoods of all batches over posterior samples, with the batch's number in
+    errors.
 
     Args:
         data, num_samples, keep_draws: as for :func:`predict`.
-        likelihoods: yields chunks of a batch ``(x, mask)`` with their likelihoods, of batch shape ``(S, chunk)``, or
-            ``(chunk,)`` if nothing was sampled.
+        likelihoods: yields chunks of a batch ``(x, mask)`` with their likelihoods, of batch shape
+            ``(S, chunk)``, or ``(chunk,)`` if nothing was sampled.
         modules: by name, where the source of a NaN is looked for.
 
     Raises:
@@ -130,9 +142,15 @@ def predict_batches(
             for rows, likelihood in likelihoods(x, mask):
                 if len(likelihood.batch_shape) > 2:
                     actual = f"batch shape {tuple(likelihood.batch_shape)}"
-                    raise ValueError(f"the likelihood has {actual}, which must be (samples, examples)")
+                    raise ValueError(
+                        f"the likelihood has {actual}, which must be (samples, examples)"
+                    )
                 labels = None if y is None else y[rows]
-                parts.append(summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws))
+                parts.append(
+                    summarise(
+                        likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws
+                    )
+                )
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
     return join(parts)
@@ -157,14 +175,20 @@ def _named_errors(number: int, modules: Mapping[str, nn.Module]) -> Iterator[Non
 
 
 class _Replays:
-    """Replays of a model against the samples of its global sites, which are drawn at the first batch."""
+    """Replays of a model against the samples of its global sites, which are drawn at the first
+    batch."""
 
-    def __init__(self, model: Program, source: Any, latents: Latents | None, **options: Any) -> None:
+    def __init__(
+        self, model: Program, source: Any, latents: Latents | None, **options: Any
+    ) -> None:
         self.model, self.source, self.latents, self.options = model, source, latents, options
         self.num_samples, self.is_first_chunk = options["num_samples"], True
 
-    def likelihoods(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, dist.TorchDistribution]]:
-        """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or ``(chunk,)``."""
+    def likelihoods(
+        self, x: Tensor, mask: Tensor | None
+    ) -> Iterator[tuple[slice, dist.TorchDistribution]]:
+        """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or
+        ``(chunk,)``."""
         target = device(self.model) or x.device
         inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
         latents = self.latents = self.latents or self._draw(inputs)
@@ -209,17 +233,23 @@ class _Replays:
         guided, from_prior = latents.traces[row], self.source is None
         if latents.has_local_sites:
             with torch.autocast(chunk[0].device.type, enabled=False):
-                guided = poutine.trace(poutine.replay(global_sites(self.source), trace=guided)).get_trace(*chunk)
+                guided = poutine.trace(
+                    poutine.replay(global_sites(self.source), trace=guided)
+                ).get_trace(*chunk)
         local_sites = nullcontext() if from_prior else local_posteriors()
         with local_sites, poutine.mask(mask=False), predictive_sites(from_prior=from_prior):
-            trace = poutine.trace(poutine.replay(guided_by(guided)(self.model), trace=guided)).get_trace(*chunk)
+            trace = poutine.trace(
+                poutine.replay(guided_by(guided)(self.model), trace=guided)
+            ).get_trace(*chunk)
         if self.is_first_chunk and is_program(self.source):
             check_coverage(trace, guided, scale=False)
         elif self.is_first_chunk:  # other chunks get the same values of a user's own sites
             latents.traces[row] = global_part(trace)
             others = [name for name in latents.traces[row].nodes if name not in guided]
             if others and latents.vectorize and self.options["vectorize"] is None:
-                raise ValueError(f"site {others[0]} belongs to no attention layer: pass vectorize=False")
+                raise ValueError(
+                    f"site {others[0]} belongs to no attention layer: pass vectorize=False"
+                )
         label = label_site(trace)
         _check_plated(label, len(chunk[0]))
         return law_of(label)
@@ -231,9 +261,14 @@ def _check_plated(label: Message, number: int) -> None:
     Raises:
         ValueError: they are not.
     """
-    sizes = [frame.size for frame in label["cond_indep_stack"] if frame.dim == -1 and not is_of_draws(frame)]
+    sizes = [
+        frame.size
+        for frame in label["cond_indep_stack"]
+        if frame.dim == -1 and not is_of_draws(frame)
+    ]
     if number not in sizes:
         raise ValueError(
-            f"the labels {label['name']} are in no plate of the {number} examples at dimension −1, so they are one "
+            f"the labels {label['name']} are in no plate of the {number} examples at dimension −1, "
+            "so they are one "
             "event: sample them inside pyro.plate, or use Supervised"
         )

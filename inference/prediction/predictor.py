@@ -22,28 +22,34 @@ class NotFittedError(RuntimeError):
 
 
 class FewExamplesWarning(UserWarning):
-    """A method was fitted to so few examples, or errors, that its result is uncertain; says how much."""
+    """A method was fitted to so few examples, or errors, that its result is uncertain; says how
+    much."""
 
 
 class Predictor(nn.Module, ABC):
-    """Base class of predictors: networks with posterior samples, and methods that change the predictions of others.
+    """Base class of predictors: networks with posterior samples, and methods that change the
+    predictions of others.
 
-    A method takes a predictor, so methods stack. :meth:`fit` fits only its own state, never the predictor inside. The
-    state dict holds all that :meth:`predict` needs besides the constructor's arguments, so ``save``, ``load`` and their
-    safetensors variants take a predictor as they take a model. Predictors stay in evaluation mode.
+    A method takes a predictor, so methods stack. :meth:`fit` fits only its own state, never the
+    predictor inside. The state dict holds all that :meth:`predict` needs besides the constructor's
+    arguments, so ``save``, ``load`` and their safetensors variants take a predictor as they take a
+    model. Predictors stay in evaluation mode.
     """
 
     def fit(self, data: Iterable) -> Self:
-        """Fit the method to labelled batches, and return it; methods without a state of their own read no data."""
+        """Fit the method to labelled batches, and return it; methods without a state of their own
+        read no data."""
         return self
 
     @abstractmethod
     def predict(self, data: Tensor | Iterable) -> Prediction:
-        """Predict inputs ``(n, ...)`` or the batches of a loader, as :func:`~probattn.inference.predict` does."""
+        """Predict inputs ``(n, ...)`` or the batches of a loader, as
+        :func:`~probattn.inference.predict` does."""
 
     @abstractmethod
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch without checks of values, by operations that ``torch.export`` records."""
+        """Predict one batch without checks of values, by operations that ``torch.export``
+        records."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Predict one batch as a dict of tensors, for :func:`~probattn.inference.export`.
@@ -53,9 +59,10 @@ class Predictor(nn.Module, ABC):
             mask: ``(batch, tokens)``, True at real tokens.
 
         Returns:
-            Known fields of :class:`~probattn.inference.Prediction` by name: for classes ``probs`` and ``energy``, and
-            with samples ``entropy``, ``expected_entropy`` and ``mutual_information``; for other likelihoods ``mean``
-            and ``variance``. Decisions add their own.
+            Known fields of :class:`~probattn.inference.Prediction` by name: for classes ``probs``
+            and ``energy``, and with samples ``entropy``, ``expected_entropy`` and
+            ``mutual_information``; for other likelihoods ``mean`` and ``variance``. Decisions add
+            their own.
         """
         prediction = self.predict_batch(x, mask)
         names = POINT if prediction.expected_entropy is None else POINT + UNCERTAINTY
@@ -81,9 +88,10 @@ class SampledPredictor(Predictor):
 class PosteriorPredictive(SampledPredictor):
     """Posterior predictive of a trained model, with new posterior samples in each call.
 
-    For a network with softmax attention only, the confidence is the maximum softmax probability (MSP) baseline of
-    Hendrycks & Gimpel (2017). Two calls use independent samples from PyTorch's global generator: seed it before each
-    to share them, or use :func:`~probattn.inference.predictor_network`, whose samples are fixed and which can be
+    For a network with softmax attention only, the confidence is the maximum softmax probability
+    (MSP) baseline of Hendrycks & Gimpel (2017). Two calls use independent samples from PyTorch's
+    global generator: seed it before each to share them, or use
+    :func:`~probattn.inference.predictor_network`, whose samples are fixed and which can be
     exported.
 
     Args:
@@ -93,7 +101,9 @@ class PosteriorPredictive(SampledPredictor):
 
     num_samples: int
 
-    def __init__(self, model: nn.Module, guide: nn.Module | None = None, *, num_samples: int = 10) -> None:
+    def __init__(
+        self, model: nn.Module, guide: nn.Module | None = None, *, num_samples: int = 10
+    ) -> None:
         super().__init__()
         self.model, self.guide, self.num_samples = model, guide, num_samples
 
@@ -102,19 +112,21 @@ class PosteriorPredictive(SampledPredictor):
         return predict(self.model, self.guide, data, num_samples=self.num_samples)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch; a program of ``torch.export`` needs the fixed samples of ``predictor_network`` instead."""
+        """Predict one batch; a program of ``torch.export`` needs the fixed samples of
+        ``predictor_network`` instead."""
         return self.predict([(x, None, mask)])
 
 
 class FittedPredictor(Predictor):
-    """Base class of methods with a state that :meth:`fit` computes; predictions are by default the predictor's own.
+    """Base class of methods with a state that :meth:`fit` computes; predictions are by default the
+    predictor's own.
 
-    Numbers of the state are attributes named by ``fitted_values``, NaN before the fit; the state dict holds them in one
-    tensor, its extra state. Tensors are buffers or parameters.
+    Numbers of the state are attributes named by ``fitted_values``, NaN before the fit; the state
+    dict holds them in one tensor, its extra state. Tensors are buffers or parameters.
 
     Args:
-        predictor: the predictor whose predictions are changed; None if only those of others are passed, as to
-            ``fit_prediction``.
+        predictor: the predictor whose predictions are changed; None if only those of others are
+            passed, as to ``fit_prediction``.
 
     Attributes:
         fitted: True after a fit, or after a fitted state was loaded.
@@ -129,7 +141,8 @@ class FittedPredictor(Predictor):
             setattr(self, name, math.nan)
 
     def fit(self, data: Iterable) -> Self:
-        """Fit the method to labelled batches, which were used neither for training nor for fitting anything else."""
+        """Fit the method to labelled batches, which were used neither for training nor for fitting
+        anything else."""
         return self.fit_prediction(required(self.predictor).predict(data))
 
     def fit_prediction(self, prediction: Prediction) -> Self:
@@ -151,11 +164,16 @@ class FittedPredictor(Predictor):
             NotFittedError: it has none.
         """
         if not self.fitted:
-            raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit(loader), or load its state")
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted: call fit(loader), or load its state"
+            )
 
     def get_extra_state(self) -> Tensor:
         """Return ``fitted`` and the fitted values, in float64."""
-        return torch.tensor([self.fitted, *(getattr(self, name) for name in self.fitted_values)], dtype=torch.float64)
+        return torch.tensor(
+            [self.fitted, *(getattr(self, name) for name in self.fitted_values)],
+            dtype=torch.float64,
+        )
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set ``fitted`` and the fitted values."""
@@ -172,12 +190,15 @@ def labelled(prediction: Prediction) -> Tensor:
         ValueError: it has none.
     """
     if prediction.labels is None:
-        raise ValueError("a method is fitted on labels, and these data have none: pass batches (x, y)")
+        raise ValueError(
+            "a method is fitted on labels, and these data have none: pass batches (x, y)"
+        )
     return prediction.labels
 
 
 def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
-    """Return the mean probabilities ``(n, classes)`` of a prediction, and its labels ``(n,)`` on the same device.
+    """Return the mean probabilities ``(n, classes)`` of a prediction, and its labels ``(n,)`` on
+    the same device.
 
     Raises:
         ValueError: no labels, or labels that are no class indices; as :func:`class_probs` raises.
@@ -195,5 +216,7 @@ def class_probs(prediction: Prediction) -> Tensor:
     probs = prediction.probs
     if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
         shape = None if probs is None else tuple(probs.shape)
-        raise ValueError(f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()")
+        raise ValueError(
+            f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()"
+        )
     return probs

@@ -1,4 +1,5 @@
-"""The result of a prediction: the posterior predictive of some examples, with its moments, quantiles and entropies."""
+"""The result of a prediction: the posterior predictive of some examples, with its moments,
+quantiles and entropies."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +13,15 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Normal
 
 from probattn.inference.prediction.class_labels import check_shape, class_labels
-from probattn.inference.prediction.mixture import NUM_SAMPLES, SEED, Selected, device_of, innermost, tokens_of, values
+from probattn.inference.prediction.mixture import (
+    NUM_SAMPLES,
+    SEED,
+    Selected,
+    device_of,
+    innermost,
+    tokens_of,
+    values,
+)
 from probattn.threads import one_thread_at_a_time
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
@@ -24,22 +33,27 @@ BISECTIONS = 60
 class Prediction:
     """Posterior predictive of n examples, averaged over S posterior samples.
 
-    Entropies are in nats. Fields that belong to another kind of likelihood are None. With a label per token, examples
-    are padded to the longest: all values at padding are 0, also probabilities and labels (so metrics refuse them);
-    :meth:`tokens` returns the real tokens only.
+    Entropies are in nats. Fields that belong to another kind of likelihood are None. With a label
+    per token, examples are padded to the longest: all values at padding are 0, also probabilities
+    and labels (so metrics refuse them); :meth:`tokens` returns the real tokens only.
 
     Args:
-        probs: mean probabilities ``(n, classes)``, per token ``(n, tokens, classes)`` (categorical likelihoods).
-        expected_entropy: mean over samples of the entropy ``(n,)``, per token ``(n, tokens)`` (categorical).
-        energy: mean over samples of −log Σ exp(logits), of the same shape (categorical with logits).
+        probs: mean probabilities ``(n, classes)``, per token ``(n, tokens, classes)`` (categorical
+            likelihoods).
+        expected_entropy: mean over samples of the entropy ``(n,)``, per token ``(n, tokens)``
+            (categorical).
+        energy: mean over samples of −log Σ exp(logits), of the same shape (categorical with
+            logits).
         draws: probabilities of each sample ``(S, *probs.shape)`` if kept (categorical).
         ordered: True if the classes are ordered.
-        mask: ``(n, tokens)``, True at tokens that the likelihood counts; None without a label per token.
-        mean, variance: moments of the labels, aleatoric and epistemic uncertainty together, ``(n, ...)`` (other
-            likelihoods). NaN or infinite if the likelihood has none (Cauchy); quantiles, :meth:`cdf` and
-            :meth:`log_prob` still exist.
+        mask: ``(n, tokens)``, True at tokens that the likelihood counts; None without a label per
+            token.
+        mean, variance: moments of the labels, aleatoric and epistemic uncertainty together,
+            ``(n, ...)`` (other likelihoods). NaN or infinite if the likelihood has none (Cauchy);
+            quantiles, :meth:`cdf` and :meth:`log_prob` still exist.
         labels: labels that came with the inputs, or None.
-        components: likelihoods of the chunks that ran, of batch shape ``(S, b)``. Empty for one class per example.
+        components: likelihoods of the chunks that ran, of batch shape ``(S, b)``. Empty for one
+            class per example.
         num_samples: number of posterior samples S; None if unknown.
     """
 
@@ -60,12 +74,19 @@ class Prediction:
         return len(self.require("mean") if self.probs is None else self.probs)
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> "Prediction":
-        """Return the prediction of some examples: a number, a slice, a mask ``(n,)``, or numbers in any order."""
-        rows = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index].reshape(-1).contiguous()
+        """Return the prediction of some examples: a number, a slice, a mask ``(n,)``, or numbers in
+        any order."""
+        rows = (
+            torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index]
+            .reshape(-1)
+            .contiguous()
+        )
         selected = []
         if self.components:
             starts = torch.tensor([0] + [law.batch_shape[1] for law in self.components]).cumsum(0)
-            chunks, runs = (torch.bucketize(rows, starts, right=True) - 1).unique_consecutive(return_counts=True)
+            chunks, runs = (torch.bucketize(rows, starts, right=True) - 1).unique_consecutive(
+                return_counts=True
+            )
             for chunk, of_chunk in zip(chunks.tolist(), rows.split(runs.tolist()), strict=True):
                 law = self.components[chunk]
                 selected.append(Selected(law, ((of_chunk - starts[chunk]).to(device_of(law)),)))
@@ -76,7 +97,9 @@ class Prediction:
             components=tuple(selected),
         )
 
-    def require(self, name: Literal["probs", "draws", "mask", "mean", "variance", "labels"]) -> Tensor:
+    def require(
+        self, name: Literal["probs", "draws", "mask", "mean", "variance", "labels"]
+    ) -> Tensor:
         """Return a field.
 
         Raises:
@@ -84,13 +107,19 @@ class Prediction:
         """
         value = getattr(self, name)
         if value is None:
-            raise ValueError(f"this prediction has no {name}: its likelihood is another one, or there are no labels")
+            raise ValueError(
+                f"this prediction has no {name}: its likelihood is another one, or there are no "
+                "labels"
+            )
         return value
 
     def _fields(self, names: Sequence[str], index: Tensor) -> dict[str, Any]:
         """Return fields of some examples or tokens by name; None for those that are None."""
         values = {name: getattr(self, name) for name in names}
-        return {name: None if value is None else value[index.to(value.device)] for name, value in values.items()}
+        return {
+            name: None if value is None else value[index.to(value.device)]
+            for name, value in values.items()
+        }
 
     def __repr__(self) -> str:
         """Return a summary in one line: kind, size, and means over the examples or real tokens."""
@@ -98,9 +127,14 @@ class Prediction:
         content = "binary labels" if self.is_binary else "numbers"
         names = ["mean", "variance"]
         if self.probs is not None:
-            content, names = f"{self.probs.shape[-1]} classes", ["confidence", "entropy", "mutual_information"]
+            content, names = (
+                f"{self.probs.shape[-1]} classes",
+                ["confidence", "entropy", "mutual_information"],
+            )
         values = [(name, getattr(shown, name)) for name in names]
-        means = ", ".join(f"{name} {value.mean():.3g}" for name, value in values if value is not None)
+        means = ", ".join(
+            f"{name} {value.mean():.3g}" for name, value in values if value is not None
+        )
         return f"Prediction of {content} for {len(self)} examples; means: {means}"
 
     @property
@@ -110,8 +144,8 @@ class Prediction:
 
     @property
     def predicted(self) -> Tensor:
-        """Predicted labels: most probable classes ``(n,)``, per token ``(n, tokens)``; for binary labels 0 or 1, and
-        for other numbers the mean, ``(n, ...)``.
+        """Predicted labels: most probable classes ``(n,)``, per token ``(n, tokens)``; for binary
+        labels 0 or 1, and for other numbers the mean, ``(n, ...)``.
         """
         if self.probs is not None:
             return self.probs.argmax(-1)
@@ -120,7 +154,8 @@ class Prediction:
 
     @property
     def confidence(self) -> Tensor:
-        """Probability of the predicted class, of the shape of ``predicted``; for binary labels that of each label.
+        """Probability of the predicted class, of the shape of ``predicted``; for binary labels that
+        of each label.
 
         Raises:
             ValueError: a prediction of numbers, of which no value has a probability.
@@ -134,7 +169,8 @@ class Prediction:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the mean probabilities, of the shape of ``expected_entropy``: total uncertainty."""
+        """Entropy of the mean probabilities, of the shape of ``expected_entropy``: total
+        uncertainty."""
         return entropy(self.require("probs"))
 
     @property
@@ -145,14 +181,20 @@ class Prediction:
 
     @property
     def mutual_information(self) -> Tensor | None:
-        """Entropy minus expected entropy, ≥ 0: how much samples of the attention layer's latent variables disagree.
+        """Entropy minus expected entropy, ≥ 0: how much samples of the attention layer's latent
+        variables disagree.
 
         None if the expected entropy is unknown.
         """
-        return None if self.expected_entropy is None else (self.entropy - self.expected_entropy).clamp(min=0)
+        return (
+            None
+            if self.expected_entropy is None
+            else (self.entropy - self.expected_entropy).clamp(min=0)
+        )
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log predictive density of labels ``(n, ...)``: log of the mean likelihood over samples, in nats ``(n,)``.
+        """Log predictive density of labels ``(n, ...)``: log of the mean likelihood over samples,
+        in nats ``(n,)``.
 
         With a label per token, it is the joint density of an example's real tokens.
 
@@ -164,35 +206,51 @@ class Prediction:
             labels = class_labels(y, examples=examples, classes=classes)
             return self.log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         event_shape = self.components[0].event_shape
-        check_shape(y, (len(self), *event_shape) if self.mask is None else (*self.mask.shape, *event_shape[1:]))
+        check_shape(
+            y,
+            (len(self), *event_shape)
+            if self.mask is None
+            else (*self.mask.shape, *event_shape[1:]),
+        )
         densities = []
-        for law, labels in zip(self.components, y.split([law.batch_shape[1] for law in self.components]), strict=True):
-            labels = labels[(slice(None), *map(slice, law.event_shape))].to(device_of(law))  # without padding
+        for law, labels in zip(
+            self.components, y.split([law.batch_shape[1] for law in self.components]), strict=True
+        ):
+            labels = labels[(slice(None), *map(slice, law.event_shape))].to(
+                device_of(law)
+            )  # without padding
             densities.append(law.log_prob(labels).logsumexp(0) - math.log(law.batch_shape[0]))
         return torch.cat(densities).to(y.device)
 
     @cached_property
     def normal(self) -> tuple[Tensor, Tensor] | None:
-        """Means and standard deviations ``(S, n, ...)`` of normal likelihoods, in float64; None for others.
+        """Means and standard deviations ``(S, n, ...)`` of normal likelihoods, in float64; None for
+        others.
 
         Raises:
             ValueError: a prediction with padded tokens (use :meth:`tokens`).
         """
         if self.mask is not None:
-            raise ValueError("this prediction has padding between its tokens: use prediction.tokens()")
+            raise ValueError(
+                "this prediction has padding between its tokens: use prediction.tokens()"
+            )
         if not isinstance(innermost(self.components[0]), Normal):
             return None
         names, device = ("mean", "stddev"), self.require("mean").device
-        loc, scale = (torch.cat([values(law, name) for law in self.components], 1) for name in names)
+        loc, scale = (
+            torch.cat([values(law, name) for law in self.components], 1) for name in names
+        )
         return loc.double().to(device), scale.double().to(device)
 
     def cdf(self, y: Tensor) -> Tensor:
         """Predictive distribution function P(Y ≤ y) of each number ``(n, ...)``, in float64.
 
-        Exact for normal likelihoods; else the share of 1000 samples, with a standard error of at most 0.016.
+        Exact for normal likelihoods; else the share of 1000 samples, with a standard error of at
+        most 0.016.
 
         Raises:
-            ValueError: a prediction of padded tokens (use :meth:`tokens`); values of the wrong shape.
+            ValueError: a prediction of padded tokens (use :meth:`tokens`); values of the wrong
+                shape.
         """
         check_shape(y, self.require("mean").shape)
         if self.normal:
@@ -201,10 +259,11 @@ class Prediction:
         return (samples <= y.to(samples)).double().mean(0)
 
     def crps(self, y: Tensor) -> Tensor:
-        """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′| of each number ``(n, ...)``, in its units.
+        """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′| of each number ``(n, ...)``,
+        in its units.
 
-        Exact for normal likelihoods (Grimit et al., 2006, eq. 3); else that of 1000 samples. NaN where there is no
-        mean.
+        Exact for normal likelihoods (Grimit et al., 2006, eq. 3); else that of 1000 samples. NaN
+        where there is no mean.
 
         Raises:
             ValueError: as for :meth:`cdf`.
@@ -213,18 +272,26 @@ class Prediction:
         if self.normal:
             loc, scale = self.normal
             pairs = zip(loc, scale, strict=True)
-            spread = sum(_mean_abs(mean - loc, (sd**2 + scale**2).sqrt()).mean(0) for mean, sd in pairs) / len(loc)
+            spread = sum(
+                _mean_abs(mean - loc, (sd**2 + scale**2).sqrt()).mean(0) for mean, sd in pairs
+            ) / len(loc)
             return _mean_abs(y.to(loc) - loc, scale).mean(0) - spread / 2
         samples = self._sample().sort(0).values
-        levels = torch.arange(0.5, len(samples)).to(samples).reshape(-1, *[1] * y.dim()) / len(samples)
+        levels = torch.arange(0.5, len(samples)).to(samples).reshape(-1, *[1] * y.dim()) / len(
+            samples
+        )
         error = y.to(samples) - samples
-        score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)  # of the quantiles at these levels
+        score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(
+            0
+        )  # of the quantiles at these levels
         return score.where(self.require("mean").isfinite(), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level; exact for normal likelihoods.
+        """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level; exact for
+        normal likelihoods.
 
-        Others are those of 1000 samples with a fixed seed: P(Y ≤ y) has a standard error of at most 0.016.
+        Others are those of 1000 samples with a fixed seed: P(Y ≤ y) has a standard error of at most
+        0.016.
 
         Args:
             levels: L probabilities in (0, 1).
@@ -244,7 +311,9 @@ class Prediction:
             return samples[(shares * len(samples)).ceil().long() - 1]
         loc, scale = self.normal
         shares = shares.reshape(-1, *[1] * mean.dim())
-        ends = loc + scale * torch.special.ndtri(shares).unsqueeze(1)  # the mixture's lies between those of its parts
+        ends = loc + scale * torch.special.ndtri(shares).unsqueeze(
+            1
+        )  # the mixture's lies between those of its parts
         low, high = ends.amin(1), ends.amax(1)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
@@ -259,7 +328,8 @@ class Prediction:
 
     @one_thread_at_a_time
     def _sample(self) -> Tensor:
-        """Draw :data:`NUM_SAMPLES` numbers or more ``(samples, n, ...)``, equally many per posterior sample.
+        """Draw :data:`NUM_SAMPLES` numbers or more ``(samples, n, ...)``, equally many per
+        posterior sample.
 
         They have a fixed seed, and PyTorch's generators keep their states.
         """
@@ -275,9 +345,9 @@ class Prediction:
         """Return the prediction of the m real tokens, in the order of the examples, as m examples.
 
         Returns:
-            For classes ``probs (m, classes)``, ``expected_entropy``, ``energy``, ``labels (m,)`` and ``draws (S, m,
-            classes)``, None if unknown; for numbers ``mean (m, targets)``, ``variance``, ``labels`` and
-            ``components``. ``log_prob`` is per token.
+            For classes ``probs (m, classes)``, ``expected_entropy``, ``energy``, ``labels (m,)``
+            and ``draws (S, m, classes)``, None if unknown; for numbers ``mean (m, targets)``,
+            ``variance``, ``labels`` and ``components``. ``log_prob`` is per token.
         """
         mask, names = self.require("mask"), [name for name in PER_EXAMPLE if name != "mask"]
         return Prediction(
@@ -295,7 +365,8 @@ def entropy(probs: Tensor) -> Tensor:
 
 
 def _normal_cdf(loc: Tensor, scale: Tensor, value: Tensor) -> Tensor:
-    """Mixture's distribution function ``(..., n, *event)``; accurate in the lower tail, where ``ndtr`` cancels to 0."""
+    """Mixture's distribution function ``(..., n, *event)``; accurate in the lower tail, where
+    ``ndtr`` cancels to 0."""
     z = (value.unsqueeze(-loc.dim()) - loc) / scale
     return torch.special.erfc(-z / math.sqrt(2)).mean(-loc.dim()) / 2
 

@@ -28,10 +28,10 @@ def predict_sharded(
 ) -> Prediction:
     """Run :func:`~probattn.inference.predict` with the batches distributed over all ranks.
 
-    Every rank iterates over the whole loader, predicts a contiguous range of its batches, and returns the whole
-    prediction. All ranks use the global latent variables that rank 0 has sampled, so the result is that of one process
-    with rank 0's random state, bit for bit if the number of threads is the same. Local latent variables are sampled on
-    each rank.
+    Every rank iterates over the whole loader, predicts a contiguous range of its batches, and
+    returns the whole prediction. All ranks use the global latent variables that rank 0 has sampled,
+    so the result is that of one process with rank 0's random state, bit for bit if the number of
+    threads is the same. Local latent variables are sampled on each rank.
 
     Args:
         model, guide, num_samples, keep_draws: as for ``predict``.
@@ -58,15 +58,25 @@ def predict_sharded(
     seed_per_rank()
 
     def predict_range() -> Prediction | None:
-        """Predict this rank's batches; reading the others advances the loader's generator as on other ranks."""
+        """Predict this rank's batches; reading the others advances the loader's generator as on
+        other ranks."""
         numbered = enumerate(chain([first], stream))
         range_of_rank = (batch for number, batch in numbered if start <= number < stop)
         if start == stop:
             return next(range_of_rank, None)
         try:
-            return predict(model, guide, range_of_rank, num_samples=num_samples, keep_draws=keep_draws, latents=latents)
+            return predict(
+                model,
+                guide,
+                range_of_rank,
+                num_samples=num_samples,
+                keep_draws=keep_draws,
+                latents=latents,
+            )
         except Exception as error:
             error.add_note(f"(on rank {rank}, which counts batches from {start} on)")
             raise
 
-    return join([prediction for prediction in gather_results(predict_range) if prediction is not None])
+    return join(
+        [prediction for prediction in gather_results(predict_range) if prediction is not None]
+    )

@@ -1,4 +1,5 @@
-"""Stochastic variational inference of a model and its guide, which can be stopped and resumed at any moment."""
+"""Stochastic variational inference of a model and its guide, which can be stopped and resumed at
+any moment."""
 
 import math
 import sys
@@ -14,7 +15,13 @@ from torch import nn
 from tqdm import tqdm
 
 from probattn.inference.batches import Loader, check_loader, unpack_batch
-from probattn.inference.distributed import broadcast_result, check_same_batches, make_fabric, seed_per_rank, world
+from probattn.inference.distributed import (
+    broadcast_result,
+    check_same_batches,
+    make_fabric,
+    seed_per_rank,
+    world,
+)
 from probattn.inference.io.checkpoint import peek
 from probattn.inference.io.files import locked
 from probattn.inference.objective import guide_checks
@@ -39,9 +46,11 @@ class History:
     """Records of a training run.
 
     Args:
-        steps: records of training steps: ``loss`` and the terms that sum to it, ``nll``, ``kl/SITE`` (times the KL
-            weight of that step), ``penalty/SITE``, in nats per example; ``lr``, ``epoch``, ``step``.
-        epochs: records of epochs: ``train_loss``, ``valid/METRIC``, ``seconds``, ``epoch``, ``step``.
+        steps: records of training steps: ``loss`` and the terms that sum to it, ``nll``,
+            ``kl/SITE`` (times the KL weight of that step), ``penalty/SITE``, in nats per example;
+            ``lr``, ``epoch``, ``step``.
+        epochs: records of epochs: ``train_loss``, ``valid/METRIC``, ``seconds``, ``epoch``,
+            ``step``.
         best_epoch: epoch whose weights the model now has.
         best_value: monitored metric of that epoch, or None without validation data.
     """
@@ -70,49 +79,62 @@ def fit(
     progress: bool = True,
     notes: Mapping[str, str] | None = None,
 ) -> History:
-    """Train a model and its guide by SVI and load the weights of the best epoch (without ``valid``: the last).
+    """Train a model and its guide by SVI and load the weights of the best epoch (without ``valid``:
+    the last).
 
-    The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq. 20). With ``out``,
-    ``best.pt`` holds the weights of the best epoch, ``last.pt`` everything needed to resume exactly, and ``log.jsonl``
-    and the loggers every term of the objective. Files are replaced atomically after an epoch.
+    The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq.
+    20). With ``out``, ``best.pt`` holds the weights of the best epoch, ``last.pt`` everything
+    needed to resume exactly, and ``log.jsonl`` and the loggers every term of the objective. Files
+    are replaced atomically after an epoch.
 
-    Noise whose scale was not given (``Gaussian()``) gets that of the labels of the first batch. Submodules in
-    evaluation mode stay there; a model or guide that is there as a whole is put into training mode.
+    Noise whose scale was not given (``Gaussian()``) gets that of the labels of the first batch.
+    Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into
+    training mode.
 
     Args:
         model: model with an attribute ``num_data`` and its labels at the site ``y``, e.g.
-            :class:`~probattn.models.Supervised`. Functions, and modules under handlers, are trained by Pyro's ``SVI``.
+            :class:`~probattn.models.Supervised`. Functions, and modules under handlers, are trained
+            by Pyro's ``SVI``.
         guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or another module.
         train: sized iterable of batches with labels, as tuples, mappings or data classes (see
             :func:`~probattn.inference.batches.unpack_batch`), of ``num_data`` examples.
         valid: the same for validation.
         options: number of epochs, learning rate and everything else that is a number or a name.
-        optimizer: function of parameter groups that returns a :class:`torch.optim.Optimizer`, such as
-            ``lambda groups: torch.optim.SGD(groups, momentum=0.9)``. Each group has its ``params``, ``lr`` and
-            ``weight_decay`` by the options. None is AdamW, or Adam without ``options.decoupled_weight_decay``.
-        scheduler: function of an optimiser that returns a :class:`torch.optim.lr_scheduler.LRScheduler`, which is
-            stepped after every training step and replaces ``schedule``, ``warmup_epochs`` and ``min_lr`` of the options
-            (the schedules of KL weight and regulariser stay). With natural gradients, their optimiser gets one as well.
-        loggers: loggers of Lightning or Lightning Fabric, of which ``log_metrics`` and ``finalize`` are called.
+        optimizer: function of parameter groups that returns a :class:`torch.optim.Optimizer`, such
+            as ``lambda groups: torch.optim.SGD(groups, momentum=0.9)``. Each group has its
+            ``params``, ``lr`` and ``weight_decay`` by the options. None is AdamW, or Adam without
+            ``options.decoupled_weight_decay``.
+        scheduler: function of an optimiser that returns a
+            :class:`torch.optim.lr_scheduler.LRScheduler`, which is stepped after every training
+            step and replaces ``schedule``, ``warmup_epochs`` and ``min_lr`` of the options (the
+            schedules of KL weight and regulariser stay). With natural gradients, their optimiser
+            gets one as well.
+        loggers: loggers of Lightning or Lightning Fabric, of which ``log_metrics`` and ``finalize``
+            are called.
         callbacks: instances of classes that inherit from :class:`~probattn.inference.Callback`.
         out: folder of the run.
-        resume: resume from ``out/last.pt``, or start if there is none. Data, loaders, model and optimisers must be
-            built as before. Resuming is exact for random numbers of the global generators of PyTorch, NumPy and Python,
-            and of generators that are attributes of a loader, its samplers or its data set.
+        resume: resume from ``out/last.pt``, or start if there is none. Data, loaders, model and
+            optimisers must be built as before. Resuming is exact for random numbers of the global
+            generators of PyTorch, NumPy and Python, and of generators that are attributes of a
+            loader, its samplers or its data set.
         progress: display a bar on stderr; in a file, a line per epoch.
         notes: texts that ``best.pt`` keeps, such as digests of files that belong to its weights.
 
     Raises:
         FileExistsError: ``out`` holds checkpoints of a run and ``resume`` is False.
         OSError: ``out`` cannot be written, or another process works in it (``filelock.Timeout``).
-        CheckpointError: a damaged checkpoint; one of another architecture, other options or optimisers.
-        NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        TypeError: ``train`` or ``valid`` is a data set, a single batch or an iterator, and not a loader; the model or
-            the guide is a function.
-        ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
-            ``AutoDelta`` for a model that learns Λ.
+        CheckpointError: a damaged checkpoint; one of another architecture, other options or
+            optimisers.
+        NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the
+            checkpoints unchanged.
+        TypeError: ``train`` or ``valid`` is a data set, a single batch or an iterator, and not a
+            loader; the model or the guide is a function.
+        ValueError: no training data, another ``num_data`` than the loader's, a guide of another
+            model, or an ``AutoDelta`` for a model that learns Λ.
     """
-    warnings.filterwarnings("ignore", "Encountered NaN")  # until it returns; the error that follows names the source
+    warnings.filterwarnings(
+        "ignore", "Encountered NaN"
+    )  # until it returns; the error that follows names the source
     folder, is_main = None if out is None else Path(out), world().rank == 0
     loggers, progress = (tuple(loggers), progress) if is_main else ((), False)
     check_loader(train, "train", sized=True)
@@ -128,7 +150,9 @@ def fit(
         if folder is not None:
             broadcast_result(lambda: stack.enter_context(locked(folder)))
             if not resume and any((folder / name).exists() for name in ("last.pt", "best.pt")):
-                raise FileExistsError(f"{folder} holds a run; continue it with resume=True, or choose another folder")
+                raise FileExistsError(
+                    f"{folder} holds a run; continue it with resume=True, or choose another folder"
+                )
         stack.enter_context(device_settings(options, fabric.device))
         if options.seed is not None:
             torch.manual_seed(options.seed)
@@ -137,7 +161,9 @@ def fit(
             if not module.training:  # as a whole; its submodules may be in evaluation mode
                 module.train()
             for tensor in (*module.parameters(), *module.buffers()):
-                if 0 in tensor.stride():  # entries that share memory, which fused optimisers would train as one
+                if (
+                    0 in tensor.stride()
+                ):  # entries that share memory, which fused optimisers would train as one
                     tensor.data = tensor.data.contiguous()
 
         def first_batch() -> tuple:
@@ -154,13 +180,25 @@ def fit(
             likelihood.initialise(labels)
         objective = Objective(model, guide, options=options, first_batch=first_batch, fabric=fabric)
         sizes = {"num_data": objective.num_data, "steps_per_epoch": steps}
-        optimizers = Optimizers(model, guide, options=options, optimizer=optimizer, scheduler=scheduler, **sizes)
+        optimizers = Optimizers(
+            model, guide, options=options, optimizer=optimizer, scheduler=scheduler, **sizes
+        )
         seed_per_rank()
-        trainer = Trainer(objective, optimizers, train, valid, folder=folder, callbacks=callbacks, notes=notes or {})
+        trainer = Trainer(
+            objective,
+            optimizers,
+            train,
+            valid,
+            folder=folder,
+            callbacks=callbacks,
+            notes=notes or {},
+        )
         if folder is not None and (folder / "last.pt").exists():
             trainer.resume()
             progress = progress and not trainer.is_finished()
-        log = RunLog(folder / "log.jsonl" if folder and is_main else None, step=trainer.step, loggers=loggers)
+        log = RunLog(
+            folder / "log.jsonl" if folder and is_main else None, step=trainer.step, loggers=loggers
+        )
 
         def finalize(kind: type[BaseException] | None, *_: Any) -> None:
             for logger in loggers:
@@ -168,8 +206,15 @@ def fit(
 
         stack.push(finalize)
         interval = 0.1 if sys.stderr.isatty() else math.inf  # in a file, a line per epoch
-        bar = tqdm(total=options.epochs * steps, initial=trainer.step, disable=not progress, mininterval=interval)
+        bar = tqdm(
+            total=options.epochs * steps,
+            initial=trainer.step,
+            disable=not progress,
+            mininterval=interval,
+        )
         trainer.run(log, stack.enter_context(bar))
         trainer.load_best()
-    steps_log, epochs_log = ([row for row in log.records if row["kind"] == unit] for unit in ("step", "epoch"))
+    steps_log, epochs_log = (
+        [row for row in log.records if row["kind"] == unit] for unit in ("step", "epoch")
+    )
     return History(steps_log, epochs_log, trainer.best_epoch, trainer.best_value)

@@ -1,4 +1,5 @@
-"""Observed values and the laws that they are observed under, checked without waiting for the device."""
+"""Observed values and the laws that they are observed under, checked without waiting for the
+device."""
 
 from pyro.poutine import Trace
 from torch import Tensor
@@ -11,7 +12,8 @@ from probattn.site_info import info_of
 
 
 def checks(trace: Trace) -> list[Tensor]:
-    """Return True, on the device, for each observed value of a model, and parameter of its law, that PyTorch allows."""
+    """Return True, on the device, for each observed value of a model, and parameter of its law,
+    that PyTorch allows."""
     of_sites: list[Tensor] = []
     for site in trace.nodes.values():
         if site["type"] != "sample" or not site["is_observed"]:
@@ -25,7 +27,8 @@ def checks(trace: Trace) -> list[Tensor]:
 
 
 def _value_checks(law: Distribution, value: Tensor) -> list[Tensor]:
-    """Return whether all values at real tokens have a density; nothing for a distribution that does not say which."""
+    """Return whether all values at real tokens have a density; nothing for a distribution that does
+    not say which."""
     inner, tokens = innermost(law), masked(law)
     try:
         is_supported = required(inner.support).check(value)

@@ -1,4 +1,5 @@
-"""Optimisers of a run: parameter groups, Adam or the user's, natural gradients, and learning-rate schedules."""
+"""Optimisers of a run: parameter groups, Adam or the user's, natural gradients, and learning-rate
+schedules."""
 
 import math
 import re
@@ -16,11 +17,13 @@ from probattn.inference.objective.natural_gradient import NaturalGradientDescent
 from probattn.inference.training.options import TrainOptions
 
 ParameterGroup = dict[str, Any]
-"""Parameters ``params``, their learning rate ``lr`` and their ``weight_decay``, as PyTorch's optimisers take them."""
+"""Parameters ``params``, their learning rate ``lr`` and their ``weight_decay``, as PyTorch's
+optimisers take them."""
 OptimizerFactory = Callable[[list[ParameterGroup]], Optimizer]
 """Function of parameter groups that returns an optimiser of them."""
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
-"""Function of an optimiser that returns its learning-rate scheduler, which is stepped once per training step."""
+"""Function of an optimiser that returns its learning-rate scheduler, which is stepped once per
+training step."""
 
 WEIGHT = re.compile(r"weights?|weight_.*(?<!_unconstrained)|.*_weight")
 """Names of weights in a module, but not of the unconstrained values of constrained parameters."""
@@ -34,8 +37,10 @@ class Optimizers:
         options: of the run.
         num_data: number of training examples.
         steps_per_epoch: number of training steps of an epoch.
-        optimizer: factory of the optimiser; None is AdamW, or Adam without ``options.decoupled_weight_decay``.
-        scheduler: factory of the schedulers; None is warm-up and decay by the options (:func:`scheduled_lr`).
+        optimizer: factory of the optimiser; None is AdamW, or Adam without
+            ``options.decoupled_weight_decay``.
+        scheduler: factory of the schedulers; None is warm-up and decay by the options
+            (:func:`scheduled_lr`).
 
     Raises:
         ValueError: natural gradients of a guide without Gaussian modules.
@@ -53,14 +58,22 @@ class Optimizers:
         scheduler: SchedulerFactory | None = None,
     ) -> None:
         adam = torch.optim.AdamW if options.decoupled_weight_decay else torch.optim.Adam
-        optimizer = optimizer or partial(adam, lr=options.lr, weight_decay=options.weight_decay, fused=True)
+        optimizer = optimizer or partial(
+            adam, lr=options.lr, weight_decay=options.weight_decay, fused=True
+        )
         natural: list[Optimizer] = []
         modules = gaussian_modules(guide) if options.guide_optimizer == "ngd" else []
         if modules:
-            lr, scale = options.lr * options.guide_lr_scale, num_data / options.kl_weight_of(num_data)
+            lr, scale = (
+                options.lr * options.guide_lr_scale,
+                num_data / options.kl_weight_of(num_data),
+            )
             natural = [NaturalGradientDescent(modules, lr=lr, scale=scale)]
         elif options.guide_optimizer == "ngd" and any(True for _ in guide.parameters()):
-            raise ValueError("guide_optimizer='ngd' trains the families 'full' and 'diagonal', which this guide lacks")
+            raise ValueError(
+                "guide_optimizer='ngd' trains the families 'full' and 'diagonal', which this guide "
+                "lacks"
+            )
         without = [parameter for module in modules for parameter in module.parameters()]
         self.optimizer = optimizer(parameter_groups(model, guide, options=options, without=without))
         self.all = (self.optimizer, *natural)
@@ -93,14 +106,17 @@ class Optimizers:
     def lr(self) -> float:
         """Return the learning rate of the next step, of the parameters whose rate has no factor."""
         groups, base = self.optimizer.param_groups, self.optimizer.defaults.get("lr")
-        return float(next((group for group in groups if group.get("initial_lr") == base), groups[0])["lr"])
+        return float(
+            next((group for group in groups if group.get("initial_lr") == base), groups[0])["lr"]
+        )
 
 
 def scheduled_lr(step: int, *, options: TrainOptions, steps_per_epoch: int) -> float:
-    """Return the learning rate of a step, counted from 0: linear warm-up to ``lr``, then decay to ``min_lr``.
+    """Return the learning rate of a step, counted from 0: linear warm-up to ``lr``, then decay to
+    ``min_lr``.
 
-    The decay follows half a cosine or a line (CGP paper, sec. 5.1). Parameters whose rate is a multiple of ``lr`` keep
-    that multiple at every step.
+    The decay follows half a cosine or a line (CGP paper, sec. 5.1). Parameters whose rate is a
+    multiple of ``lr`` keep that multiple at every step.
     """
     steps, warmup = options.epochs * steps_per_epoch, round(options.warmup_epochs * steps_per_epoch)
     if step < warmup:
@@ -111,12 +127,16 @@ def scheduled_lr(step: int, *, options: TrainOptions, steps_per_epoch: int) -> f
 
 
 def parameter_groups(
-    model: nn.Module, guide: nn.Module, *, options: TrainOptions, without: Collection[nn.Parameter] = ()
+    model: nn.Module,
+    guide: nn.Module,
+    *,
+    options: TrainOptions,
+    without: Collection[nn.Parameter] = (),
 ) -> list[ParameterGroup]:
     """Return the parameter groups of a model and its guide for a PyTorch optimiser.
 
-    Weight decay acts on the weights of the model (see :func:`decayed_names`). The guide has none: the KL divergence
-    regularises it.
+    Weight decay acts on the weights of the model (see :func:`decayed_names`). The guide has none:
+    the KL divergence regularises it.
 
     Args:
         model, guide: materialised modules.
@@ -130,7 +150,10 @@ def parameter_groups(
     guide_factor = 1.0 if options.guide_optimizer == "ngd" else options.guide_lr_scale
     others = {id(parameter) for parameter in without}
     decayed_first = sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed)
-    rates = [(p, options.weight_decay if name in decayed else 0.0, factors[name]) for name, p in decayed_first]
+    rates = [
+        (p, options.weight_decay if name in decayed else 0.0, factors[name])
+        for name, p in decayed_first
+    ]
     rates += [(p, 0.0, guide_factor) for p in guide.parameters() if id(p) not in others]
     groups: dict[tuple[float, float], ParameterGroup] = {}
     for parameter, decay, factor in rates:
@@ -140,28 +163,38 @@ def parameter_groups(
 
 
 def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, float]:
-    """Return the factor on the learning rate of each parameter of a model, by name (see ``TrainOptions.lr_scale``).
+    """Return the factor on the learning rate of each parameter of a model, by name (see
+    ``TrainOptions.lr_scale``).
 
     Raises:
         ValueError: a pattern that matches no parameter.
     """
     factors = {name: 1.0 for name, _ in model.named_parameters()}
     for pattern, factor in lr_scale.items():
-        matched = [name for name in factors if any(fnmatchcase(name, single) for single in pattern.split("|"))]
+        matched = [
+            name
+            for name in factors
+            if any(fnmatchcase(name, single) for single in pattern.split("|"))
+        ]
         if not matched:
-            raise ValueError(f"lr_scale: {pattern!r} matches no parameter of the model, such as {list(factors)[:3]}")
+            raise ValueError(
+                f"lr_scale: {pattern!r} matches no parameter of the model, such as "
+                f"{list(factors)[:3]}"
+            )
         factors |= dict.fromkeys(matched, factor)
     return factors
 
 
 def decayed_names(model: nn.Module) -> list[str]:
-    """Return the names of the parameters with weight decay: matrices (or larger tensors) that multiply activations.
+    """Return the names of the parameters with weight decay: matrices (or larger tensors) that
+    multiply activations.
 
-    These have two dimensions or more and are called ``weight``, ``weights``, ``weight_…`` or ``…_weight``, as in
-    PyTorch's linear, convolution, embedding, recurrent and attention layers, or are listed by their module in its
-    attribute ``decayed_parameters``. Biases, normalisation layers, position and class embeddings that are bare
-    parameters, inducing inputs, scales, noise, kernel parameters and the unconstrained values of constrained parameters
-    (``PyroParam``) have no weight decay, since zero is not a natural value for them.
+    These have two dimensions or more and are called ``weight``, ``weights``, ``weight_…`` or
+    ``…_weight``, as in PyTorch's linear, convolution, embedding, recurrent and attention layers, or
+    are listed by their module in its attribute ``decayed_parameters``. Biases, normalisation
+    layers, position and class embeddings that are bare parameters, inducing inputs, scales, noise,
+    kernel parameters and the unconstrained values of constrained parameters (``PyroParam``) have no
+    weight decay, since zero is not a natural value for them.
     """
     decayed = set()
     for module in model.modules():

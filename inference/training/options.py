@@ -1,4 +1,5 @@
-"""Options of :func:`probattn.inference.fit`, each declared once: type, default and the values that it takes."""
+"""Options of :func:`probattn.inference.fit`, each declared once: type, default and the values that
+it takes."""
 
 import math
 from dataclasses import asdict, dataclass, fields
@@ -10,8 +11,18 @@ MAX_COUNT = 2**31 - 1
 """Maximum of epochs, samples and other numbers of things."""
 MAX_SEED = 2**63 - 1
 """Maximum of seeds: PyTorch's generators take no larger ones."""
-NOT_ZERO = ("epochs", "lr", "guide_lr", "accumulate_grad_batches", "clip_norm", "num_particles", "patience",
-            "num_samples", "log_every", "checkpoint_every")  # fmt: skip
+NOT_ZERO = (
+    "epochs",
+    "lr",
+    "guide_lr",
+    "accumulate_grad_batches",
+    "clip_norm",
+    "num_particles",
+    "patience",
+    "num_samples",
+    "log_every",
+    "checkpoint_every",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,56 +32,70 @@ class TrainOptions:
     Args:
         epochs: number of passes over the training data.
         lr, min_lr: learning rate after the warm-up and at the end.
-        guide_lr: learning rate of the guide's parameters after the warm-up, which follows the same schedule (it ends at
-            ``min_lr * guide_lr / lr``); None is ``lr``, for natural gradients 0.1.
-        guide_optimizer: ``"adam"``, or ``"ngd"`` for natural-gradient steps of the guide's Gaussian modules, families
-            ``full`` and ``diagonal``. Their length ``guide_lr`` is relative to the step that ``kl_weight`` permits: 1
-            reaches the optimum of one Gaussian in a conjugate model on the full batch; the means of several take
-            shorter steps as their correlation requires. ``clip_norm`` does not act on them.
+        guide_lr: learning rate of the guide's parameters after the warm-up, which follows the same
+            schedule (it ends at ``min_lr * guide_lr / lr``); None is ``lr``, for natural gradients
+            0.1.
+        guide_optimizer: ``"adam"``, or ``"ngd"`` for natural-gradient steps of the guide's Gaussian
+            modules, families ``full`` and ``diagonal``. Their length ``guide_lr`` is relative to
+            the step that ``kl_weight`` permits: 1 reaches the optimum of one Gaussian in a
+            conjugate model on the full batch; the means of several take shorter steps as their
+            correlation requires. ``clip_norm`` does not act on them.
         schedule: decay between the two: ``"cosine"``, or ``"linear"`` (the CGP paper's).
         warmup_epochs: number of epochs of linear warm-up before that.
-        lr_scale: factors on the learning rate of parameters of the model, by pattern of their names, such as
-            ``{"network.encoder.*": 0.1}``: ``*`` and ``?`` as in :mod:`fnmatch`, ``|`` between alternatives; the last
-            pattern that matches a name counts, and one that matches no parameter is an error. None leaves all at 1.
-        weight_decay: weight decay of the model's weights, not of its biases, norms, scales, kernels, noise or
-            inducing inputs (see :func:`~probattn.inference.training.optimizers.decayed_names`), nor of the guide.
-        decoupled_weight_decay: True for AdamW's weight decay, apart from the gradient; False for Adam's, an L2 penalty.
-        accumulate_grad_batches: number of batches whose gradients one training step adds up, as if they were one batch;
-            the last step of an epoch takes the batches that remain. Steps of schedules, logs and callbacks count so.
+        lr_scale: factors on the learning rate of parameters of the model, by pattern of their
+            names, such as ``{"network.encoder.*": 0.1}``: ``*`` and ``?`` as in :mod:`fnmatch`,
+            ``|`` between alternatives; the last pattern that matches a name counts, and one that
+            matches no parameter is an error. None leaves all at 1.
+        weight_decay: weight decay of the model's weights, not of its biases, norms, scales,
+            kernels, noise or inducing inputs (see
+            :func:`~probattn.inference.training.optimizers.decayed_names`), nor of the guide.
+        decoupled_weight_decay: True for AdamW's weight decay, apart from the gradient; False for
+            Adam's, an L2 penalty.
+        accumulate_grad_batches: number of batches whose gradients one training step adds up, as if
+            they were one batch; the last step of an epoch takes the batches that remain. Steps of
+            schedules, logs and callbacks count so.
         clip_norm: maximum norm of the gradient, or None.
-        elbo: ELBO of Pyro: ``"mean_field"`` (KL in closed form if there is one), ``"trace"`` (KL at the samples) or
-            ``"enum"`` (discrete sites are summed out; with ``samples_per="batch"``).
-        samples_per: ``"example"`` for one posterior sample per example, ``"batch"`` for one shared by the batch.
+        elbo: ELBO of Pyro: ``"mean_field"`` (KL in closed form if there is one), ``"trace"`` (KL at
+            the samples) or ``"enum"`` (discrete sites are summed out; with
+            ``samples_per="batch"``).
+        samples_per: ``"example"`` for one posterior sample per example, ``"batch"`` for one shared
+            by the batch.
         num_particles: number of posterior samples per example (or batch) that the loss averages.
-        vectorize: True draws all samples of a step at once; False, for models whose shapes do not broadcast over a
-            dimension of samples, one sample for the whole batch after another; None chooses by the model and logs
-            a choice of False.
-        kl_weight: KL weight of global sites; 1 is the ELBO. ``"num_data"`` is the number N of training examples: the
-            whole KL then stands beside the mean log-likelihood, as in the KEP-SVGP authors' code, which keeps q(u) at
-            the prior.
+        vectorize: True draws all samples of a step at once; False, for models whose shapes do not
+            broadcast over a dimension of samples, one sample for the whole batch after another;
+            None chooses by the model and logs a choice of False.
+        kl_weight: KL weight of global sites; 1 is the ELBO. ``"num_data"`` is the number N of
+            training examples: the whole KL then stands beside the mean log-likelihood, as in the
+            KEP-SVGP authors' code, which keeps q(u) at the prior.
         local_kl_weight: KL weight of the sites of single examples (SGPA's ``g``); 1 is the ELBO.
         kl_anneal_epochs: number of epochs in which both weights rise linearly from 0.
-        alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
-            linear in between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
-        monitor: validation metric that selects the best epoch, one of ``metrics.MONITORS`` that the likelihood has: for
-            classes ``metrics.OF_CLASSES``, for ordered classes also ``"rps"``, for binary labels ``"label_nll"`` …, for
-            regression ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, for all ``"log_prob"``; None is ``"nll"`` for
-            classifiers and ``"log_prob"`` for other models.
+        alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last
+            step of the run, linear in between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7
+            throughout).
+        monitor: validation metric that selects the best epoch, one of ``metrics.MONITORS`` that the
+            likelihood has: for classes ``metrics.OF_CLASSES``, for ordered classes also ``"rps"``,
+            for binary labels ``"label_nll"`` …, for regression ``"rmse"``, ``"mae"``, ``"nll"``,
+            ``"crps"`` …, for all ``"log_prob"``; None is ``"nll"`` for classifiers and
+            ``"log_prob"`` for other models.
         patience: number of epochs without improvement before early stopping, or None.
         num_samples: number of posterior samples of the predictive in validation.
-        precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in float32).
-        matmul_precision: precision of float32 matrix products, as for :func:`torch.set_float32_matmul_precision`:
-            ``"highest"`` is float32, ``"high"`` TF32 on GPUs that have it, ``"medium"`` bfloat16 where PyTorch has such
-            products; None is ``"high"`` on a GPU and leaves the setting of a CPU. What the layers factorise is always
+        precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in
+            float32).
+        matmul_precision: precision of float32 matrix products, as for
+            :func:`torch.set_float32_matmul_precision`: ``"highest"`` is float32, ``"high"`` TF32 on
+            GPUs that have it, ``"medium"`` bfloat16 where PyTorch has such products; None is
+            ``"high"`` on a GPU and leaves the setting of a CPU. What the layers factorise is always
             computed in float32.
         compile: compile the blocks that hold attention layers with :func:`torch.compile`, in place.
-        accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for the second.
+        accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for
+            the second.
         seed: seed of posterior samples and dropout, or None to leave PyTorch's generator unchanged.
-        deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit
-            (see :func:`~probattn.inference.training.device.device_settings`); on a CPU they are without it.
+        deterministic: use deterministic algorithms only, so that two runs on the same machine are
+            equal bit for bit (see :func:`~probattn.inference.training.device.device_settings`); on
+            a CPU they are without it.
         log_every: number of steps between two log records.
-        checkpoint_every: number of epochs between two ``last.pt``; it is also written after the last. A resumed run
-            repeats the epochs since then.
+        checkpoint_every: number of epochs between two ``last.pt``; it is also written after the
+            last. A resumed run repeats the epochs since then.
 
     Raises:
         ValueError: a value out of bounds; names all of them.
@@ -118,7 +143,9 @@ class TrainOptions:
                 maximum = MAX_SEED if name == "seed" else MAX_COUNT
                 is_allowed = 0 <= value <= maximum and not (value == 0 and name in NOT_ZERO)
             else:
-                is_allowed = get_origin(option.type) is not Literal or value in get_args(option.type)
+                is_allowed = get_origin(option.type) is not Literal or value in get_args(
+                    option.type
+                )
             if not is_allowed:
                 invalid.append(name)
         if self.monitor not in (None, *MONITORS):
@@ -148,7 +175,8 @@ class TrainOptions:
         return -(-batches // self.accumulate_grad_batches)
 
     def continues(self, saved: "TrainOptions") -> bool:
-        """Return True if a run of saved options may go on with these: equal ones, or more epochs or patience.
+        """Return True if a run of saved options may go on with these: equal ones, or more epochs or
+        patience.
 
         The learning rate is then that of the schedule for the new number of epochs.
         """

@@ -46,7 +46,9 @@ class RunLog:
             with naming(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(_to_line(record))
         for logger in self._loggers:
-            logger.log_metrics({name if "/" in name else f"{kind}/{name}": values[name] for name in values}, step)
+            logger.log_metrics(
+                {name if "/" in name else f"{kind}/{name}": values[name] for name in values}, step
+            )
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

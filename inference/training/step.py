@@ -44,17 +44,25 @@ class StepCoefficients(NamedTuple):
     alpha: float = 1.0
 
     @classmethod
-    def at(cls, step: int, *, options: TrainOptions, steps_per_epoch: int, num_data: int) -> "StepCoefficients":
+    def at(
+        cls, step: int, *, options: TrainOptions, steps_per_epoch: int, num_data: int
+    ) -> "StepCoefficients":
         """Return the coefficients of a step, counted from 0, for ``num_data`` training examples."""
-        steps, anneal = options.epochs * steps_per_epoch, round(options.kl_anneal_epochs * steps_per_epoch)
+        steps, anneal = (
+            options.epochs * steps_per_epoch,
+            round(options.kl_anneal_epochs * steps_per_epoch),
+        )
         share = min(1.0, step / anneal) if anneal else 1.0
         progress = step / max(steps - 1, 1)
         regulariser = options.alpha_start + (options.alpha_end - options.alpha_start) * progress
-        return cls(options.kl_weight_of(num_data) * share, options.local_kl_weight * share, regulariser)
+        return cls(
+            options.kl_weight_of(num_data) * share, options.local_kl_weight * share, regulariser
+        )
 
 
 class Outcome(NamedTuple):
-    """Loss of a step in nats per example and the terms that sum to it, on the device and detached."""
+    """Loss of a step in nats per example and the terms that sum to it, on the device and
+    detached."""
 
     loss: Tensor
     terms: dict[str, Tensor]
@@ -66,14 +74,16 @@ class Objective:
     Args:
         model, guide: materialised modules on their device.
         options: options of the run.
-        first_batch: returns a batch on that device, which shows whether a model of the user's broadcasts over samples.
-        fabric: prepares the loss for a device or several; None for a loss that is prepared elsewhere.
+        first_batch: returns a batch on that device, which shows whether a model of the user's
+            broadcasts over samples.
+        fabric: prepares the loss for a device or several; None for a loss that is prepared
+            elsewhere.
 
     Attributes:
         module: ``loss`` as set up by Fabric.
         loss: −ELBO of model and guide, which has the terms of its last value.
-        vectorize: True if the samples of a step are an additional dimension. False if each particle of the ELBO is one
-            sample shared by the batch.
+        vectorize: True if the samples of a step are an additional dimension. False if each particle
+            of the ELBO is one sample shared by the batch.
         num_data: number of training examples.
     """
 
@@ -87,21 +97,28 @@ class Objective:
         fabric: "Fabric | None" = None,
     ) -> None:
         self.options, self.fabric, self.num_data = options, fabric, attribute(model, "num_data")
-        self.vectorize = broadcasts(model, guide, first_batch) if options.vectorize is None else options.vectorize
+        self.vectorize = (
+            broadcasts(model, guide, first_batch)
+            if options.vectorize is None
+            else options.vectorize
+        )
         if options.compile:
             compile_blocks(model)
         elbo = ELBOS[options.elbo](num_particles=1 if self.vectorize else options.num_particles)
         self.loss = ELBOLoss(model, guide, elbo)
         # A compiled block has no list of failures, and all ranks run the same number of times.
         self._is_first, self._defers = True, not options.compile and world().size == 1
-        self.module: Any = self.loss if fabric is None else fabric.setup_module(self.loss)  # of a private class
+        self.module: Any = (
+            self.loss if fabric is None else fabric.setup_module(self.loss)
+        )  # of a private class
 
     @one_thread_at_a_time
     def __call__(self, batch: tuple[Tensor, ...], coefficients: StepCoefficients) -> Tensor:
         """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example.
 
-        Pyro and PyTorch check each distribution by a read, which waits for the device. They do that in the first batch,
-        and again in one that fails; all others are checked by one read. What the user has switched off stays off.
+        Pyro and PyTorch check each distribution by a read, which waits for the device. They do that
+        in the first batch, and again in one that fails; all others are checked by one read. What
+        the user has switched off stays off.
 
         Raises:
             NonFiniteError: a NaN or Inf; names its source.
@@ -136,7 +153,8 @@ class Objective:
     def _deferred_loss(
         self, batch: tuple[Tensor, ...], coefficients: StepCoefficients, *, observed: bool
     ) -> Tensor | None:
-        """Return the loss of a batch in which nothing fails, by one read; None if something does."""
+        """Return the loss of a batch in which nothing fails, by one read; None if something
+        does."""
         with suppress(*FAILURES), without_validation(), errors.deferred() as failures:
             loss = self._run(self.module, batch, coefficients)
             if self._is_valid(loss, failures, observed=observed):
@@ -144,8 +162,11 @@ class Objective:
         return None
 
     @torch.no_grad()
-    def _run_otherwise(self, batch: tuple[Tensor, ...], coefficients: StepCoefficients, *, is_first: bool) -> None:
-        """Run a batch that has failed without the checks that it had, so that a NaN reaches the traces, or with them.
+    def _run_otherwise(
+        self, batch: tuple[Tensor, ...], coefficients: StepCoefficients, *, is_first: bool
+    ) -> None:
+        """Run a batch that has failed without the checks that it had, so that a NaN reaches the
+        traces, or with them.
 
         Raises:
             ValueError, NumericalError: as the checks, or the layers, raise.
@@ -157,7 +178,8 @@ class Objective:
             self._run(self.loss, batch, coefficients)
 
     def _explain(self, batch: tuple[Tensor, ...], symptom: str) -> None:
-        """Raise an error that says what is wrong with a batch that has failed, if its traces show that.
+        """Raise an error that says what is wrong with a batch that has failed, if its traces show
+        that.
 
         Raises:
             NonFiniteError: names the source.
@@ -171,12 +193,15 @@ class Objective:
         self.check_finite((), symptom)
 
     def _is_valid(self, loss: Tensor, failures: Sequence[Tensor] = (), *, observed: bool) -> bool:
-        """Return True for a finite loss without failures, and with observed values that have a density; by one read."""
+        """Return True for a finite loss without failures, and with observed values that have a
+        density; by one read."""
         valid = [loss.isfinite(), *map(torch.logical_not, failures)]
         valid += observations.checks(self.loss.traces[0]) if observed else []
         return bool(torch.stack(valid).all())
 
-    def _run(self, module: Any, batch: tuple[Tensor, ...], coefficients: StepCoefficients) -> Tensor:
+    def _run(
+        self, module: Any, batch: tuple[Tensor, ...], coefficients: StepCoefficients
+    ) -> Tensor:
         options, particles = self.options, self.options.num_particles
         with ExitStack() as stack:
             stack.enter_context(kl_weight(coefficients.kl, local=coefficients.local_kl))
@@ -185,7 +210,9 @@ class Objective:
                 stack.enter_context(draws("example"))
             if self.vectorize and particles > 1:
                 stack.enter_context(draws(particles))
-            if options.precision == "bf16-mixed":  # not Fabric's own, which would also round the labels
+            if (
+                options.precision == "bf16-mixed"
+            ):  # not Fabric's own, which would also round the labels
                 stack.enter_context(torch.autocast(batch[0].device.type, torch.bfloat16))
             return module(*batch) / self.num_data
 
@@ -196,7 +223,8 @@ class Objective:
             return {name: value / self.num_data for name, value in self.loss.terms().items()}
 
     def check_finite(self, batch: tuple, symptom: str) -> None:
-        """Raise an error if the batch, a parameter, a site of the last loss or a gradient is NaN or Inf.
+        """Raise an error if the batch, a parameter, a site of the last loss or a gradient is NaN or
+        Inf.
 
         Raises:
             NonFiniteError: names the source and the symptom.
@@ -204,7 +232,11 @@ class Objective:
         modules = {"model": self.loss.model, "guide": self.loss.guide}
         source = find_non_finite(batch, modules, self.loss.traces)
         for name, parameter in self.loss.named_parameters():
-            if source is None and parameter.grad is not None and not parameter.grad.isfinite().all():
+            if (
+                source is None
+                and parameter.grad is not None
+                and not parameter.grad.isfinite().all()
+            ):
                 source = f"the gradient of {name}"
         if source is not None:
             raise NonFiniteError(f"NaN or Inf in {source} ({symptom})")
@@ -247,7 +279,9 @@ def train_step(
             for name, value in objective.terms().items() if with_terms else ():
                 terms[name] = terms.get(name, 0.0) + value * weight
         if objective.options.clip_norm is not None:
-            fabric.clip_gradients(objective.module, optimizers.optimizer, max_norm=objective.options.clip_norm)
+            fabric.clip_gradients(
+                objective.module, optimizers.optimizer, max_norm=objective.options.clip_norm
+            )
     except NonFiniteError:
         raise
     except FAILURES as error:

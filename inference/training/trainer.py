@@ -26,7 +26,13 @@ from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Objective, Outcome, StepCoefficients, train_step
 from probattn.inference.training.validation import is_better, validate
 
-COUNTERS = {"epoch": int, "step": int, "best_epoch": int, "best_value": float | None, "should_stop": bool}
+COUNTERS = {
+    "epoch": int,
+    "step": int,
+    "best_epoch": int,
+    "best_value": float | None,
+    "should_stop": bool,
+}
 """Attributes that a checkpoint holds, with their types."""
 
 
@@ -38,7 +44,8 @@ class Trainer:
         optimizer: of all parameters but those with natural gradients.
         epoch, step: numbers of epochs and of training steps done.
         best_epoch, best_value: best epoch so far, and its monitored metric.
-        is_best: True if the present epoch is the best so far; a callback may set it in ``on_train_epoch_end``.
+        is_best: True if the present epoch is the best so far; a callback may set it in
+            ``on_train_epoch_end``.
         should_stop: True ends the run after the present step; a callback may set it.
 
     Args:
@@ -61,17 +68,31 @@ class Trainer:
         callbacks: Iterable[Callback],
         notes: Mapping[str, str],
     ) -> None:
-        self.model, self.guide, self.options = objective.loss.model, objective.loss.guide, objective.options
+        self.model, self.guide, self.options = (
+            objective.loss.model,
+            objective.loss.guide,
+            objective.options,
+        )
         self.epoch = self.step = self.best_epoch = 0
         self.best_value: float | None = None
         self.is_best = self.should_stop = False
-        self.optimizer, self._optimizers, self._objective = optimizers.optimizer, optimizers, objective
-        self._train, self._valid, self._folder, self._callbacks = train, valid, folder, tuple(callbacks)
+        self.optimizer, self._optimizers, self._objective = (
+            optimizers.optimizer,
+            optimizers,
+            objective,
+        )
+        self._train, self._valid, self._folder, self._callbacks = (
+            train,
+            valid,
+            folder,
+            tuple(callbacks),
+        )
         self._best_weights: dict[str, Any] | None = None
         self._notes = notes
 
     def is_finished(self) -> bool:
-        """Return True after the last epoch, or when early stopping or a callback has ended the run."""
+        """Return True after the last epoch, or when early stopping or a callback has ended the
+        run."""
         epochs, patience = self.options.epochs, self.options.patience or math.inf
         return self.should_stop or self.epoch >= epochs or self.epoch - self.best_epoch >= patience
 
@@ -86,7 +107,9 @@ class Trainer:
             try:
                 metrics = {"train_loss": self._train_epoch(log, progress)} | self._validate()
             except NumericalError as error:
-                raise NonFiniteError(f"epoch {self.epoch + 1}, after step {self.step}: {error}") from error
+                raise NonFiniteError(
+                    f"epoch {self.epoch + 1}, after step {self.step}: {error}"
+                ) from error
             self.epoch += 1
             monitor = self.options.monitor or ("nll" if "valid/accuracy" in metrics else "log_prob")
             value = None if self._valid is None else metrics[f"valid/{monitor}"]
@@ -94,12 +117,19 @@ class Trainer:
             self._call("on_train_epoch_end", metrics)
             if self.is_best:
                 self.best_epoch, self.best_value = self.epoch, value
-            log.write("epoch", self.step, epoch=self.epoch, seconds=time.perf_counter() - started, **metrics)
+            log.write(
+                "epoch",
+                self.step,
+                epoch=self.epoch,
+                seconds=time.perf_counter() - started,
+                **metrics,
+            )
             progress.set_description(f"epoch {self.epoch}/{self.options.epochs}", refresh=False)
             shown = ("train_loss", "valid/accuracy", f"valid/{monitor}")
             progress.set_postfix({name: metrics[name] for name in shown if name in metrics})
             is_due = self.epoch % self.options.checkpoint_every == 0 or self.is_finished()
-            # best.pt first: a run that is killed in between repeats this epoch, and finds the same weights.
+            # best.pt first: a run that is killed in between repeats this epoch, and finds the same
+            # weights.
             if self.is_best and (is_due or value is not None):
                 self._save_best()
             if is_due and self._folder is not None:
@@ -109,13 +139,21 @@ class Trainer:
     def _train_epoch(self, log: RunLog, progress: tqdm) -> float:
         """Train on each batch once and return the mean loss in nats per example."""
         options, total, examples = self.options, 0.0, 0
-        sizes = {"num_data": self._objective.num_data, "steps_per_epoch": options.steps_per_epoch(len(self._train))}
+        sizes = {
+            "num_data": self._objective.num_data,
+            "steps_per_epoch": options.steps_per_epoch(len(self._train)),
+        }
         stream = distributed.rank_batches(self._train)
         while batches := list(islice(stream, options.accumulate_grad_batches)):
-            lr, is_logged = self._optimizers.lr(), self.step == 0 or (self.step + 1) % options.log_every == 0
+            lr, is_logged = (
+                self._optimizers.lr(),
+                self.step == 0 or (self.step + 1) % options.log_every == 0,
+            )
             coefficients = StepCoefficients.at(self.step, options=options, **sizes)
             with_terms = is_logged or len(self._callbacks) > 0
-            outcome = train_step(self._objective, self._optimizers, batches, coefficients, with_terms=with_terms)
+            outcome = train_step(
+                self._objective, self._optimizers, batches, coefficients, with_terms=with_terms
+            )
             self._optimizers.step_schedulers()
             self.step += 1
             size = sum(batch.batch_size for batch in batches)
@@ -123,8 +161,17 @@ class Trainer:
             self._call("on_train_step_end", outcome)
             progress.update()
             if is_logged:
-                values = {name: value.item() for name, value in {"loss": outcome.loss, **outcome.terms}.items()}
-                log.write("step", self.step, epoch=self.epoch + 1, lr=lr, **distributed.average_over_ranks(values))
+                values = {
+                    name: value.item()
+                    for name, value in {"loss": outcome.loss, **outcome.terms}.items()
+                }
+                log.write(
+                    "step",
+                    self.step,
+                    epoch=self.epoch + 1,
+                    lr=lr,
+                    **distributed.average_over_ranks(values),
+                )
             if self._callbacks:  # of which one, on one rank, may have asked to stop
                 self.should_stop = any(distributed.gather_results(lambda: self.should_stop))
             if self.should_stop:
@@ -137,7 +184,9 @@ class Trainer:
         if self._valid is None:
             return {}
         with torch.compiler.set_stance("force_eager"):
-            values = validate(self.model, self.guide, self._valid, num_samples=self.options.num_samples)
+            values = validate(
+                self.model, self.guide, self._valid, num_samples=self.options.num_samples
+            )
         return {f"valid/{name}": value for name, value in values.items()}
 
     def _call(self, hook: str, *args: dict[str, float] | Outcome) -> None:
@@ -151,7 +200,9 @@ class Trainer:
             "num_data": self._objective.num_data,
             "optimizers": checkpoint.part_states(self._optimizers.parts()),
             "callbacks": checkpoint.part_states(self._callbacks),
-            "random": distributed.gather_results(lambda: checkpoint.random_states(self._train, self._valid)),
+            "random": distributed.gather_results(
+                lambda: checkpoint.random_states(self._train, self._valid)
+            ),
         }
         path = required(self._folder) / "last.pt"
         distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **state))
@@ -179,10 +230,12 @@ class Trainer:
     def resume(self) -> None:
         """Restore the state at the end of the last epoch in ``last.pt``.
 
-        With another number of ranks than before, the run sees the same batches, but draws other samples.
+        With another number of ranks than before, the run sees the same batches, but draws other
+        samples.
 
         Raises:
-            CheckpointError: a damaged checkpoint, or one of other options, optimisers, loaders or another architecture.
+            CheckpointError: a damaged checkpoint, or one of other options, optimisers, loaders or
+                another architecture.
         """
         path = required(self._folder) / "last.pt"
         content, best = checkpoint.read(path), checkpoint.read(path.with_name("best.pt"))
@@ -199,12 +252,20 @@ class Trainer:
         if not self.options.continues(saved) or state["num_data"] != num_data:
             then = asdict(saved) | {"num_data": state["num_data"]}
             here = asdict(self.options) | {"num_data": num_data}
-            listed = ", ".join(f"{name}: {then[name]!r} → {here[name]!r}" for name in then if then[name] != here[name])
-            raise CheckpointError(f"{path} is of other options; take the same, or another folder: {listed}")
+            listed = ", ".join(
+                f"{name}: {then[name]!r} → {here[name]!r}"
+                for name in then
+                if then[name] != here[name]
+            )
+            raise CheckpointError(
+                f"{path} is of other options; take the same, or another folder: {listed}"
+            )
         checkpoint.restore(content, self.model, self.guide, path=path)
         checkpoint.load_part_states(self._optimizers.parts(), state["optimizers"])
         checkpoint.load_part_states(self._callbacks, state["callbacks"])
-        if best["epoch"] <= state["epoch"]:  # else the run was killed before last.pt, and finds that epoch again
+        if (
+            best["epoch"] <= state["epoch"]
+        ):  # else the run was killed before last.pt, and finds that epoch again
             state |= {"best_epoch": best["epoch"], "best_value": best["value"]}
         for name, kind in COUNTERS.items():
             if not isinstance(state[name], kind) or (kind is int and state[name] < 0):

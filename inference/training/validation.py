@@ -11,17 +11,22 @@ from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.sharded import predict_sharded
 
 
-def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int) -> dict[str, float]:
+def validate(
+    model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int
+) -> dict[str, float]:
     """Compute the :func:`prediction_metrics` of the posterior predictive on a validation set."""
     prediction = predict_sharded(model, guide, data, num_samples=num_samples)
-    return broadcast_result(lambda: prediction_metrics(prediction))  # the same decisions on all ranks, to the last bit
+    return broadcast_result(
+        lambda: prediction_metrics(prediction)
+    )  # the same decisions on all ranks, to the last bit
 
 
 def prediction_metrics(prediction: Prediction) -> dict[str, float]:
     """Return the metrics of a prediction with labels.
 
-    These are ``log_prob``, the mean over examples of the joint log likelihood of their labels in nats, and the metrics
-    of the likelihood (see :func:`probattn.inference.metrics.evaluate`), over all real tokens.
+    These are ``log_prob``, the mean over examples of the joint log likelihood of their labels in
+    nats, and the metrics of the likelihood (see :func:`probattn.inference.metrics.evaluate`), over
+    all real tokens.
     """
     log_prob = prediction.log_prob(prediction.require("labels")).double().mean().item()
     return {"log_prob": log_prob, **metrics.evaluate(prediction)}

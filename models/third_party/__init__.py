@@ -1,4 +1,5 @@
-"""Conversion of networks of other libraries: their attention layers replaced by layers of this library."""
+"""Conversion of networks of other libraries: their attention layers replaced by layers of this
+library."""
 
 from probattn.models.third_party.converted_network import ConvertedNetwork
 from probattn.models.third_party.replace import replace_attention

@@ -1,4 +1,5 @@
-"""Table of the attention layers of other libraries that can be replaced, with the places of their weights."""
+"""Table of the attention layers of other libraries that can be replaced, with the places of their
+weights."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.models.third_party.adapters import Adapter, ClassAttentionAdapter, MultiheadAttentionAdapter
+from probattn.models.third_party.adapters import (
+    Adapter,
+    ClassAttentionAdapter,
+    MultiheadAttentionAdapter,
+)
 from probattn.sites import join
 
 
@@ -19,10 +24,12 @@ class Layout(NamedTuple):
 
     Attributes:
         adapter: replacement for it.
-        maps: prefixes of ``weight`` and ``bias`` of query, key, value and output map, or of a joint and the output map.
+        maps: prefixes of ``weight`` and ``bias`` of query, key, value and output map, or of a joint
+            and the output map.
         heads: number of heads.
         dropout: rate or module of the dropout of attention probabilities.
-        inner: submodule that is replaced, outside which the output map is; empty if it is the layer itself.
+        inner: submodule that is replaced, outside which the output map is; empty if it is the layer
+            itself.
     """
 
     adapter: type[Adapter]
@@ -47,13 +54,15 @@ LAYOUTS = (
     Layout(Adapter, "q_proj. k_proj. v_proj. out_proj.", "num_heads", "dropout"),
     Layout(Adapter, "q_proj. k_proj. v_proj. o_proj.", "num_attention_heads", "attention_dropout"),
 )
-"""Layouts of all kinds; some kinds change theirs between versions of their library. The first that fits is used."""
+"""Layouts of all kinds; some kinds change theirs between versions of their library. The first that
+fits is used."""
 KINDS = {
     "torch": "MultiheadAttention",
     "timm": "Attention EvaAttention ClassAttn",
-    "transformers": "BertAttention RobertaAttention XLMRobertaAttention CamembertAttention ElectraAttention "
-    "DistilBertSelfAttention ViTAttention DeiTAttention Dinov2Attention BeitAttention YolosAttention "
-    "VideoMAEAttention CLIPAttention SiglipAttention Wav2Vec2Attention",
+    "transformers": "BertAttention RobertaAttention XLMRobertaAttention CamembertAttention "
+    "ElectraAttention DistilBertSelfAttention ViTAttention DeiTAttention Dinov2Attention "
+    "BeitAttention YolosAttention VideoMAEAttention CLIPAttention SiglipAttention "
+    "Wav2Vec2Attention",
 }
 """Names of classes by library; classes derived from them count, too."""
 POOLING = ("AttentionPoolLatent", "SiglipMultiheadAttentionPoolingHead")
@@ -61,7 +70,8 @@ POOLING = ("AttentionPoolLatent", "SiglipMultiheadAttentionPoolingHead")
 
 
 class AttentionParts(NamedTuple):
-    """Layout, heads, dropout and linear maps of an attention layer, and whether its inputs' maps have biases.
+    """Layout, heads, dropout and linear maps of an attention layer, and whether its inputs' maps
+    have biases.
 
     A linear map is its weight with its bias as the last column, 0 if it has none.
     """
@@ -77,12 +87,19 @@ class AttentionParts(NamedTuple):
 
 
 def find_attention(module: nn.Module, path: str = "") -> Iterator[tuple[str, bool]]:
-    """Iterate over the innermost attention layers, by their kinds or names: path, and whether the kind is known."""
+    """Iterate over the innermost attention layers, by their kinds or names: path, and whether the
+    kind is known."""
     replaced = (Adapter, ProbabilisticAttention)
-    if _is_known(module) and not any(isinstance(submodule, replaced) for submodule in module.modules()):
+    if _is_known(module) and not any(
+        isinstance(submodule, replaced) for submodule in module.modules()
+    ):
         yield path, True
     elif not isinstance(module, replaced) and type(module).__name__ not in POOLING:
-        inside = [layer for name, child in module.named_children() for layer in find_attention(child, join(path, name))]
+        inside = [
+            layer
+            for name, child in module.named_children()
+            for layer in find_attention(child, join(path, name))
+        ]
         is_attention = re.search("attention|attn|xca", type(module).__name__, re.I)
         yield from inside or ([(path, False)] if is_attention else [])
 
@@ -100,15 +117,21 @@ def read_attention(module: nn.Module) -> AttentionParts:
     """
     for layout in LAYOUTS:
         with suppress(AttributeError, TypeError):
-            maps = [attrgetter(f"{name}weight", f"{name}bias")(module) for name in layout.maps.split()]
-            if getattr(module, "q_bias", None) is not None:  # of timm's EVA, which has none for keys
+            maps = [
+                attrgetter(f"{name}weight", f"{name}bias")(module) for name in layout.maps.split()
+            ]
+            if (
+                getattr(module, "q_bias", None) is not None
+            ):  # of timm's EVA, which has none for keys
                 weight, query, value = attrgetter("qkv.weight", "q_bias", "v_bias")(module)
                 maps[0] = weight, torch.cat([query, 0 * query, value])
             heads, dropout = attrgetter(layout.heads, layout.dropout)(module)
             biased = any(bias is not None for _, bias in maps[:-1])
             *inputs, out = (_with_bias(*linear) for linear in maps)
             query, key, value = torch.cat(inputs).chunk(3)
-            return AttentionParts(layout, heads, float(getattr(dropout, "p", dropout)), biased, query, key, value, out)
+            return AttentionParts(
+                layout, heads, float(getattr(dropout, "p", dropout)), biased, query, key, value, out
+            )
     raise ValueError("its query, key, value and output maps are not where its kind has them")
 
 

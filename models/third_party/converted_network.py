@@ -23,9 +23,10 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class ConvertedNetwork(nn.Module):
     """Wrapper with which ``Supervised``, ``fit`` and ``predict`` take a converted network.
 
-    Under ``draws(S)`` the output is ``(S, batch, ...)``. The network itself has no dimension for draws: they are folded
-    into its batch from the first stochastic layer on, so the modules below run once. In training mode, where dropout
-    draws as well, the whole network runs on the repeated input.
+    Under ``draws(S)`` the output is ``(S, batch, ...)``. The network itself has no dimension for
+    draws: they are folded into its batch from the first stochastic layer on, so the modules below
+    run once. In training mode, where dropout draws as well, the whole network runs on the repeated
+    input.
 
     It starts in the network's mode, training or evaluation. Built by :func:`replace_attention`.
 
@@ -42,22 +43,27 @@ class ConvertedNetwork(nn.Module):
         """Return the network's output ``(*draws, batch, ...)``; see :func:`call_network`.
 
         Args:
-            x: inputs ``(batch, ...)``, batch first also for an ``nn.TransformerEncoder`` with ``batch_first=False``.
+            x: inputs ``(batch, ...)``, batch first also for an ``nn.TransformerEncoder`` with
+                ``batch_first=False``.
             mask: ``(batch, tokens)``, True at real tokens.
 
         Raises:
-            ValueError: a mask of anything but padding, cross-attention and the like, naming the layer; in training
-                mode, batch norm after a stochastic layer; gradient checkpointing.
+            ValueError: a mask of anything but padding, cross-attention and the like, naming the
+                layer; in training mode, batch norm after a stochastic layer; gradient
+                checkpointing.
             RuntimeError: an output that is not batch first.
             TypeError: several outputs, of which none is called logits.
         """
         adapters = (module for module in self.wrapped.modules() if isinstance(module, Adapter))
-        stochastic: set[nn.Module] = {adapter for adapter in adapters if adapter.layer.is_stochastic()}
+        stochastic: set[nn.Module] = {
+            adapter for adapter in adapters if adapter.layer.is_stochastic()
+        }
         number = num_samples()
         with _no_mixing_of_draws(self.wrapped, stochastic):
             if number is None or num_folded() is not None or not stochastic:
                 return call_network(self.wrapped, x, mask)
-            # torch.export cannot trace the stop at the first stochastic layer, so it folds at the input, too.
+            # torch.export cannot trace the stop at the first stochastic layer, so it folds at the
+            # input, too.
             if self.training or torch.compiler.is_exporting():
                 stochastic = set()
             return _run_with_draws(self.wrapped, x, mask, number, stochastic)
@@ -67,7 +73,8 @@ class ConvertedNetwork(nn.Module):
         return [module.layer for module in self.wrapped.modules() if isinstance(module, Adapter)]
 
     def freeze_rest(self) -> None:
-        """Freeze all but the layers of this library: their parameters, and the running statistics of batch norms."""
+        """Freeze all but the layers of this library: their parameters, and the running statistics
+        of batch norms."""
         trained = {parameter for layer in self.layers() for parameter in layer.parameters()}
         for parameter in self.parameters():
             parameter.requires_grad_(parameter.requires_grad and parameter in trained)
@@ -75,10 +82,13 @@ class ConvertedNetwork(nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode; frozen modules with running statistics stay in evaluation mode."""
+        """Set training or evaluation mode; frozen modules with running statistics stay in
+        evaluation mode."""
         super().train(mode)
         for module in self.modules() if self.is_frozen else ():
-            if getattr(module, "running_mean", None) is not None:  # no layer of this library has any
+            if (
+                getattr(module, "running_mean", None) is not None
+            ):  # no layer of this library has any
                 module.eval()
         return self
 
@@ -86,7 +96,8 @@ class ConvertedNetwork(nn.Module):
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Initialise the inducing inputs of each layer from its own input on a batch.
 
-        Local latent sites of lower layers are at their posterior means, global ones at their prior means.
+        Local latent sites of lower layers are at their posterior means, global ones at their prior
+        means.
 
         Args:
             x, mask: a batch of the training data, as for :meth:`forward`.
@@ -100,11 +111,12 @@ class ConvertedNetwork(nn.Module):
 def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Return the output of a network, batch first.
 
-    An ``nn.TransformerEncoder`` (or one of its layers) gets x in the layout of its ``batch_first`` and the mask as
-    ``src_key_padding_mask``. A Hugging Face model gets x as its main input and the mask as ``attention_mask``. Any
-    other network gets ``(x)`` or ``(x, mask)``.
+    An ``nn.TransformerEncoder`` (or one of its layers) gets x in the layout of its ``batch_first``
+    and the mask as ``src_key_padding_mask``. A Hugging Face model gets x as its main input and the
+    mask as ``attention_mask``. Any other network gets ``(x)`` or ``(x, mask)``.
 
-    Of several outputs the one called ``logits`` is returned, or else ``last_hidden_state``, or else the only tensor.
+    Of several outputs the one called ``logits`` is returned, or else ``last_hidden_state``, or else
+    the only tensor.
 
     Args:
         network: the network.
@@ -116,7 +128,9 @@ def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """
     if isinstance(network, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
         padding = None if mask is None else ~mask
-        if next(module.batch_first for module in network.modules() if hasattr(module, "batch_first")):
+        if next(
+            module.batch_first for module in network.modules() if hasattr(module, "batch_first")
+        ):
             return network(x, src_key_padding_mask=padding)
         return network(x.transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1)
     if name := getattr(network, "main_input_name", None):
@@ -131,52 +145,68 @@ def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     apply_to_collection(output, Tensor, tensors.append)
     if len(tensors) != 1:
         actual = f"{type(output).__name__} with {len(tensors)} tensors and none called logits"
-        raise TypeError(f"the network returned a {actual}: wrap it in a module that returns the logits")
+        raise TypeError(
+            f"the network returned a {actual}: wrap it in a module that returns the logits"
+        )
     return tensors[0]
 
 
 @contextmanager
 def _no_mixing_of_draws(network: nn.Module, stochastic: set[nn.Module]) -> Iterator[None]:
-    """Context manager that raises where a network's modules would silently be wrong beside stochastic layers.
+    """Context manager that raises where a network's modules would silently be wrong beside
+    stochastic layers.
 
     Raises:
-        ValueError: batch norm with batch statistics after a stochastic layer, whose draws it would mix; gradient
-            checkpointing, whose recomputation runs outside the handlers and would draw again.
+        ValueError: batch norm with batch statistics after a stochastic layer, whose draws it would
+            mix; gradient checkpointing, whose recomputation runs outside the handlers and would
+            draw again.
     """
     reached: list[bool] = []
 
     def check(norm: nn.Module, args: tuple) -> None:
         if reached:
-            raise ValueError(f"{type(norm).__name__} runs after a stochastic layer and mixes its draws: use layer norm")
+            raise ValueError(
+                f"{type(norm).__name__} runs after a stochastic layer and mixes its draws: use "
+                "layer norm"
+            )
 
     with ExitStack() as stack:
         for module in network.modules() if stochastic else ():
-            hugging_face, timm = (getattr(module, f"grad{end}_checkpointing", False) for end in ("ient", ""))
+            hugging_face, timm = (
+                getattr(module, f"grad{end}_checkpointing", False) for end in ("ient", "")
+            )
             if torch.is_grad_enabled() and (timm or (hugging_face and module.training)):
                 raise ValueError(
-                    f"switch off the gradient checkpointing of {type(module).__name__}: its backward pass draws again"
+                    f"switch off the gradient checkpointing of {type(module).__name__}: its "
+                    "backward pass draws again"
                 )
             if module in stochastic:
                 stack.callback(module.register_forward_hook(lambda *_: reached.append(True)).remove)
-            elif isinstance(module, BATCH_NORMS) and (module.training or module.running_mean is None):
+            elif isinstance(module, BATCH_NORMS) and (
+                module.training or module.running_mean is None
+            ):
                 stack.callback(module.register_forward_pre_hook(check).remove)
         yield
 
 
-def _run_with_draws(network: nn.Module, x: Tensor, mask: Tensor | None, number: int, stochastic: set) -> Tensor:
+def _run_with_draws(
+    network: nn.Module, x: Tensor, mask: Tensor | None, number: int, stochastic: set
+) -> Tensor:
     """Return the outputs of S draws ``(S, batch, ...)``.
 
-    The network runs on the plain batch up to the first stochastic layer, and then completely on the batch repeated S
-    times, ``(S · batch, ...)``, where modules that have already run return their stored output, repeated along the
-    dimension in which their first input has grown. So masks and other values that the network passes on have the
-    expected size. The code between these modules runs twice.
+    The network runs on the plain batch up to the first stochastic layer, and then completely on the
+    batch repeated S times, ``(S · batch, ...)``, where modules that have already run return their
+    stored output, repeated along the dimension in which their first input has grown. So masks and
+    other values that the network passes on have the expected size. The code between these modules
+    runs twice.
 
     Args:
         network: the network.
         x: inputs ``(batch, ...)``.
         mask: ``(batch, tokens)``, or None.
         number: S.
-        stochastic: the stochastic layers; without any, the whole network runs on the repeated batch.
+        stochastic: the stochastic layers; without any, the whole network runs on the repeated
+            batch.
 
     Raises:
         RuntimeError: an output that is not batch first.
@@ -186,7 +216,9 @@ def _run_with_draws(network: nn.Module, x: Tensor, mask: Tensor | None, number: 
 
     def repeat(value: Tensor, dim: int = 0) -> Tensor:
         if value.shape[dim] != batch:
-            raise ValueError(f"dimension {dim} must be the batch of {batch}, got {tuple(value.shape)}")
+            raise ValueError(
+                f"dimension {dim} must be the batch of {batch}, got {tuple(value.shape)}"
+            )
         return torch.cat([value] * number, dim)
 
     def run_once(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -194,11 +226,14 @@ def _run_with_draws(network: nn.Module, x: Tensor, mask: Tensor | None, number: 
         if module in stochastic:
             raise _FirstStochasticLayer
         output = forward(*args, **kwargs)
-        stored[module].append((_shape(args, kwargs), apply_to_collection(output, Tensor, Tensor.clone)))
+        stored[module].append(
+            (_shape(args, kwargs), apply_to_collection(output, Tensor, Tensor.clone))
+        )
         return output
 
     def replay(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Return the stored output repeated S times; run the module where that is not what it would return."""
+        """Return the stored output repeated S times; run the module where that is not what it would
+        return."""
         if stored[module]:
             shape, output = stored[module].popleft()
             sizes = enumerate(zip(shape, _shape(args, kwargs), strict=False))
@@ -209,7 +244,11 @@ def _run_with_draws(network: nn.Module, x: Tensor, mask: Tensor | None, number: 
 
     if stochastic and number > 1:
         parts = {*stochastic, *_largest_without(stochastic, network)}
-        with suppress(_FirstStochasticLayer), draws_in_batch(1), _replaced_forwards(parts, run_once):
+        with (
+            suppress(_FirstStochasticLayer),
+            draws_in_batch(1),
+            _replaced_forwards(parts, run_once),
+        ):
             return call_network(network, x, mask)
     with draws_in_batch(number), _replaced_forwards(list(stored), replay):
         output = call_network(network, repeat(x), None if mask is None else repeat(mask))
@@ -217,8 +256,11 @@ def _run_with_draws(network: nn.Module, x: Tensor, mask: Tensor | None, number: 
 
 
 def _largest_without(stochastic: set[nn.Module], module: nn.Module) -> Iterator[nn.Module]:
-    """Iterate over the largest submodules that contain no stochastic layer, without containers that are not called."""
-    if isinstance(module, (nn.ModuleList, nn.ModuleDict)) or not stochastic.isdisjoint(module.modules()):
+    """Iterate over the largest submodules that contain no stochastic layer, without containers that
+    are not called."""
+    if isinstance(module, (nn.ModuleList, nn.ModuleDict)) or not stochastic.isdisjoint(
+        module.modules()
+    ):
         for child in module.children():
             yield from _largest_without(stochastic, child)
     else:
@@ -231,14 +273,19 @@ class _FirstStochasticLayer(Exception):  # noqa: N818
 
 def _shape(args: tuple, kwargs: dict[str, Any]) -> torch.Size:
     """Return the shape of the first tensor among the arguments."""
-    return next((value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), torch.Size())
+    return next(
+        (value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)),
+        torch.Size(),
+    )
 
 
 @contextmanager
 def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) -> Iterator[None]:
-    """Let modules call ``replacement(module, forward, ...)`` instead of their method ``forward``, for one thread.
+    """Let modules call ``replacement(module, forward, ...)`` instead of their method ``forward``,
+    for one thread.
 
-    PyTorch's hooks cannot skip a module. An attribute of an instance comes before the method of its class.
+    PyTorch's hooks cannot skip a module. An attribute of an instance comes before the method of its
+    class.
     """
     with one_thread_at_a_time, ExitStack() as stack:
         for module in modules:

@@ -16,15 +16,19 @@ from probattn.functional.gaussian import Dense
 
 
 class AnchoredAttention(ProbabilisticAttention):
-    """Attention as GP regression of the values on the keys, through M anchors that all examples share.
+    """Attention as GP regression of the values on the keys, through M anchors that all examples
+    share.
 
-    The output at a query is the posterior mean of a sparse GP (see :mod:`probattn.functional.anchored`), or a draw from
-    its posterior, at O(N M²) a head without an N×N matrix. The anchors are parameters; take their initial values from
-    data by ``network.initialise_inducing(batch)``. It is ours, not from a paper. Related are regression of values at
-    test time (Wang et al., 2025), Nyström attention (Xiong et al., 2021) and sparse CGP without z_o.
+    The output at a query is the posterior mean of a sparse GP (see
+    :mod:`probattn.functional.anchored`), or a draw from its posterior, at O(N M²) a head without an
+    N×N matrix. The anchors are parameters; take their initial values from data by
+    ``network.initialise_inducing(batch)``. It is ours, not from a paper. Related are regression of
+    values at test time (Wang et al., 2025), Nyström attention (Xiong et al., 2021) and sparse CGP
+    without z_o.
 
-    Sites with ``output="draw"``: ``w``, latent, local, event ``(head, anchor, output)``, prior N(0, I), posterior
-    exact given the values; ``residual``, latent, local, event ``(head, token, output)``, N(0, 1) in both.
+    Sites with ``output="draw"``: ``w``, latent, local, event ``(head, anchor, output)``, prior N(0,
+    I), posterior exact given the values; ``residual``, latent, local, event
+    ``(head, token, output)``, N(0, 1) in both.
 
     Args:
         dim: width of the tokens.
@@ -59,7 +63,9 @@ class AnchoredAttention(ProbabilisticAttention):
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
         self.scale_rows(self.query_key_value, 2 * dim)
-        self.anchors = nn.Parameter((0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim))
+        self.anchors = nn.Parameter(
+            (0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim)
+        )
         log_noise = torch.full((heads,), noise).log()
         self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
         self.out = nn.Linear(dim, dim)
@@ -90,7 +96,9 @@ class AnchoredAttention(ProbabilisticAttention):
 
     def law(self, x: Tensor, mask: Tensor | None) -> Anchored:
         """Return the law of the output at checked tokens; pure."""
-        query, key, value = map(dtypes.at_least_float32, self.split_heads(self.query_key_value(x), 3))
+        query, key, value = map(
+            dtypes.at_least_float32, self.split_heads(self.query_key_value(x), 3)
+        )
         return Anchored(
             query,
             key,
@@ -111,5 +119,7 @@ class AnchoredAttention(ProbabilisticAttention):
     def weight_laws(self, law: Anchored) -> Laws:
         """Return prior and posterior of w."""
         identity = torch.eye(law.loc.shape[-2], dtype=law.loc.dtype, device=law.loc.device)
-        prior = ColumnNormal(torch.zeros_like(law.loc), Dense(identity.expand(self.heads, -1, -1), len(identity)))
+        prior = ColumnNormal(
+            torch.zeros_like(law.loc), Dense(identity.expand(self.heads, -1, -1), len(identity))
+        )
         return prior, ColumnNormal(law.loc, law.covariance)

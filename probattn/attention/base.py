@@ -21,10 +21,11 @@ LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
 class ProbabilisticAttention(SiteModule):
     """Base of attention layers that are Pyro programs: ``layer(x, mask=None)`` *is* the model.
 
-    A layer has two parts. :meth:`compute` is a pure function from tokens and latent values to output and log factors:
-    it compiles, exports and differentiates. :meth:`forward` samples the latents of :meth:`sites` and
-    :meth:`local_sites`, calls it, and adds the factors. A layer whose latents depend on each other has a ``forward`` of
-    its own, by :meth:`sample`, :meth:`sample_local` and :meth:`factor`. For names of sites see
+    A layer has two parts. :meth:`compute` is a pure function from tokens and latent values to
+    output and log factors: it compiles, exports and differentiates. :meth:`forward` samples the
+    latents of :meth:`sites` and :meth:`local_sites`, calls it, and adds the factors. A layer whose
+    latents depend on each other has a ``forward`` of its own, by :meth:`sample`,
+    :meth:`sample_local` and :meth:`factor`. For names of sites see
     :class:`~probattn.sites.SiteModule`.
 
     Args:
@@ -39,7 +40,9 @@ class ProbabilisticAttention(SiteModule):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         if dim < 1 or heads < 1 or dim % heads:
-            raise ValueError(f"dim must be a positive multiple of heads, got dim={dim} and heads={heads}")
+            raise ValueError(
+                f"dim must be a positive multiple of heads, got dim={dim} and heads={heads}"
+            )
         self.dim, self.heads, self.head_dim = dim, heads, dim // heads
 
     @classmethod
@@ -48,16 +51,21 @@ class ProbabilisticAttention(SiteModule):
         *args: Options.args,
         **options: Options.kwargs,
     ) -> LayerFactory:
-        """Return a factory ``(dim, heads) -> layer`` with options of the class, for a network's ``attention=``."""
-        return functools.partial(cls, *args, **options)  # type: ignore[arg-type]  # options are named: args is empty
+        """Return a factory ``(dim, heads) -> layer`` with options of the class, for a network's
+        ``attention=``."""
+        # Options are named, so args is empty.
+        return functools.partial(cls, *args, **options)  # type: ignore[arg-type]
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return prior and posterior of local latent sites by name, for checked tokens."""
         return {}
 
     # By *Any and **Any type checkers accept layers that name their latents.
-    def compute(self, x: Tensor, mask: Tensor | None, *_: Any, **latents: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the output of x's shape, and log factors ``(..., batch)`` of each example by name; pure.
+    def compute(
+        self, x: Tensor, mask: Tensor | None, *_: Any, **latents: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output of x's shape, and log factors ``(..., batch)`` of each example by name;
+        pure.
 
         Args:
             x: checked tokens ``(*draws, batch, tokens, dim)``.
@@ -83,8 +91,15 @@ class ProbabilisticAttention(SiteModule):
         x = self.checked(x, mask)
         return self.run(x, mask, self.sites())
 
-    def run(self, x: Tensor, mask: Tensor | None, sites: dict[str, dist.TorchDistribution], **given: Tensor) -> Tensor:
-        """Sample the latents, and return the output of :meth:`compute` after its log factors are added.
+    def run(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        sites: dict[str, dist.TorchDistribution],
+        **given: Tensor,
+    ) -> Tensor:
+        """Sample the latents, and return the output of :meth:`compute` after its log factors are
+        added.
 
         Args:
             x, mask: checked.
@@ -92,25 +107,32 @@ class ProbabilisticAttention(SiteModule):
             given: further arguments of ``compute``.
         """
         latents = {name: self.sample(name, prior) for name, prior in sites.items()}
-        latents |= {name: self.sample_local(name, *laws) for name, laws in self.local_sites(x, mask).items()}
+        latents |= {
+            name: self.sample_local(name, *laws) for name, laws in self.local_sites(x, mask).items()
+        }
         output, log_factors = self.compute(x, mask, **given, **latents)
         for name, log_factor in log_factors.items():
             self.factor(name, log_factor)
         return output
 
     def is_stochastic(self) -> bool:
-        """Return True if the output depends on latent sites; override it where ``forward`` samples itself."""
-        return bool(self.sites()) or type(self).local_sites is not ProbabilisticAttention.local_sites
+        """Return True if the output depends on latent sites; override it where ``forward`` samples
+        itself."""
+        return (
+            bool(self.sites()) or type(self).local_sites is not ProbabilisticAttention.local_sites
+        )
 
     def has_local_sites(self) -> bool:
-        """Return True if a call samples local sites; override it where ``forward`` samples itself but not those."""
+        """Return True if a call samples local sites; override it where ``forward`` samples itself
+        but not those."""
         kind = type(self)
         is_own = kind.forward is not ProbabilisticAttention.forward and self.is_stochastic()
         return is_own or kind.local_sites is not ProbabilisticAttention.local_sites
 
     @contextmanager
     def precise(self) -> Iterator[None]:
-        """Compute in float32 or better inside, and name this layer in errors of :mod:`probattn.functional.errors`.
+        """Compute in float32 or better inside, and name this layer in errors of
+        :mod:`probattn.functional.errors`.
 
         Compiled code names no layer; code that may raise such an error is not compiled.
         """
@@ -140,41 +162,50 @@ class ProbabilisticAttention(SiteModule):
 
     @torch.no_grad()
     def scale_rows(self, linear: nn.Linear, rows: int) -> None:
-        """Multiply the initial weights of queries and keys, the first rows of a map, by :attr:`gain`."""
+        """Multiply the initial weights of queries and keys, the first rows of a map, by
+        :attr:`gain`."""
         for parameter in linear.parameters():
             parameter[:rows] *= self.gain
 
     def initialise(self, stream: Tensor) -> None:
-        """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""
+        """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start
+        of its path."""
 
     def signature(self) -> dict[str, int | str]:
-        """Return what a checkpoint must share with this layer, in addition to the shapes of its parameters."""
+        """Return what a checkpoint must share with this layer, in addition to the shapes of its
+        parameters."""
         return {"layer": type(self).__name__, "dim": self.dim, "heads": self.heads}
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Check x and its mask, and return x with zeros at padding.
 
         Raises:
-            ValueError: x not ``(..., batch, tokens, dim)`` or without tokens; mask not boolean ``(batch, tokens)``, or
-                with a row without any token.
+            ValueError: x not ``(..., batch, tokens, dim)`` or without tokens; mask not boolean
+                ``(batch, tokens)``, or with a row without any token.
         """
         if x.dim() < 3 or x.shape[-1] != self.dim:
             raise ValueError(
-                f"{self.label} takes x of shape (..., batch, tokens, {self.dim}), got {tuple(x.shape)}; "
+                f"{self.label} takes x of shape (..., batch, tokens, {self.dim}), got "
+                f"{tuple(x.shape)}; "
                 f"build the layer with dim={x.shape[-1]} or project x first"
             )
         if x.shape[-2] == 0:
-            raise ValueError(f"{self.label} got examples without any token, x of shape {tuple(x.shape)}")
+            raise ValueError(
+                f"{self.label} got examples without any token, x of shape {tuple(x.shape)}"
+            )
         if mask is None:
             return x
         if mask.dtype != torch.bool or mask.shape != x.shape[-3:-1]:
             raise ValueError(
-                f"{self.label} takes a boolean mask of shape (batch, tokens) = {tuple(x.shape[-3:-1])}, "
+                f"{self.label} takes a boolean mask of shape (batch, tokens) = "
+                f"{tuple(x.shape[-3:-1])}, "
                 f"got {mask.dtype} {tuple(mask.shape)}"
             )
         errors.refuse(
             ~mask.any(-1),
-            lambda rows: ValueError(f"{self.label} got examples without any token, rows {rows} of the mask; drop them"),
+            lambda rows: ValueError(
+                f"{self.label} got examples without any token, rows {rows} of the mask; drop them"
+            ),
         )
         return x.where(mask.unsqueeze(-1), 0.0)
 

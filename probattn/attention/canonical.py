@@ -1,7 +1,7 @@
 """Guides of z_o, the canonical process at the tokens of an example.
 
-A guide is built as ``guide(dim, heads)`` and called as ``guide(law, x)``, with the joint law at the tokens and the
-tokens ``(..., N, dim)``; it returns q(z_o).
+A guide is built as ``guide(dim, heads)`` and called as ``guide(law, x)``, with the joint law at the
+tokens and the tokens ``(..., N, dim)``; it returns q(z_o).
 """
 
 import torch.nn.functional as F

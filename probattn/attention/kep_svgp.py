@@ -20,46 +20,57 @@ PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
 
 class KEPSVGPAttention(KSVDAttention):
-    """KEP-SVGP attention (Chen et al., ICML 2024): two GP branches on the singular vectors of the attention kernel.
+    """KEP-SVGP attention (Chen et al., ICML 2024): two GP branches on the singular vectors of the
+    attention kernel.
 
-    The program of one layer: scores E, R by KSVD (eq. 10); **u_d ~ N(0, Λ²)** for each head and output d, shared by
-    both branches; F^e = E Λ⁻¹ u and F^r = R Λ⁻¹ u, which have the law (16); merged by (19); one linear map from all
-    heads' outputs to ``dim`` (the composition of the paper's s → d map for each head and the output projection).
+    The program of one layer: scores E, R by KSVD (eq. 10); **u_d ~ N(0, Λ²)** for each head and
+    output d, shared by both branches; F^e = E Λ⁻¹ u and F^r = R Λ⁻¹ u, which have the law (16);
+    merged by (19); one linear map from all heads' outputs to ``dim`` (the composition of the
+    paper's s → d map for each head and the output projection).
 
-    Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11);
-    ``residual``, latent, local, N(0, I), the noise of that option, whose posterior is its prior.
-    Parameter ``log_residual_amplitude``: log a ``(head,)``.
+    Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor
+    −η (J/n)² (eq. 11); ``residual``, latent, local, N(0, I), the noise of that option, whose
+    posterior is its prior. Parameter ``log_residual_amplitude``: log a ``(head,)``.
 
-    Parameter ``log_scale``: log λ ``(head, inducing index)``, Λ = diag(λ) > 0. The law of F under the prior does not
-    depend on it: F = E v, v ~ N(0, I). Without ``eta`` nothing identifies it with singular values of the attention
-    kernel, and with it one equation for each head and example does; :meth:`spectrum` returns the values themselves.
+    Parameter ``log_scale``: log λ ``(head, inducing index)``, Λ = diag(λ) > 0. The law of F under
+    the prior does not depend on it: F = E v, v ~ N(0, I). Without ``eta`` nothing identifies it
+    with singular values of the attention kernel, and with it one equation for each head and example
+    does; :meth:`spectrum` returns the values themselves.
 
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
-        rank: s, the number of singular triplets and of outputs of each head; at most the head width.
+        rank: s, the number of singular triplets and of outputs of each head; at most the head
+            width.
         merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
-        pair: the branches that are merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table 5); J has both.
-        projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e; ``"plain"``, W_e and W_r themselves; or ``"svd"``, two
-            steps of subspace iteration from a learned W_e. E and R then *approximate* the leading singular directions
-            and values of K_att (E Eᵀ is 7 to 33 % off the truncated decomposition at the initial weights).
-            Nothing is left to fit then: no site ``ksvd``, and Λ is constant.
+        pair: the branches that are merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table
+            5); J has both.
+        projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e; ``"plain"``, W_e and W_r
+            themselves; or ``"svd"``, two steps of subspace iteration from a learned W_e. E and R
+            then *approximate* the leading singular directions and values of K_att (E Eᵀ is 7 to 33
+            % off the truncated decomposition at the initial weights). Nothing is left to fit then:
+            no site ``ksvd``, and Λ is constant.
         tokens: the number of tokens, if it is fixed; any other number is then an error.
         multiple: f(X) has at most ``rank · multiple`` rows.
         prior: a prior of :mod:`probattn.priors` or its name; N(0, Λ²) by default.
         eta: weight η of the KSVD penalty, which fits learned projections.
-        penalty: ``"example"`` squares J/n of each head and example; ``"authors"`` is the form of the authors' code.
+        penalty: ``"example"`` squares J/n of each head and example; ``"authors"`` is the form of
+            the authors' code.
         scale: initial λ.
         learn_scale: learn Λ.
-        residual: initial a > 0 of noise ε ~ N(0, a² diag(r₁ + r₂)), independent over tokens and outputs, added to the
-            merged F (W₁ does not act on it). r is the variance outside each branch's scores (see
-            :func:`~probattn.functional.subspace.residual_variances`): diag((I − P) K_att K_attᵀ (I − P)), P the
-            projection on the columns of E; with ``"svd"`` diag(K_att K_attᵀ − E Eᵀ). None: no noise.
-        mean: mean of the process: ``"zero"``, or ``"softmax"``, with which the output is softmax attention, by the same
-            queries and keys, plus ``amplitude`` times the GP's. The KSVD penalty then fits W_e, W_r and Λ alone: no
-            gradient of it reaches the queries, the keys and what is below them.
-        amplitude: initial factor of the GP's output, learned, positive; only with ``mean="softmax"``.
-        dropout: dropout rate of the softmax mean's probabilities in training, in [0, 1); only with ``mean="softmax"``.
+        residual: initial a > 0 of noise ε ~ N(0, a² diag(r₁ + r₂)), independent over tokens and
+            outputs, added to the merged F (W₁ does not act on it). r is the variance outside each
+            branch's scores (see :func:`~probattn.functional.subspace.residual_variances`): diag((I
+            − P) K_att K_attᵀ (I − P)), P the projection on the columns of E; with ``"svd"``
+            diag(K_att K_attᵀ − E Eᵀ). None: no noise.
+        mean: mean of the process: ``"zero"``, or ``"softmax"``, with which the output is softmax
+            attention, by the same queries and keys, plus ``amplitude`` times the GP's. The KSVD
+            penalty then fits W_e, W_r and Λ alone: no gradient of it reaches the queries, the keys
+            and what is below them.
+        amplitude: initial factor of the GP's output, learned, positive; only with
+            ``mean="softmax"``.
+        dropout: dropout rate of the softmax mean's probabilities in training, in [0, 1); only with
+            ``mean="softmax"``.
         bias: give query, key and the softmax mean's value a bias.
 
     Raises:
@@ -88,7 +99,15 @@ class KEPSVGPAttention(KSVDAttention):
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        super().__init__(dim, heads, rank=rank, projection=projection, tokens=tokens, multiple=multiple, bias=bias)
+        super().__init__(
+            dim,
+            heads,
+            rank=rank,
+            projection=projection,
+            tokens=tokens,
+            multiple=multiple,
+            bias=bias,
+        )
         check_choice("pair", pair, ("er", "ee", "rr"))
         check_choice("penalty", penalty, PENALTIES)
         check_choice("mean", mean, ("zero", "softmax"))
@@ -101,7 +120,9 @@ class KEPSVGPAttention(KSVDAttention):
         self.solves = projection == "svd"
         log_scale = torch.full((heads, rank), scale).log()
         self.log_scale = (nn.Parameter if learn_scale and not self.solves else nn.Buffer)(log_scale)
-        self.log_residual_amplitude = None if residual is None else nn.Parameter(torch.full((heads,), residual).log())
+        self.log_residual_amplitude = (
+            None if residual is None else nn.Parameter(torch.full((heads,), residual).log())
+        )
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
         rate = dropout_rate(dropout)
@@ -109,12 +130,17 @@ class KEPSVGPAttention(KSVDAttention):
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and merge, pair, projection and prior."""
-        parts = {"merge": type(self.merge).__name__, "pair": self.pair, "projection": type(self.projection).__name__}
+        parts = {
+            "merge": type(self.merge).__name__,
+            "pair": self.pair,
+            "projection": type(self.projection).__name__,
+        }
         return super().signature() | parts | {"prior": priors.name_of(self.prior)}
 
     @property
     def scale(self) -> Tensor:
-        """Λ > 0, ``(heads, rank)``; with draws on the left where ``log_scale`` is a random variable."""
+        """Λ > 0, ``(heads, rank)``; with draws on the left where ``log_scale`` is a random
+        variable."""
         if not isinstance(self, PyroModule):
             return self.log_scale.exp()
         with outside_examples():
@@ -140,7 +166,11 @@ class KEPSVGPAttention(KSVDAttention):
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
-        return {} if self.log_residual_amplitude is None else {"residual": self.unit_noise(x, x.shape[-2])}
+        return (
+            {}
+            if self.log_residual_amplitude is None
+            else {"residual": self.unit_noise(x, x.shape[-2])}
+        )
 
     def penalty(self, scores: Scores, scale: Tensor, mask: Tensor | None) -> Tensor:
         """Return η times the loss of (11) for each example, ``(..., batch)``.
@@ -156,7 +186,13 @@ class KEPSVGPAttention(KSVDAttention):
             return self.eta * self.ksvd_penalty(e, r, w_e, w_r, scale, lengths)
 
     def compute(
-        self, x: Tensor, mask: Tensor | None, *, scale: Tensor, u: Tensor, residual: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        *,
+        scale: Tensor,
+        u: Tensor,
+        residual: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factor ``ksvd``, −η (J/n)², of each example."""
         query_key = self.queries_and_keys(x)
@@ -165,7 +201,9 @@ class KEPSVGPAttention(KSVDAttention):
         values = kep_svgp.function_values(self.merge(first, second), scale, u)
         if residual is not None and self.log_residual_amplitude is not None:
             with self.precise():
-                deviation = subspace.residual_scale(query_key, mask, w_e, w_r, self.pair, solved=self.solves)
+                deviation = subspace.residual_scale(
+                    query_key, mask, w_e, w_r, self.pair, solved=self.solves
+                )
                 amplitude = self.log_residual_amplitude.exp().unsqueeze(-1)
                 values = values + (amplitude * deviation).unsqueeze(-1) * residual
         output = dtypes.apply_linear(self.out, self.join_heads(values))

@@ -16,20 +16,24 @@ _TRIL = transform_to(constraints.lower_cholesky)
 
 
 class AuthorsKEPSVGPAttention(KEPSVGPAttention):
-    """KEP-SVGP attention with the sampling, the objective and the initial values of its authors' code.
+    """KEP-SVGP attention with the sampling, the objective and the initial values of its authors'
+    code.
 
-    Each example has inducing variables of its own, whose posterior q(u_d) = N(m_d, L_d L_dᵀ) is the same for all: their
-    whole KL stands beside the log-likelihood of each example. F at token n is ``F_nd = [E + R]_n Λ⁻¹ (m_d + L_d ε_n)``,
-    with noise ε_n ~ N(0, I) that is independent for each token and shared by the outputs d; merged by weights, it is
-    W₁ [F^e; F^r], with noise of its own for each token of either branch. Added, each output has the law (16) at one
-    token, but not over tokens: u is one function there, with correlated values.
-    For results of the paper; :class:`~probattn.attention.kep_svgp.KEPSVGPAttention` is for new work.
+    Each example has inducing variables of its own, whose posterior q(u_d) = N(m_d, L_d L_dᵀ) is the
+    same for all: their whole KL stands beside the log-likelihood of each example. F at token n is
+    ``F_nd = [E + R]_n Λ⁻¹ (m_d + L_d ε_n)``, with noise ε_n ~ N(0, I) that is independent for each
+    token and shared by the outputs d; merged by weights, it is W₁ [F^e; F^r], with noise of its own
+    for each token of either branch. Added, each output has the law (16) at one token, but not over
+    tokens: u is one function there, with correlated values. For results of the paper;
+    :class:`~probattn.attention.kep_svgp.KEPSVGPAttention` is for new work.
 
-    Sites: ``noise``, latent, local, ε, whose posterior is its prior, event ``(head, token, inducing index)``, with the
-    tokens of both branches one after the other where weights merge them; ``kl``, a local factor −KL(q(u) ‖ N(0, Λ²)),
-    without KL weight; ``ksvd`` as in the base class, with ``penalty="authors"``.
-    Parameters: ``loc``, m ``(head, output, inducing index)``, and ``raw_tril``, L with the logarithm of its diagonal,
-    both N(0, 1) at the start; ``log_scale``, log λ, there uniform on [−2, 0]; W_e and W_r, there orthogonal.
+    Sites: ``noise``, latent, local, ε, whose posterior is its prior, event
+    ``(head, token, inducing index)``, with the tokens of both branches one after the other where
+    weights merge them; ``kl``, a local factor −KL(q(u) ‖ N(0, Λ²)), without KL weight; ``ksvd`` as
+    in the base class, with ``penalty="authors"``. Parameters: ``loc``, m
+    ``(head, output, inducing index)``, and ``raw_tril``, L with the logarithm of its diagonal, both
+    N(0, 1) at the start; ``log_scale``, log λ, there uniform on [−2, 0]; W_e and W_r, there
+    orthogonal.
 
     Args:
         dim, heads, rank, merge, pair, tokens, multiple, eta, bias: as in the base class.
@@ -49,7 +53,9 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         bias: bool = False,
     ) -> None:
         sizes: dict[str, Any] = {"rank": rank, "tokens": tokens, "multiple": multiple}
-        super().__init__(dim, heads, merge=merge, pair=pair, eta=eta, penalty="authors", bias=bias, **sizes)
+        super().__init__(
+            dim, heads, merge=merge, pair=pair, eta=eta, penalty="authors", bias=bias, **sizes
+        )
         self.log_scale = nn.Parameter(torch.empty(heads, rank).uniform_(-2.0, 0.0))
         self.loc = nn.Parameter(torch.randn(heads, rank, rank))
         self.raw_tril = nn.Parameter(torch.randn(heads, rank, rank, rank))
@@ -76,11 +82,17 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         self, x: Tensor, mask: Tensor | None, *, scale: Tensor, noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factors ``ksvd`` and ``kl`` of each example."""
-        lam, loc, tril = scale, dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))
+        lam, loc, tril = (
+            scale,
+            dtypes.at_least_float32(self.loc),
+            _TRIL(dtypes.at_least_float32(self.raw_tril)),
+        )
         e, r, *_ = scores = self.scores_of(self.queries_and_keys(x), x, mask)
         branches = [{"e": e, "r": r}[branch] for branch in self.pair]
         is_sum = isinstance(self.merge, Add)
-        merged = (self.merge(*branches) if is_sum else torch.cat(branches, dim=-2)) / lam.unsqueeze(-2)
+        merged = (self.merge(*branches) if is_sum else torch.cat(branches, dim=-2)) / lam.unsqueeze(
+            -2
+        )
         with self.precise():
             kl = kep_svgp.kl_divergence(loc, tril, lam).sum(-1).expand(x.shape[-3])
             merged = dtypes.at_least_float32(merged)

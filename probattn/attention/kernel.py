@@ -10,19 +10,22 @@ from probattn.functional import dtypes, errors
 
 
 class KernelAttention(ProbabilisticAttention):
-    """Kernel attention, 𝒦_qk V in each head (CGP paper, eq. 6; Tsai et al., 2019). It has no latent sites.
+    """Kernel attention, 𝒦_qk V in each head (CGP paper, eq. 6; Tsai et al., 2019). It has no latent
+    sites.
 
-    The weights are not normalised: the sum runs over all real tokens, as in the paper. Initially the kernel is neither
-    constant nor diagonal: between the projections of two independent LayerNorm'ed tokens ‖(q − k)/ℓ‖² is 1 on average
-    (for ``"exponential"`` q·k/ℓ² has the scale of softmax attention).
+    The weights are not normalised: the sum runs over all real tokens, as in the paper. Initially
+    the kernel is neither constant nor diagonal: between the projections of two independent
+    LayerNorm'ed tokens ‖(q − k)/ℓ‖² is 1 on average (for ``"exponential"`` q·k/ℓ² has the scale of
+    softmax attention).
 
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
-        kernel: ``"rbf"``, the CGP paper's κ_o without parameters; ``"ard"`` or ``"exponential"``, as in its baselines.
+        kernel: ``"rbf"``, the CGP paper's κ_o without parameters; ``"ard"`` or ``"exponential"``,
+            as in its baselines.
         symmetric: share the weights of queries and keys, W_q = W_k.
-        variance: initial σ² of ``"ard"`` and ``"exponential"``; with 1 / (number of tokens), 𝒦V initially has the scale
-            of a value.
+        variance: initial σ² of ``"ard"`` and ``"exponential"``; with 1 / (number of tokens), 𝒦V
+            initially has the scale of a value.
         bias: give query, key and value a bias.
 
     Raises:
@@ -53,7 +56,10 @@ class KernelAttention(ProbabilisticAttention):
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, kernel and symmetry."""
-        return super().signature() | {"kernel": type(self.kernel).__name__, "symmetric": self.symmetric}
+        return super().signature() | {
+            "kernel": type(self.kernel).__name__,
+            "symmetric": self.symmetric,
+        }
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend over the real tokens.
@@ -71,17 +77,21 @@ class KernelAttention(ProbabilisticAttention):
         """
         query, key, value = self._project(self.checked(x, mask))
         with self.precise():
-            attended = errors.check_finite(self._matrix(query, key, mask) @ value, "kernel attention 𝒦_qk V")
+            attended = errors.check_finite(
+                self._matrix(query, key, mask) @ value, "kernel attention 𝒦_qk V"
+            )
         return dtypes.apply_linear(self.out, self.join_heads(attended))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return 𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors as for the layer."""
+        """Return 𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors
+        as for the layer."""
         query, key, _ = self._project(self.checked(x, mask))
         with self.precise():
             return errors.check_finite(self._matrix(query, key, mask), "kernel matrix 𝒦_qk")
 
     def _project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return queries, keys (the same tensor if W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""
+        """Return queries, keys (the same tensor if W_q = W_k) and values ``(..., H, N, d)``, in
+        float32 or better."""
         if self.symmetric:
             query, value = self.split_heads(dtypes.at_least_float32(self.query_value(x)), 2)
             return query, query, value

@@ -1,9 +1,9 @@
 """Kernels of attention layers, with parameters for each head (CGP paper, sections 3 and 5.1).
 
-A kernel maps points a ``(..., H, N, d)`` and b ``(..., H, M, d)`` to ``(..., H, N, M)``; pass one tensor twice for the
-kernel of one set of points. ``gain`` is the factor on the initial weights of ``torch.nn.Linear`` for which
-‖(a − b)/ℓ‖², or the variance of the exponent, is about 1 for points projected from LayerNorm'ed tokens; without it
-their entries have variance 1/3.
+A kernel maps points a ``(..., H, N, d)`` and b ``(..., H, M, d)`` to ``(..., H, N, M)``; pass one
+tensor twice for the kernel of one set of points. ``gain`` is the factor on the initial weights of
+``torch.nn.Linear`` for which ‖(a − b)/ℓ‖², or the variance of the exponent, is about 1 for points
+projected from LayerNorm'ed tokens; without it their entries have variance 1/3.
 """
 
 import torch
@@ -15,7 +15,8 @@ from probattn.functional.dtypes import at_least_float32
 
 
 class RBF(nn.Module):
-    """κ_o(a, b) = exp(−½ ‖a − b‖²), without parameters: the projections of a and b carry the length scale.
+    """κ_o(a, b) = exp(−½ ‖a − b‖²), without parameters: the projections of a and b carry the length
+    scale.
 
     Args:
         heads: number of heads H.
@@ -26,7 +27,9 @@ class RBF(nn.Module):
     def __init__(self, heads: int, head_dim: int, *, variance: float = 1.0) -> None:
         super().__init__()
         if variance != 1:
-            raise ValueError(f'the rbf kernel has no parameters and variance 1, got {variance}; use "ard"')
+            raise ValueError(
+                f'the rbf kernel has no parameters and variance 1, got {variance}; use "ard"'
+            )
         self.gain = (1.5 / head_dim) ** 0.5
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -39,7 +42,8 @@ class RBF(nn.Module):
 
 
 class _Scaled(nn.Module):
-    """Base of kernels σ_h² κ(a / ℓ_h, b / ℓ_h) of head h; subclasses define κ and the initial ℓ²."""
+    """Base of kernels σ_h² κ(a / ℓ_h, b / ℓ_h) of head h; subclasses define κ and the initial
+    ℓ²."""
 
     gain = 1.0
 
@@ -82,7 +86,8 @@ class ARD(_Scaled):
 
 
 class Exponential(_Scaled):
-    """σ² exp(Σ_i a_i b_i / ℓ_i²), the kernel for text (CGP paper, section 5.1); the initial scale is softmax's 1/√d.
+    """σ² exp(Σ_i a_i b_i / ℓ_i²), the kernel for text (CGP paper, section 5.1); the initial scale
+    is softmax's 1/√d.
 
     Args:
         heads: number of heads H.
@@ -96,7 +101,9 @@ class Exponential(_Scaled):
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the kernel of all pairs, ``(..., H, N, M)``."""
         scaled = self.scaled(a)
-        return self.variance[:, None, None] * kernels.exponential(scaled, scaled if b is a else self.scaled(b))
+        return self.variance[:, None, None] * kernels.exponential(
+            scaled, scaled if b is a else self.scaled(b)
+        )
 
     def diagonal(self, a: Tensor) -> Tensor:
         """Return the kernel of each point with itself, ``(..., H, N)``."""

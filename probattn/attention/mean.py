@@ -9,7 +9,8 @@ from probattn.attention.softmax import attend
 
 
 class SoftmaxMean(nn.Module):
-    """Softmax attention plus a Gaussian process: W_out softmax(Q Kᵀ / √d) V + b + a f, for given queries and keys.
+    """Softmax attention plus a Gaussian process: W_out softmax(Q Kᵀ / √d) V + b + a f, for given
+    queries and keys.
 
     Parameter ``log_amplitude``: log a, a scalar.
 
@@ -25,7 +26,9 @@ class SoftmaxMean(nn.Module):
         self.out = nn.Linear(dim, dim)
         self.log_amplitude = nn.Parameter(torch.tensor(math.log(amplitude)))
 
-    def forward(self, f: Tensor, query_key: Tensor, x: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+    def forward(
+        self, f: Tensor, query_key: Tensor, x: Tensor, mask: Tensor | None, dropout: float
+    ) -> Tensor:
         """Attend over the real tokens and add the process.
 
         Args:

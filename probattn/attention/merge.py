@@ -1,4 +1,5 @@
-"""Merges of the two branches of a KEP-SVGP layer (KEP-SVGP paper, eq. 19), on scores, before u is applied."""
+"""Merges of the two branches of a KEP-SVGP layer (KEP-SVGP paper, eq. 19), on scores, before u is
+applied."""
 
 import torch
 from torch import Tensor, nn
@@ -55,19 +56,26 @@ def resolve(merge: str, tokens: int | None, rank: int) -> Add | Concat | ConcatL
     """Return the merge of that name.
 
     Raises:
-        ValueError: an unknown name; weights over tokens without their number, or with fewer than ``rank``.
+        ValueError: an unknown name; weights over tokens without their number, or with fewer than
+            ``rank``.
     """
     check_choice("merge", merge, ("add", "concat", "concat_lowrank"))
     if merge == "add":
         return Add()
     if tokens is None:
-        raise ValueError(f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"')
+        raise ValueError(
+            f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"'
+        )
     if rank > tokens:
-        raise ValueError(f'merge="{merge}" needs a rank of at most the {tokens} tokens, got {rank}; or use merge="add"')
+        raise ValueError(
+            f'merge="{merge}" needs a rank of at most the {tokens} tokens, got {rank}; '
+            'or use merge="add"'
+        )
     return Concat(tokens) if merge == "concat" else ConcatLowRank(tokens, rank)
 
 
 def _fan_in_uniform(rows: int, columns: int) -> Tensor:
-    """Return a uniform matrix with variance 1 / columns, which preserves the variance of a product."""
+    """Return a uniform matrix with variance 1 / columns, which preserves the variance of a
+    product."""
     bound = (3 / columns) ** 0.5
     return torch.empty(rows, columns).uniform_(-bound, bound)

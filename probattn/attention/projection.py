@@ -1,7 +1,7 @@
 """KSVD projection weights W_e and W_r (KEP-SVGP paper, section 3.2).
 
-A projection is called as ``projection(x, mask, query_key)``, with tokens ``(..., N, H · d)``, their mask, and queries
-and keys ``(2, ..., H, N, d)``.
+A projection is called as ``projection(x, mask, query_key)``, with tokens ``(..., N, H · d)``, their
+mask, and queries and keys ``(2, ..., H, N, d)``.
 """
 
 import torch
@@ -28,12 +28,14 @@ class PlainProjection(nn.Module):
         self.w_r = _orthogonal(heads, head_dim, rank)
 
     def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
-        """Return W_e and W_r, ``(2, ..., H, d, s)`` with ones for the leading dimensions of x ``(..., N, H · d)``."""
+        """Return W_e and W_r, ``(2, ..., H, d, s)`` with ones for the leading dimensions of x
+        ``(..., N, H · d)``."""
         return torch.stack((self.w_e, self.w_r)).view(2, *(1,) * (x.dim() - 2), *self.w_e.shape)
 
 
 class DataProjection(nn.Module):
-    """Data-dependent W_{e|X} = f(X)ᵀ W_e, with evenly spaced rows f(X) of each head's slice of X, as in the papers.
+    """Data-dependent W_{e|X} = f(X)ᵀ W_e, with evenly spaced rows f(X) of each head's slice of X,
+    as in the papers.
 
     Args:
         heads: number of heads H.
@@ -55,7 +57,8 @@ class DataProjection(nn.Module):
 
 
 class SVDProjection(nn.Module):
-    """Weights with which E and R carry the leading singular directions and values of K_att, by subspace iteration.
+    """Weights with which E and R carry the leading singular directions and values of K_att, by
+    subspace iteration.
 
     Parameter ``w_e``: the weights at the start of the iteration, the same for every input.
 
@@ -72,16 +75,21 @@ class SVDProjection(nn.Module):
         self.w_e = _orthogonal(heads, head_dim, rank)
 
     def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
-        """Return φ_kᵀ H_r and φ_qᵀ H_e, ``(2, ..., H, d, s)`` (see :func:`~probattn.functional.subspace.iterate`)."""
+        """Return φ_kᵀ H_r and φ_qᵀ H_e, ``(2, ..., H, d, s)`` (see
+        :func:`~probattn.functional.subspace.iterate`)."""
         with dtypes.exact(x.device.type):
             gram = subspace.grams(subspace.features(query_key, mask))
-            return torch.stack(subspace.iterate(gram, dtypes.at_least_float32(self.w_e), self.steps))
+            return torch.stack(
+                subspace.iterate(gram, dtypes.at_least_float32(self.w_e), self.steps)
+            )
 
 
 PROJECTIONS = ("data", "plain", "svd")
 
 
-def resolve(projection: str, heads: int, head_dim: int, rank: int, *, tokens: int | None, multiple: int) -> nn.Module:
+def resolve(
+    projection: str, heads: int, head_dim: int, rank: int, *, tokens: int | None, multiple: int
+) -> nn.Module:
     """Return the projection of that name in :data:`PROJECTIONS`.
 
     Args:
@@ -94,7 +102,9 @@ def resolve(projection: str, heads: int, head_dim: int, rank: int, *, tokens: in
         ValueError: an unknown name; a rank or a multiple out of bounds.
     """
     if not 1 <= rank <= head_dim:
-        raise ValueError(f"rank must lie in 1..{head_dim} = dim / heads, the most singular values; got {rank}")
+        raise ValueError(
+            f"rank must lie in 1..{head_dim} = dim / heads, the most singular values; got {rank}"
+        )
     check_choice("projection", projection, PROJECTIONS)
     if multiple < 1:
         raise ValueError(f"need multiple ≥ 1, got {multiple}")
@@ -102,8 +112,12 @@ def resolve(projection: str, heads: int, head_dim: int, rank: int, *, tokens: in
         return PlainProjection(heads, head_dim, rank)
     if projection == "svd":
         return SVDProjection(heads, head_dim, rank)
-    return DataProjection(heads, head_dim, rank, rows=min(tokens or rank * multiple, rank * multiple))
+    return DataProjection(
+        heads, head_dim, rank, rows=min(tokens or rank * multiple, rank * multiple)
+    )
 
 
 def _orthogonal(heads: int, rows: int, rank: int) -> nn.Parameter:
-    return nn.Parameter(torch.stack([nn.init.orthogonal_(torch.empty(rows, rank)) for _ in range(heads)]))
+    return nn.Parameter(
+        torch.stack([nn.init.orthogonal_(torch.empty(rows, rank)) for _ in range(heads)])
+    )

@@ -14,26 +14,30 @@ from probattn.functional import dtypes, errors, padding, sgpa
 
 
 class SGPAttention(ProbabilisticAttention):
-    """SGPA (Chen & Li, ICLR 2023): attention as the posterior of a sparse GP with a symmetric kernel, W_q = W_k.
+    """SGPA (Chen & Li, ICLR 2023): attention as the posterior of a sparse GP with a symmetric
+    kernel, W_q = W_k.
 
-    *Decoupled* (``inducing=M``): M global inducing inputs β for each head, which are vectors of the network's residual
-    stream and pass through the block below (see :meth:`follow`); they are N(0, I) until
-    ``network.initialise_inducing(batch)`` takes them from data. The program: **u ~ N(0, I)** for each head and output,
-    u_β = L u with L Lᵀ = 𝒦_ββ; **g ~ N(0, C)** at the tokens, C = 𝒦 − 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq; f = 𝒦_qβ 𝒦_ββ⁻¹ u_β + g.
-    g's posterior N(C v, C) has the tokens' values v; q(u) = N(Lᵀ v_β, T Tᵀ) is the method's N(𝒦_ββ v_β, L T Tᵀ Lᵀ).
-    *Standard* (``inducing=None``): the inducing inputs are the tokens' keys, f = g ~ N(0, 𝒦), posterior N(𝒦 v, L T² Lᵀ)
-    with T computed from the tokens.
+    *Decoupled* (``inducing=M``): M global inducing inputs β for each head, which are vectors of the
+    network's residual stream and pass through the block below (see :meth:`follow`); they are N(0,
+    I) until ``network.initialise_inducing(batch)`` takes them from data. The program: **u ~ N(0,
+    I)** for each head and output, u_β = L u with L Lᵀ = 𝒦_ββ; **g ~ N(0, C)** at the tokens, C = 𝒦
+    − 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq; f = 𝒦_qβ 𝒦_ββ⁻¹ u_β + g. g's posterior N(C v, C) has the tokens' values v;
+    q(u) = N(Lᵀ v_β, T Tᵀ) is the method's N(𝒦_ββ v_β, L T Tᵀ Lᵀ). *Standard* (``inducing=None``):
+    the inducing inputs are the tokens' keys, f = g ~ N(0, 𝒦), posterior N(𝒦 v, L T² Lᵀ) with T
+    computed from the tokens.
 
-    Sites: ``u``, latent, global, event ``(head, output, inducing index)``, of the decoupled form; ``g``, latent, local,
-    event ``(head, token, output)``.
+    Sites: ``u``, latent, global, event ``(head, output, inducing index)``, of the decoupled form;
+    ``g``, latent, local, event ``(head, token, output)``.
 
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
         inducing: M, or None for the standard form.
         kernel: ``"ard"`` (images), ``"exponential"`` (text) or ``"rbf"``.
-        variance: initial σ² of the kernel, the variance of g's prior (see :class:`KernelAttention`).
-        draws: of g, ``"marginal"`` (as in the authors' code; the KL is still that of joint draws) or ``"joint"``.
+        variance: initial σ² of the kernel, the variance of g's prior (see
+            :class:`KernelAttention`).
+        draws: of g, ``"marginal"`` (as in the authors' code; the KL is still that of joint draws)
+            or ``"joint"``.
         prior: of ``u``, one of :mod:`probattn.priors` or its name; N(0, I) by default.
         bias: give query and value a bias.
 
@@ -55,10 +59,15 @@ class SGPAttention(ProbabilisticAttention):
     ) -> None:
         super().__init__(dim, heads)
         if inducing is not None and inducing < 1:
-            raise ValueError(f"inducing is a positive number, or None for the standard form; got {inducing}")
+            raise ValueError(
+                f"inducing is a positive number, or None for the standard form; got {inducing}"
+            )
         check_choice("draws", draws, ("marginal", "joint"))
         if inducing is None and prior is not None:
-            raise ValueError("the standard form has no global site for a prior: give inducing=M, or leave prior out")
+            raise ValueError(
+                "the standard form has no global site for a prior: give inducing=M, or leave prior "
+                "out"
+            )
         self.inducing, self.draws = inducing, draws
         self.prior = priors.resolve(prior)
         self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
@@ -70,7 +79,11 @@ class SGPAttention(ProbabilisticAttention):
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and form, kernel, draws and prior."""
-        parts = {"inducing": str(self.inducing), "kernel": type(self.kernel).__name__, "draws": self.draws}
+        parts = {
+            "inducing": str(self.inducing),
+            "kernel": type(self.kernel).__name__,
+            "draws": self.draws,
+        }
         return super().signature() | parts | {"prior": priors.name_of(self.prior)}
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
@@ -88,14 +101,19 @@ class SGPAttention(ProbabilisticAttention):
     def initialise(self, stream: Tensor) -> None:
         """Set the inducing inputs to vectors ``(..., dim)`` seen at the start of the path."""
         if isinstance(self.form, Decoupled):
-            self.form.inducing.data.copy_(sgpa.pick_inducing(stream, self.heads, self.form.inducing.shape[1]))
+            self.form.inducing.data.copy_(
+                sgpa.pick_inducing(stream, self.heads, self.form.inducing.shape[1])
+            )
 
     def inducing_points(self) -> Tensor:
-        """Return β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or better."""
+        """Return β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or
+        better."""
         vectors = self.along_path(cast(Decoupled, self.form).inducing)
         weight, bias = self.query_value.weight[: self.dim], self.query_value.bias
         points = vectors @ weight.unflatten(0, (self.heads, self.head_dim)).mT
-        points = points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)
+        points = (
+            points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)
+        )
         return dtypes.at_least_float32(points)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -103,7 +121,9 @@ class SGPAttention(ProbabilisticAttention):
         x = self.checked(x, mask)
         u = self.sample("u", self.sites()["u"]) if self.inducing else None
         remainder = self.remainder(x, mask)
-        return self.output(remainder, u, self.sample_local("g", remainder.prior, remainder.posterior))
+        return self.output(
+            remainder, u, self.sample_local("g", remainder.prior, remainder.posterior)
+        )
 
     def remainder(self, x: Tensor, mask: Tensor | None) -> Remainder:
         """Return the laws of g at checked tokens; pure."""
@@ -127,7 +147,11 @@ class SGPAttention(ProbabilisticAttention):
     def _tokens(self, query: Tensor, value: Tensor, mask: Tensor | None) -> Tokens:
         query, value = map(dtypes.at_least_float32, (query, value))
         real = None if mask is None else mask.unsqueeze(-2)
-        kernel = errors.check_finite(padding.on_pairs(self.kernel(query, query), real), "the kernel of the tokens")
-        value = errors.check_finite(value if real is None else value.where(real.unsqueeze(-1), 0.0), "the values")
+        kernel = errors.check_finite(
+            padding.on_pairs(self.kernel(query, query), real), "the kernel of the tokens"
+        )
+        value = errors.check_finite(
+            value if real is None else value.where(real.unsqueeze(-1), 0.0), "the values"
+        )
         lengths = query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype)
         return Tokens(query, kernel, value, real, lengths)

@@ -34,7 +34,8 @@ class Remainder(NamedTuple):
 
 
 class Decoupled(nn.Module):
-    """M inducing inputs for each head, shared by all examples; g ~ N(0, C), q(g) = N(C v, C), C = 𝒦 − A Aᵀ.
+    """M inducing inputs for each head, shared by all examples; g ~ N(0, C), q(g) = N(C v, C), C = 𝒦
+    − A Aᵀ.
 
     Args:
         dim: width of the tokens.
@@ -58,18 +59,23 @@ class Decoupled(nn.Module):
         c = padding.plus_diagonal(sgpa.conditional_covariance(tokens.kernel, a), 0.0, tokens.real)
         tril = jitter.cholesky(c, "C, the covariance of g", jitter.mean_diagonal(tokens.kernel))
         covariance = Dense(tril, tokens.lengths, tokens.real)
-        return Remainder(a, ColumnNormal(torch.zeros_like(mean), covariance), ColumnNormal(mean, covariance))
+        return Remainder(
+            a, ColumnNormal(torch.zeros_like(mean), covariance), ColumnNormal(mean, covariance)
+        )
 
     def _mean(self, layer: "SGPAttention", tokens: Tokens) -> tuple[Tensor, Tensor]:
         beta = layer.inducing_points()
         tril = jitter.cholesky(layer.kernel(beta, beta), "K_ββ, the kernel of the inducing inputs")
         k_qb = layer.kernel(tokens.points, beta)
-        a = sgpa.features(k_qb if tokens.real is None else k_qb.where(tokens.real.unsqueeze(-1), 0.0), tril)
+        a = sgpa.features(
+            k_qb if tokens.real is None else k_qb.where(tokens.real.unsqueeze(-1), 0.0), tril
+        )
         return a, sgpa.conditional_mean(tokens.kernel, a, tokens.value)
 
 
 class Standard(nn.Module):
-    """The inducing inputs are the tokens' keys; q(f) = N(𝒦 v, L T² Lᵀ), L Lᵀ = 𝒦, T = diag(t) computed from the tokens.
+    """The inducing inputs are the tokens' keys; q(f) = N(𝒦 v, L T² Lᵀ), L Lᵀ = 𝒦, T = diag(t)
+    computed from the tokens.
 
     Args:
         dim: width of the tokens.
@@ -97,15 +103,25 @@ class Standard(nn.Module):
         return Remainder(None, prior, ColumnNormal(mean, posterior))
 
     def _root(self, tokens: Tokens, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        tril = jitter.cholesky(padding.plus_diagonal(tokens.kernel, 0.0, tokens.real), "K, the kernel of the tokens")
+        tril = jitter.cholesky(
+            padding.plus_diagonal(tokens.kernel, 0.0, tokens.real), "K, the kernel of the tokens"
+        )
         spread = 1e-3 + F.softplus(dtypes.at_least_float32(dtypes.apply_linear(self.spread, x))).mT
         spread = spread if tokens.real is None else spread.where(tokens.real, 1.0)
         return tril, spread, tokens.kernel @ tokens.value
 
 
-def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> tuple[dist.Normal, MarginalsOfJoint]:
-    """Return prior and posterior with those means and standard deviations ``(..., H, N)``, independent over tokens."""
-    mean, scale = errors.check_finite(mean, "the mean of q(f)"), errors.check_finite(scale, "the spread of q(f)")
-    prior = dist.Normal(torch.zeros_like(mean), prior_scale.unsqueeze(-1), validate_args=False).to_event(3)
+def _marginals(
+    mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor
+) -> tuple[dist.Normal, MarginalsOfJoint]:
+    """Return prior and posterior with those means and standard deviations ``(..., H, N)``,
+    independent over tokens."""
+    mean, scale = (
+        errors.check_finite(mean, "the mean of q(f)"),
+        errors.check_finite(scale, "the spread of q(f)"),
+    )
+    prior = dist.Normal(
+        torch.zeros_like(mean), prior_scale.unsqueeze(-1), validate_args=False
+    ).to_event(3)
     posterior = dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)
     return prior, MarginalsOfJoint(posterior, prior, kl)

@@ -9,7 +9,8 @@ from probattn.attention.options import dropout_rate
 
 
 class SoftmaxAttention(ProbabilisticAttention):
-    """Multi-head softmax attention with scale 1/√(head width) (KEP-SVGP paper, eqs. 8-9). It has no latent sites.
+    """Multi-head softmax attention with scale 1/√(head width) (KEP-SVGP paper, eqs. 8-9). It has no
+    latent sites.
 
     Args:
         dim: width of the tokens.
@@ -51,7 +52,9 @@ class SoftmaxAttention(ProbabilisticAttention):
         return score.softmax(-1)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float = 0.0) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float = 0.0
+) -> Tensor:
     """Return softmax(Q Kᵀ / √d) V over the real tokens.
 
     Args:

@@ -11,11 +11,12 @@ from probattn.functional.sparse_cgp import SparseCGP
 
 
 class SparseCGPAttention(CorrelatedAttention):
-    """Sparse CGP attention (Bui et al., UAI 2025, section 4): z_q, z_k depend on z_o through inducing inputs Z_m, Z_ℓ.
+    """Sparse CGP attention (Bui et al., UAI 2025, section 4): z_q, z_k depend on z_o through
+    inducing inputs Z_m, Z_ℓ.
 
-    As :class:`CGPAttention` with deterministic training conditionals, at O(N m²) a head without an N×N matrix; observed
-    is z_k = V (34). The inducing inputs are parameters in the space of the latent inputs, for any number of tokens
-    (Remark 4).
+    As :class:`CGPAttention` with deterministic training conditionals, at O(N m²) a head without an
+    N×N matrix; observed is z_k = V (34). The inducing inputs are parameters in the space of the
+    latent inputs, for any number of tokens (Remark 4).
 
     Sites: as :class:`CGPAttention`.
 
@@ -24,10 +25,10 @@ class SparseCGPAttention(CorrelatedAttention):
         heads: number of heads; must divide ``dim``.
         inducing: m, the number of inducing inputs between z_q and z_o.
         inducing_keys: ℓ, between z_k and z_o; m by default.
-        tokens: the number of tokens, if it is fixed; the inducing inputs are then learned mixtures of the tokens'
-            latent inputs, as in the authors' code.
-        noise, learn_noise, canonical_guide, collapsed, output, alpha, regulariser_norm, bias: as for
-            :class:`CGPAttention`.
+        tokens: the number of tokens, if it is fixed; the inducing inputs are then learned mixtures
+            of the tokens' latent inputs, as in the authors' code.
+        noise, learn_noise, canonical_guide, collapsed, output, alpha, regulariser_norm, bias: as
+            for :class:`CGPAttention`.
 
     Raises:
         ValueError: an invalid option, with the valid ones.
@@ -75,7 +76,8 @@ class SparseCGPAttention(CorrelatedAttention):
 
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:
-        """Set the inducing inputs to the latent inputs of vectors ``(..., dim)`` seen at the start of the path."""
+        """Set the inducing inputs to the latent inputs of vectors ``(..., dim)`` seen at the start
+        of the path."""
         if self.tokens is not None:
             return
         latent = self.latent(self.along_path(stream))
@@ -93,7 +95,8 @@ class SparseCGPAttention(CorrelatedAttention):
             latent, masked = given["latent"], given["real"] is not None
             if masked or latent.shape[-2] != self.tokens:
                 raise ValueError(
-                    f"{self.label} mixes {self.tokens} tokens into inducing inputs, got {latent.shape[-2]}"
+                    f"{self.label} mixes {self.tokens} tokens into inducing inputs, got "
+                    f"{latent.shape[-2]}"
                     f"{' and a mask' if masked else ''}: leave tokens out where the length varies"
                 )
             query, key = query @ latent, key @ latent

@@ -1,9 +1,12 @@
-"""GP regression of values on keys through inducing inputs that all examples share (ours; MATH: anchored GP attention).
+"""GP regression of values on keys through inducing inputs that all examples share (ours; MATH:
+anchored GP attention).
 
-In each head and column v_n = f(k_n) + σ ε_n, f = ψᵀ w + residual, w ~ N(0, I), ψ(x) = K⁻¹ κ(Z, x) with K Kᵀ = κ(Z, Z):
-sparse GP regression at fixed inducing inputs Z (Titsias, 2009), with the residual of variance 1 − ‖ψ‖² at the queries.
+In each head and column v_n = f(k_n) + σ ε_n, f = ψᵀ w + residual, w ~ N(0, I), ψ(x) = K⁻¹ κ(Z, x)
+with K Kᵀ = κ(Z, Z): sparse GP regression at fixed inducing inputs Z (Titsias, 2009), with the
+residual of variance 1 − ‖ψ‖² at the queries.
 
-Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``M`` anchors, ``d`` columns.
+Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``M`` anchors,
+``d`` columns.
 """
 
 import math
@@ -49,7 +52,11 @@ class Anchored:
     def key_features(self) -> Tensor:
         """ψ of the keys, 0 at padding, heads first, ``(H, ..., N, M)``."""
         features = self._features(self.key)
-        return features if self.real is None else features.where(self.real.movedim(-2, 0).unsqueeze(-1), 0.0)
+        return (
+            features
+            if self.real is None
+            else features.where(self.real.movedim(-2, 0).unsqueeze(-1), 0.0)
+        )
 
     @cached_property
     def query_features(self) -> Tensor:
@@ -71,7 +78,8 @@ class Anchored:
     @cached_property
     def loc(self) -> Tensor:
         """Posterior mean σ⁻² A⁻¹ ψ_kᵀ V of w, ``(..., H, M, d)``."""
-        # The gradient of an inverse costs half that of a Cholesky factor. All eigenvalues of A are 1 or more.
+        # The gradient of an inverse costs half that of a Cholesky factor. All eigenvalues of A are
+        # 1 or more.
         return torch.linalg.inv(self.precision) @ self._projected / self.noise[:, None, None]
 
     @cached_property
@@ -83,7 +91,9 @@ class Anchored:
     def mean(self) -> Tensor:
         """Posterior mean of f at the queries, ``(..., H, N, d)``."""
         weights = (self.whitening @ self.loc).movedim(-3, 0)
-        return errors.check_finite((self._kernel(self.query) @ weights).movedim(0, -3), "the mean of f")
+        return errors.check_finite(
+            (self._kernel(self.query) @ weights).movedim(0, -3), "the mean of f"
+        )
 
     @property
     def residual(self) -> Tensor:
@@ -97,7 +107,8 @@ class Anchored:
 
     @property
     def evidence(self) -> Tensor:
-        """log N(V; 0, ψ_k ψ_kᵀ + σ² I) in nats, over columns and real tokens, ``(..., H)`` (Woodbury's identity)."""
+        """log N(V; 0, ψ_k ψ_kᵀ + σ² I) in nats, over columns and real tokens, ``(..., H)``
+        (Woodbury's identity)."""
         columns = self.value.shape[-1]
         whitened = self.tril.mT @ self._projected
         fit = self.value.square().sum((-2, -1)) - whitened.square().sum((-2, -1)) / self.noise
@@ -109,7 +120,8 @@ class Anchored:
         """ψ_kᵀ V, ``(..., H, M, d)``."""
         return (self.key_features.mT @ self.value.movedim(-3, 0)).movedim(0, -3)
 
-    # The heads come first here, (H, ..., N, M), so that a product with a head's matrix is one product for all examples.
+    # The heads come first here, (H, ..., N, M), so that a product with a head's matrix is one
+    # product for all examples.
 
     def _kernel(self, points: Tensor) -> Tensor:
         """κ(x, Z) of points ``(..., H, N, head_dim)``."""
@@ -123,6 +135,7 @@ class Anchored:
 
 
 def _inverse(triangle: Tensor, *, upper: bool) -> Tensor:
-    """Return the inverse of small triangular matrices ``(..., M, M)``, whose products are faster than solves."""
+    """Return the inverse of small triangular matrices ``(..., M, M)``, whose products are faster
+    than solves."""
     identity = torch.eye(triangle.shape[-1], dtype=triangle.dtype, device=triangle.device)
     return torch.linalg.solve_triangular(triangle, identity.expand_as(triangle), upper=upper)

@@ -1,6 +1,7 @@
 """Correlated Gaussian processes at the tokens of an example (CGP paper, section 3).
 
-𝒦_ab is the kernel exp(−½‖a − b‖²) between point sets, times σ_q and σ_k once for each argument that is queries or keys.
+𝒦_ab is the kernel exp(−½‖a − b‖²) between point sets, times σ_q and σ_k once for each argument that
+is queries or keys.
 """
 
 from dataclasses import dataclass
@@ -25,14 +26,16 @@ class Roots(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CGP(Correlated):
-    """z_o ~ N(0, P), P = 𝒦_o + σ²I; z_q | z_o ~ N(A_q z_o, Σ_q + σ²I); z_k | z_o ~ N(A_k z_o, Σ_k + σ²I).
+    """z_o ~ N(0, P), P = 𝒦_o + σ²I; z_q | z_o ~ N(A_q z_o, Σ_q + σ²I); z_k | z_o ~ N(A_k z_o, Σ_k +
+    σ²I).
 
-    A_q = 𝒦_qo P⁻¹, Σ_q = 𝒦_q − A_q 𝒦_oq, and likewise for k. Observed is z_k = (𝒦_k + σ²I) V (Alg. 1). With
-    P = L Lᵀ and B_q = L⁻¹ 𝒦_oq, everything follows from B_q and B_k.
+    A_q = 𝒦_qo P⁻¹, Σ_q = 𝒦_q − A_q 𝒦_oq, and likewise for k. Observed is z_k = (𝒦_k + σ²I) V (Alg.
+    1). With P = L Lᵀ and B_q = L⁻¹ 𝒦_oq, everything follows from B_q and B_k.
 
     Args:
         noisy_canonical: False for the paper's appendix B, with 𝒦_o in place of P.
-        noisy_output: False for the paper's z_q | z_o ~ N(A_q z_o, Σ_q), which is singular if two tokens are equal.
+        noisy_output: False for the paper's z_q | z_o ~ N(A_q z_o, Σ_q), which is singular if two
+            tokens are equal.
     """
 
     noisy_canonical: bool = True
@@ -51,18 +54,26 @@ class CGP(Correlated):
     @cached_property
     def prior(self) -> Dense:
         """P, or 𝒦_o."""
-        return self._dense(self._kernel(self.latent, self.latent), "K_o + σ²I", noisy=self.noisy_canonical)
+        return self._dense(
+            self._kernel(self.latent, self.latent), "K_o + σ²I", noisy=self.noisy_canonical
+        )
 
     @cached_property
     def query_covariance(self) -> Dense:
         """Σ_q + σ²I, or Σ_q."""
         matrix = self._k_qq - self._b.query.mT @ self._b.query
-        return self._dense(matrix, "Σ_q, of z_q given z_o", whole=self._k_qq, noisy=self.noisy_output)
+        return self._dense(
+            matrix, "Σ_q, of z_q given z_o", whole=self._k_qq, noisy=self.noisy_output
+        )
 
     @cached_property
     def key_covariance(self) -> Dense:
         """Σ_k + σ²I."""
-        return self._dense(self._k_kk - self._b.key.mT @ self._b.key, "Σ_k + σ²I, of z_k given z_o", whole=self._k_kk)
+        return self._dense(
+            self._k_kk - self._b.key.mT @ self._b.key,
+            "Σ_k + σ²I, of z_k given z_o",
+            whole=self._k_kk,
+        )
 
     @cached_property
     def predictive(self) -> Dense:
@@ -75,7 +86,9 @@ class CGP(Correlated):
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """Return B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
         whitened = triangular.solve_lower(self.prior.tril, z_o)
-        return triangular.product(self._b.query.mT, whitened), triangular.product(self._b.key.mT, whitened)
+        return triangular.product(self._b.query.mT, whitened), triangular.product(
+            self._b.key.mT, whitened
+        )
 
     def spreads(self, covariance: Dense) -> Tensor:  # type: ignore[override]
         """Return ‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖², summed over both processes."""
@@ -86,19 +99,26 @@ class CGP(Correlated):
         return self.query_covariance.quadratic(roots[0]) + self.key_covariance.quadratic(roots[1])
 
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
-        """Return N(P m, diag(t) P diag(t)); unlike L m, P m is equivariant to permutations of the tokens."""
+        """Return N(P m, diag(t) P diag(t)); unlike L m, P m is equivariant to permutations of the
+        tokens."""
         tril = self.prior.tril
-        return Canonical(tril @ (tril.mT @ loc), Dense(tril * scale.unsqueeze(-1), self.count, self.real))
+        return Canonical(
+            tril @ (tril.mT @ loc), Dense(tril * scale.unsqueeze(-1), self.count, self.real)
+        )
 
     def posterior(self) -> Canonical:
         """Return N(𝒦_ok V, P − 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko), since z_k = (𝒦_k + σ²I) V."""
-        covariance = Conditional(self.prior, lambda: self.key_covariance, lambda: self._marginal_key, self._b.key)
+        covariance = Conditional(
+            self.prior, lambda: self.key_covariance, lambda: self._marginal_key, self._b.key
+        )
         return Canonical(self.prior.tril @ self._seen, covariance)
 
     def log_marginal(self) -> Tensor:
         """Return log N(z_k; 0, 𝒦_k + σ²I) + log N(0; 0, predictive): z_q = ν has no residual."""
         columns = self.value.shape[-1]
-        keys = self._marginal_key.log_peak(columns) - 0.5 * (self.value * self.observed_key).sum((-2, -1))
+        keys = self._marginal_key.log_peak(columns) - 0.5 * (self.value * self.observed_key).sum(
+            (-2, -1)
+        )
         return keys + self.predictive.log_peak(columns)
 
     @cached_property
@@ -131,8 +151,11 @@ class CGP(Correlated):
     def _kernel(self, a: Tensor, b: Tensor, log_scale: Tensor | None = None) -> Tensor:
         return padding.on_pairs(rbf(a, b, log_scale), self.real)
 
-    def _dense(self, matrix: Tensor, name: str, *, whole: Tensor | None = None, noisy: bool = True) -> Dense:
-        """Factorise the matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding errors it has."""
+    def _dense(
+        self, matrix: Tensor, name: str, *, whole: Tensor | None = None, noisy: bool = True
+    ) -> Dense:
+        """Factorise the matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding
+        errors it has."""
         scale = jitter.mean_diagonal(matrix if whole is None else whole)
         matrix = padding.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)
         return Dense(jitter.cholesky(matrix, name, scale), self.count, self.real)

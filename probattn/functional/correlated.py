@@ -1,7 +1,9 @@
-"""Base of dense and sparse correlated GPs: two processes that depend on each other through a canonical one.
+"""Base of dense and sparse correlated GPs: two processes that depend on each other through a
+canonical one.
 
-Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``d`` columns. z_o is the canonical
-process at the latent inputs of the tokens, z_q and z_k the processes at queries and keys (CGP paper, section 3.2).
+Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``d`` columns. z_o
+is the canonical process at the latent inputs of the tokens, z_q and z_k the processes at queries
+and keys (CGP paper, section 3.2).
 """
 
 from abc import ABC, abstractmethod
@@ -79,22 +81,27 @@ class Correlated(ABC):
 
     @abstractmethod
     def spreads(self, covariance: Covariance) -> Tensor:
-        """Return tr(Σ⁻¹ A C Aᵀ), summed over z_q and z_k given z_o, for the covariance C of z_o: ``(..., H)``."""
+        """Return tr(Σ⁻¹ A C Aᵀ), summed over z_q and z_k given z_o, for the covariance C of z_o:
+        ``(..., H)``."""
 
     @abstractmethod
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
-        """Return the amortised law of z_o with a network's mean ``(..., H, N, d)`` and scale ``(..., H, N)`` > 0."""
+        """Return the amortised law of z_o with a network's mean ``(..., H, N, d)`` and scale
+        ``(..., H, N)`` > 0."""
 
     @abstractmethod
     def posterior(self) -> Canonical:
-        """Return the exact p(z_o | z_k), under which z_q has mean ν and the covariance :attr:`predictive`."""
+        """Return the exact p(z_o | z_k), under which z_q has mean ν and the covariance
+        :attr:`predictive`."""
 
     @abstractmethod
     def log_marginal(self) -> Tensor:
-        """Return log p(z_q = ν, z_k) in nats, summed over columns, ``(..., H)``: R with the exact posterior of z_o."""
+        """Return log p(z_q = ν, z_k) in nats, summed over columns, ``(..., H)``: R with the exact
+        posterior of z_o."""
 
     def regulariser(self, canonical: Canonical) -> Tensor:
-        """Return R = E_q[log p(z_q = ν | z_o) + log p(z_k | z_o)] − KL(q(z_o) ‖ p(z_o)) in closed form, ``(..., H)``.
+        """Return R = E_q[log p(z_q = ν | z_o) + log p(z_k | z_o)] − KL(q(z_o) ‖ p(z_o)) in closed
+        form, ``(..., H)``.
 
         The bound of CGP paper, eq. 28, on log p(z_q = ν, z_k), in nats, summed over columns.
 
@@ -104,7 +111,13 @@ class Correlated(ABC):
         loc, covariance = canonical
         query, key = self.mean, self.observed_key
         if loc is not None:
-            query, key = (value - mean for value, mean in zip((query, key), self.means(loc), strict=True))
+            query, key = (
+                value - mean for value, mean in zip((query, key), self.means(loc), strict=True)
+            )
         densities = self.query_covariance.log_density(query) + self.key_covariance.log_density(key)
         densities = densities - 0.5 * self.value.shape[-1] * self.spreads(covariance)
-        return densities if loc is None else densities - gaussian.kl_divergence(loc, covariance, self.prior)
+        return (
+            densities
+            if loc is None
+            else densities - gaussian.kl_divergence(loc, covariance, self.prior)
+        )

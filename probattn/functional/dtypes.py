@@ -1,4 +1,5 @@
-"""Floating-point types of factorisations: float32 or better, outside autocast and under half-precision weights."""
+"""Floating-point types of factorisations: float32 or better, outside autocast and under
+half-precision weights."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -21,10 +22,12 @@ def exact(device_type: str) -> AbstractContextManager:
 
 @contextmanager
 def float32_products(precision: str | None) -> Iterator[None]:
-    """Set the precision of float32 matrix products inside (see :func:`torch.set_float32_matmul_precision`).
+    """Set the precision of float32 matrix products inside (see
+    :func:`torch.set_float32_matmul_precision`).
 
-    ``"highest"`` is for what is factorised: a kernel matrix in TF32, of 10 bits, may have no Cholesky factor. Gradients
-    are computed later, with the precision at that time. None, and code under :func:`torch.compile`, change nothing.
+    ``"highest"`` is for what is factorised: a kernel matrix in TF32, of 10 bits, may have no
+    Cholesky factor. Gradients are computed later, with the precision at that time. None, and code
+    under :func:`torch.compile`, change nothing.
     """
     before = None if torch.compiler.is_compiling() else matmul_precision()
     if precision is None or before is None or before == precision:
@@ -38,7 +41,8 @@ def float32_products(precision: str | None) -> Iterator[None]:
 
 
 def matmul_precision() -> str | None:
-    """Return PyTorch's precision of float32 products, None where it was set for each backend on its own."""
+    """Return PyTorch's precision of float32 products, None where it was set for each backend on its
+    own."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -51,6 +55,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def apply_linear(linear: nn.Module, x: Tensor) -> Tensor:
-    """Apply a linear module to x, rounded to half precision if the module's parameters are in half precision."""
+    """Apply a linear module to x, rounded to half precision if the module's parameters are in half
+    precision."""
     dtype = next(linear.parameters(), x).dtype
     return linear(x.to(dtype) if dtype.itemsize < 4 else x)

@@ -15,7 +15,8 @@ _FAILURES: ContextVar[list[Tensor] | None] = ContextVar("failures", default=None
 
 
 class NumericalError(ArithmeticError):
-    """A NaN, an Inf, or a matrix that is not positive definite with the largest jitter; the message names the layer."""
+    """A NaN, an Inf, or a matrix that is not positive definite with the largest jitter; the message
+    names the layer."""
 
 
 def located(where: str) -> AbstractContextManager[Any]:
@@ -24,7 +25,8 @@ def located(where: str) -> AbstractContextManager[Any]:
 
 
 def branch_free() -> AbstractContextManager[Any]:
-    """Branch on no value and on no length of a text inside, in this thread alone: what would be an error is NaN.
+    """Branch on no value and on no length of a text inside, in this thread alone: what would be an
+    error is NaN.
 
     So one program holds for all values, as ``torch.export`` needs.
     """
@@ -37,7 +39,8 @@ def may_branch() -> bool:
 
 
 def deferred() -> AbstractContextManager[Any]:
-    """Go on inside as if nothing had failed in the numerics, and list what has, since each look waits for the device.
+    """Go on inside as if nothing had failed in the numerics, and list what has, since each look
+    waits for the device.
 
     If any of these scalars is True, what was computed means nothing: compute it again without this.
     """
@@ -56,7 +59,8 @@ def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
 
 
 def is_any(failed: Tensor) -> bool | None:
-    """Return True if any entry is True; None in :func:`branch_free` and under ``torch.func.vmap``, without a value."""
+    """Return True if any entry is True; None in :func:`branch_free` and under ``torch.func.vmap``,
+    without a value."""
     if not may_branch():
         return None
     try:
@@ -68,7 +72,8 @@ def is_any(failed: Tensor) -> bool | None:
 
 
 def has_failed(failed: Tensor) -> bool | None:
-    """Return :func:`is_any` of entries that have failed, or False in :func:`deferred`, which lists it."""
+    """Return :func:`is_any` of entries that have failed, or False in :func:`deferred`, which lists
+    it."""
     failures = _FAILURES.get()
     if failures is None:
         return is_any(failed)

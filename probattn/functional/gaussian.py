@@ -1,7 +1,9 @@
-"""Covariances over tokens, shared by the columns of a head's output, with their densities and divergences.
+"""Covariances over tokens, shared by the columns of a head's output, with their densities and
+divergences.
 
-Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``d`` columns. Padding is
-uncorrelated with real tokens and contributes nothing; values there must equal their mean.
+Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``d`` columns.
+Padding is uncorrelated with real tokens and contributes nothing; values there must equal their
+mean.
 """
 
 import math
@@ -54,7 +56,8 @@ class Covariance(ABC):
         """Return the diagonal of Σ, ``(..., H, N)``."""
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Return log N(x; 0, Σ) in nats, summed over the d columns, for x ``(..., H, N, d)``: ``(..., H)``."""
+        """Return log N(x; 0, Σ) in nats, summed over the d columns, for x ``(..., H, N, d)``:
+        ``(..., H)``."""
         return self.log_peak(x.shape[-1]) - 0.5 * self.quadratic(x)
 
     def log_peak(self, columns: int) -> Tensor:
@@ -95,7 +98,9 @@ class Dense(Covariance):
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Return L ε, 0 at padding."""
-        return _rows_at_real(triangular.product(self.tril, self.tril.new_empty(shape).normal_()), self.real)
+        return _rows_at_real(
+            triangular.product(self.tril, self.tril.new_empty(shape).normal_()), self.real
+        )
 
     def variance(self) -> Tensor:
         """Return the row sums of L²."""
@@ -104,10 +109,12 @@ class Dense(Covariance):
 
 @dataclass(frozen=True, eq=False)
 class Conditional(Covariance):
-    """Posterior Σ = P − P Aᵀ M⁻¹ A P of x given y, for x ~ N(0, P), y | x ~ N(A x, S) and M = A P Aᵀ + S.
+    """Posterior Σ = P − P Aᵀ M⁻¹ A P of x given y, for x ~ N(0, P), y | x ~ N(A x, S) and M = A P
+    Aᵀ + S.
 
-    Σ itself is never factorised, because it is near singular where y determines x. It is sampled by Matheron's rule,
-    and its density follows from Bayes' rule; both need only the factors of P = L Lᵀ, S and M.
+    Σ itself is never factorised, because it is near singular where y determines x. It is sampled by
+    Matheron's rule, and its density follows from Bayes' rule; both need only the factors of P = L
+    Lᵀ, S and M.
 
     Args:
         prior: P.
@@ -139,23 +146,31 @@ class Conditional(Covariance):
     def quadratic(self, x: Tensor) -> Tensor:
         """Return ‖L⁻¹ x‖² + ‖L_S⁻¹ Gᵀ L⁻¹ x‖², since Σ⁻¹ = P⁻¹ + Aᵀ S⁻¹ A."""
         whitened = triangular.solve_lower(self.prior.tril, x)
-        return whitened.square().sum((-2, -1)) + self.noise().quadratic(triangular.product(self.gain.mT, whitened))
+        return whitened.square().sum((-2, -1)) + self.noise().quadratic(
+            triangular.product(self.gain.mT, whitened)
+        )
 
     def log_det(self) -> Tensor:
         """Return log |P| + log |S| − log |M|."""
         return self.prior.log_det() + self.noise().log_det() - self.marginal().log_det()
 
     def relative_trace(self, prior: Covariance) -> Tensor:
-        """Return −‖E‖² for the prior P itself; for another prior, its trace of P with the matching correction."""
+        """Return −‖E‖² for the prior P itself; for another prior, its trace of P with the matching
+        correction."""
         if prior is self.prior:
             return -self._explained.square().sum((-2, -1))
-        return self.prior.relative_trace(prior) - prior.quadratic(self.prior.tril @ self._explained.mT)
+        return self.prior.relative_trace(prior) - prior.quadratic(
+            self.prior.tril @ self._explained.mT
+        )
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """Return L (w − Eᵀ L_M⁻¹ (Gᵀ w + L_S ε)): a sample of x and y, moved to y = 0; 0 at padding."""
+        """Return L (w − Eᵀ L_M⁻¹ (Gᵀ w + L_S ε)): a sample of x and y, moved to y = 0; 0 at
+        padding."""
         w, noise = (self.gain.new_empty(shape).normal_() for _ in range(2))
         seen = triangular.product(self.gain.mT, w) + triangular.product(self.noise().tril, noise)
-        w = w - triangular.product(self._explained.mT, triangular.solve_lower(self.marginal().tril, seen))
+        w = w - triangular.product(
+            self._explained.mT, triangular.solve_lower(self.marginal().tril, seen)
+        )
         return _rows_at_real(triangular.product(self.prior.tril, w), self.prior.real)
 
     def variance(self) -> Tensor:
@@ -165,11 +180,13 @@ class Conditional(Covariance):
 
 @dataclass(frozen=True, eq=False)
 class LowRank(Covariance):
-    """Low-rank Σ = diag(noise) + U Uᵀ by Woodbury's identity, linear in N; rows of U are 0 at padding.
+    """Low-rank Σ = diag(noise) + U Uᵀ by Woodbury's identity, linear in N; rows of U are 0 at
+    padding.
 
     Args:
         factor: U ``(..., H, N, m)``.
-        noise: σ² > 0 of each token, broadcast against ``(..., H, N)``; its value at padding is not used.
+        noise: σ² > 0 of each token, broadcast against ``(..., H, N)``; its value at padding is not
+            used.
         real: ``(..., 1, N)``, True where there is a token, or None.
         count: number of real tokens.
     """
@@ -193,7 +210,9 @@ class LowRank(Covariance):
     def capacitance(self) -> Tensor:
         """Cholesky factor of I + Uᵀ(U/σ²), ``(..., H, m, m)``."""
         gram = self.factor.mT @ self._scaled
-        return jitter.cholesky(gram + torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device), "I + UᵀU/σ²")
+        return jitter.cholesky(
+            gram + torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device), "I + UᵀU/σ²"
+        )
 
     def whitened(self, x: Tensor) -> Tensor:
         """Return R⁻¹ (U/σ²)ᵀ x, R Rᵀ = I + Uᵀ(U/σ²): ``(..., H, m, d)``."""
@@ -205,7 +224,9 @@ class LowRank(Covariance):
 
     def quadratic_of(self, x: Tensor, whitened: Tensor) -> Tensor:
         """Return :meth:`quadratic` of x, from its :meth:`whitened` form."""
-        return (x.square() / self.noise.unsqueeze(-1)).sum((-2, -1)) - whitened.square().sum((-2, -1))
+        return (x.square() / self.noise.unsqueeze(-1)).sum((-2, -1)) - whitened.square().sum(
+            (-2, -1)
+        )
 
     def log_det(self) -> Tensor:
         """Return Σ log σ² + log |I + Uᵀ(U/σ²)|."""
@@ -215,7 +236,9 @@ class LowRank(Covariance):
     def relative_trace(self, prior: Covariance) -> Tensor:
         """Return Σ σ²_i (P⁻¹)_ii + tr(Uᵀ P⁻¹ U) − n, for a prior of the same form."""
         if not isinstance(prior, LowRank):
-            raise NotImplementedError(f"no closed form of tr(P⁻¹ Σ) for LowRank Σ and {type(prior).__name__} P")
+            raise NotImplementedError(
+                f"no closed form of tr(P⁻¹ Σ) for LowRank Σ and {type(prior).__name__} P"
+            )
         rows = triangular.solve_lower(prior.capacitance, prior._scaled.mT).square().sum(-2)
         diagonal = (_over_real(self.noise, prior.real) * (1 / prior.noise - rows)).sum(-1)
         return diagonal + prior.quadratic(self.factor) - self.count
@@ -224,7 +247,9 @@ class LowRank(Covariance):
         """Return σ ε₁ + U ε₂, 0 at padding."""
         inner = self.factor.new_empty((*shape[:-2], self.factor.shape[-1], shape[-1])).normal_()
         scale = _over_real(self.noise.sqrt(), self.real).unsqueeze(-1)
-        return scale * self.factor.new_empty(shape).normal_() + triangular.product(self.factor, inner)
+        return scale * self.factor.new_empty(shape).normal_() + triangular.product(
+            self.factor, inner
+        )
 
     def variance(self) -> Tensor:
         """Return σ² plus the row sums of U²."""
@@ -236,14 +261,18 @@ class LowRank(Covariance):
         return x.mT @ (self.noise.unsqueeze(-1) * x) + inner.mT @ inner
 
     def explained(self, inner: Tensor) -> Tensor:
-        """Return tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I + UᵀU/σ²)⁻¹."""
+        """Return tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I +
+        UᵀU/σ²)⁻¹."""
         half = triangular.solve_lower(self.capacitance, inner)
-        solved = triangular.solve_lower(self.capacitance, half.mT)  # with the trace of C⁻¹ J, C the capacitance
+        solved = triangular.solve_lower(
+            self.capacitance, half.mT
+        )  # with the trace of C⁻¹ J, C the capacitance
         return (inner - solved).diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def kl_divergence(loc: Tensor, q: Covariance, p: Covariance) -> Tensor:
-    """Return KL(N(loc, q) ‖ N(0, p)) in nats, summed over the columns of loc ``(..., H, N, d)``: ``(..., H)``.
+    """Return KL(N(loc, q) ‖ N(0, p)) in nats, summed over the columns of loc ``(..., H, N, d)``:
+    ``(..., H)``.
 
     If q is p itself, that is the quadratic form of loc.
     """

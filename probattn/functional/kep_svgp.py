@@ -1,7 +1,8 @@
-"""Kernel-eigen pair sparse variational GP: function values, marginals and KL (KEP-SVGP paper, section 4).
+"""Kernel-eigen pair sparse variational GP: function values, marginals and KL (KEP-SVGP paper,
+section 4).
 
-Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``s`` rank and number of outputs.
-The inducing variables u of output d are row d of a matrix ``(H, s, s)``.
+Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``s`` rank and
+number of outputs. The inducing variables u of output d are row d of a matrix ``(H, s, s)``.
 """
 
 from typing import NamedTuple
@@ -11,14 +12,16 @@ from torch import Tensor
 
 
 class Moments(NamedTuple):
-    """Mean ``(..., H, s, N)`` and covariance ``(..., H, s, N, N)`` of the s outputs of each head."""
+    """Mean ``(..., H, s, N)`` and covariance ``(..., H, s, N, N)`` of the s outputs of each
+    head."""
 
     mean: Tensor
     covariance: Tensor
 
 
 def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
-    """Return F = E Λ⁻¹ u, the s outputs at every token given one draw of the inducing variables (eq. 16).
+    """Return F = E Λ⁻¹ u, the s outputs at every token given one draw of the inducing variables
+    (eq. 16).
 
     F is linear in E: for merged scores (19) in place of E, F are the merged outputs.
 
@@ -34,10 +37,12 @@ def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
 
 
 def function_values_per_token(e: Tensor, loc: Tensor, scale_tril: Tensor, noise: Tensor) -> Tensor:
-    """Return F_nd = e_n (m_d + L_d ε_n), with inducing variables of its own for each token, as in the authors' code.
+    """Return F_nd = e_n (m_d + L_d ε_n), with inducing variables of its own for each token, as in
+    the authors' code.
 
-    F is one product of m and of the lower triangles of all L_d with e and its products with the noise, which have
-    tokens last in memory: on a CPU in half the time of the products with whole matrices and tokens first.
+    F is one product of m and of the lower triangles of all L_d with e and its products with the
+    noise, which have tokens last in memory: on a CPU in half the time of the products with whole
+    matrices and tokens first.
 
     Args:
         e: scores divided by λ, E Λ⁻¹, ``(..., H, N, s)``.
@@ -88,7 +93,8 @@ def kl_divergence(loc: Tensor, scale_tril: Tensor, lam: Tensor) -> Tensor:
 
 
 def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
-    """Return the scores W₁ [E; R] of W₁ [F^e; F^r], the concatenation of (19): W₁ acts on tokens, u on columns.
+    """Return the scores W₁ [E; R] of W₁ [F^e; F^r], the concatenation of (19): W₁ acts on tokens, u
+    on columns.
 
     Args:
         e, r: ``(..., H, N, s)``, zero at padding.
@@ -99,6 +105,7 @@ def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
 
 
 def merge_tokens_lowrank(e: Tensor, r: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Return the scores of the concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``, linear in N (section 4.1)."""
+    """Return the scores of the concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``, linear in
+    N (section 4.1)."""
     for_e, for_r = b.chunk(2)
     return ((e.mT @ for_e + r.mT @ for_r) @ a.mT).mT

@@ -1,4 +1,5 @@
-"""Covariance functions without parameters (CGP paper, sections 2.1 and 5.1), each one matrix product.
+"""Covariance functions without parameters (CGP paper, sections 2.1 and 5.1), each one matrix
+product.
 
 Shapes: ``...`` are leading dimensions that broadcast, ``N`` and ``M`` points, ``d`` their width.
 """
@@ -8,11 +9,13 @@ from torch import Tensor
 
 
 def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
-    """Return c exp(−½ ‖a − b‖²), from ‖a‖² + ‖b‖² − 2 a·b about the mean of b, so that a common offset cancels first.
+    """Return c exp(−½ ‖a − b‖²), from ‖a‖² + ‖b‖² − 2 a·b about the mean of b, so that a common
+    offset cancels first.
 
-    The rounding error of ‖a − b‖² is a few eps ‖a‖² of the centred points: in float32 an entry near 1 is accurate to
-    about 1e-6 for norms of 1, 1e-5 for 6 and 0.1 for 600. If ``b is a``, the norms are the diagonal of the product
-    itself: the diagonal is then exactly 1 at any scale, and equal points have equal rounding errors.
+    The rounding error of ‖a − b‖² is a few eps ‖a‖² of the centred points: in float32 an entry near
+    1 is accurate to about 1e-6 for norms of 1, 1e-5 for 6 and 0.1 for 600. If ``b is a``, the norms
+    are the diagonal of the product itself: the diagonal is then exactly 1 at any scale, and equal
+    points have equal rounding errors.
 
     Args:
         a: points ``(..., N, d)``.
@@ -36,7 +39,8 @@ def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
 
 
 def exponential(a: Tensor, b: Tensor) -> Tensor:
-    """Return exp(a · b) (CGP paper, section 5.1): positive definite, unbounded, Inf beyond a · b ≈ 88 in float32.
+    """Return exp(a · b) (CGP paper, section 5.1): positive definite, unbounded, Inf beyond a · b ≈
+    88 in float32.
 
     Args:
         a: points ``(..., N, d)``.

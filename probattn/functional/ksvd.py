@@ -1,6 +1,8 @@
-"""Kernel singular value decomposition of the attention kernel (KEP-SVGP paper, section 3.2, eqs. 10-13).
+"""Kernel singular value decomposition of the attention kernel (KEP-SVGP paper, section 3.2, eqs.
+10-13).
 
-Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``d`` head width, ``s`` rank.
+Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``d`` head width,
+``s`` rank.
 """
 
 import torch
@@ -10,7 +12,8 @@ from probattn.functional import errors, products
 
 
 def cosine_features(x: Tensor) -> Tensor:
-    """Return the feature map of the cosine kernel, φ(x) = x / ‖x‖ (section 3.2); a zero row stays zero.
+    """Return the feature map of the cosine kernel, φ(x) = x / ‖x‖ (section 3.2); a zero row stays
+    zero.
 
     Args:
         x: queries or keys ``(..., d)``.
@@ -63,8 +66,8 @@ def data_dependent_weights(rows: Tensor, weights: Tensor) -> Tensor:
 def scores(x: Tensor, weights: Tensor) -> Tensor:
     """Return the projection scores E = φ(X) W of the cosine feature map (eq. 10).
 
-    The result is a view of Eᵀ, with tokens last in memory: products with few columns are several times slower than
-    products with few rows.
+    The result is a view of Eᵀ, with tokens last in memory: products with few columns are several
+    times slower than products with few rows.
 
     Args:
         x: queries or keys ``(..., H, N, d)``.
@@ -77,7 +80,8 @@ def scores(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def objective(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor) -> Tensor:
-    """Return the KSVD objective J = −½ tr(E Λ⁻¹ Eᵀ) − ½ tr(R Λ⁻¹ Rᵀ) + tr(W_eᵀ W_r) (eq. 11 before its square).
+    """Return the KSVD objective J = −½ tr(E Λ⁻¹ Eᵀ) − ½ tr(R Λ⁻¹ Rᵀ) + tr(W_eᵀ W_r) (eq. 11 before
+    its square).
 
     J is 0 at any set of exact singular triplets, where its gradient in W_e and W_r vanishes.
 
@@ -103,7 +107,9 @@ def coupling(w_e: Tensor, w_r: Tensor) -> Tensor:
     return (w_e * w_r).sum((-2, -1))
 
 
-def penalty(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int) -> Tensor:
+def penalty(
+    e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int
+) -> Tensor:
     """Return the mean over heads of (J / n)² for each example, the loss of (11) per token.
 
     Args:
@@ -116,10 +122,14 @@ def penalty(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths
     return (objective(e, r, w_e, w_r, lam) / lengths).square().mean(-1)
 
 
-def penalty_of_mean(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int) -> Tensor:
-    """Return the loss of the authors' code: the square of J's mean over batch and heads, tr(W_eᵀ W_r) not per token.
+def penalty_of_mean(
+    e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int
+) -> Tensor:
+    """Return the loss of the authors' code: the square of J's mean over batch and heads, tr(W_eᵀ
+    W_r) not per token.
 
-    Its optimum is Λ = σ(K_att) / n. Arguments and shape as for :func:`penalty`; every example gets the same value.
+    Its optimum is Λ = σ(K_att) / n. Arguments and shape as for :func:`penalty`; every example gets
+    the same value.
     """
     per_head = coupling(w_e, w_r) - explained(e, r, lam) / lengths
     return per_head.mean((-2, -1)).square().unsqueeze(-1).expand(per_head.shape[:-1])

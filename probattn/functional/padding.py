@@ -1,14 +1,16 @@
-"""Padding: zeros in inputs; in matrices between tokens no correlation with real ones, and ones on the diagonal."""
+"""Padding: zeros in inputs; in matrices between tokens no correlation with real ones, and ones on
+the diagonal."""
 
 import torch
 from torch import Tensor
 
 
 def zeroed(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return inputs with 0 at padding, so that what stands there, NaN included, has no effect on values or gradients.
+    """Return inputs with 0 at padding, so that what stands there, NaN included, has no effect on
+    values or gradients.
 
-    Tensors that are not of the form ``(batch, tokens, ...)`` (images) are unchanged, and so are token ids, from whose
-    value at padding some networks derive positions.
+    Tensors that are not of the form ``(batch, tokens, ...)`` (images) are unchanged, and so are
+    token ids, from whose value at padding some networks derive positions.
 
     Args:
         x: the inputs.
@@ -32,7 +34,8 @@ def on_pairs(matrix: Tensor, real: Tensor | None) -> Tensor:
 
 
 def plus_diagonal(matrix: Tensor, value: Tensor | float, real: Tensor | None) -> Tensor:
-    """Return the matrix with a value added to its diagonal at real tokens, and ones on the diagonal at padding.
+    """Return the matrix with a value added to its diagonal at real tokens, and ones on the diagonal
+    at padding.
 
     Args:
         matrix: ``(..., H, N, N)``, 0 at padding.
@@ -41,5 +44,7 @@ def plus_diagonal(matrix: Tensor, value: Tensor | float, real: Tensor | None) ->
     """
     value = value.to(matrix) if isinstance(value, Tensor) else matrix.new_full((), value)
     value = value.unsqueeze(-1)
-    added = value if real is None else value.where(real, 1.0)  # not expanded: examples share one diagonal
+    added = (
+        value if real is None else value.where(real, 1.0)
+    )  # not expanded: examples share one diagonal
     return matrix + torch.diag_embed(added.expand(*added.shape[:-1], matrix.shape[-1]))

@@ -1,4 +1,5 @@
-"""Products of KSVD with custom gradients, which save and read fewer copies of their inputs than PyTorch's.
+"""Products of KSVD with custom gradients, which save and read fewer copies of their inputs than
+PyTorch's.
 
 They support double differentiation and :func:`torch.vmap`.
 """
@@ -11,23 +12,28 @@ from torch.autograd import Function
 
 
 def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
-    """Return (φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)``, W ``(..., d, s)``; zero rows stay 0."""
+    """Return (φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)``, W ``(..., d, s)``;
+    zero rows stay 0."""
     lead = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
     x = x.expand(*lead, -1, -1).reshape(-1, *x.shape[-2:]).contiguous()
-    weights = weights.to(x.dtype).expand(*lead, -1, -1).reshape(-1, *weights.shape[-2:]).contiguous()
+    weights = (
+        weights.to(x.dtype).expand(*lead, -1, -1).reshape(-1, *weights.shape[-2:]).contiguous()
+    )
     scores = _OfUnitRows.apply(x, weights)
     return scores.reshape(*lead, *scores.shape[-2:])
 
 
 def inverse_norm(x: Tensor) -> Tensor:
-    """Return 1 / ‖x‖ of each row ``(..., 1)``, in float32 or better; 1 for a zero row, for a finite gradient."""
+    """Return 1 / ‖x‖ of each row ``(..., 1)``, in float32 or better; 1 for a zero row, for a finite
+    gradient."""
     precise = torch.promote_types(x.dtype, torch.float32)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=precise)
     return norm.where(norm > 0, 1.0).reciprocal()
 
 
 class _OfUnitRows(Function):
-    """E = φ(X) W by its transpose, x ``(B, N, d)``; normalises the s columns of the product instead of the d of x."""
+    """E = φ(X) W by its transpose, x ``(B, N, d)``; normalises the s columns of the product instead
+    of the d of x."""
 
     @staticmethod
     def forward(x: Tensor, weights: Tensor) -> Tensor:
@@ -48,10 +54,12 @@ class _OfUnitRows(Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, int | None], *inputs: Tensor) -> tuple[Tensor, int]:
-        """Fold the mapped dimension into the batch, so that in-place operations need no batching rule."""
+        """Fold the mapped dimension into the batch, so that in-place operations need no batching
+        rule."""
         size = info.batch_size
         mapped = [
-            x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)
+            x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(inputs, dims, strict=True)
         ]
         return _OfUnitRows.apply(*[x.flatten(0, 1) for x in mapped]).unflatten(0, (size, -1)), 0
 

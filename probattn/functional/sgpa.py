@@ -1,7 +1,9 @@
-"""Sparse GP attention (Chen & Li, ICLR 2023): f = A u + g, with u whitened, at every token of an example.
+"""Sparse GP attention (Chen & Li, ICLR 2023): f = A u + g, with u whitened, at every token of an
+example.
 
-Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``M`` inducing inputs, ``d`` columns.
-𝒦 is the kernel between tokens, β the inducing inputs, L Lᵀ = 𝒦_ββ, v the tokens' values (0 at padding).
+Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``M`` inducing
+inputs, ``d`` columns. 𝒦 is the kernel between tokens, β the inducing inputs, L Lᵀ = 𝒦_ββ, v the
+tokens' values (0 at padding).
 """
 
 import torch
@@ -11,7 +13,8 @@ from probattn.functional import triangular
 
 
 def features(k_qb: Tensor, tril: Tensor) -> Tensor:
-    """Return A = 𝒦_qβ L⁻ᵀ, so that 𝒦_qβ 𝒦_ββ⁻¹ u_β = A u for u_β = L u, and A Aᵀ = 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq.
+    """Return A = 𝒦_qβ L⁻ᵀ, so that 𝒦_qβ 𝒦_ββ⁻¹ u_β = A u for u_β = L u, and A Aᵀ = 𝒦_qβ 𝒦_ββ⁻¹
+    𝒦_βq.
 
     Args:
         k_qb: 𝒦_qβ ``(..., H, N, M)``.
@@ -34,7 +37,8 @@ def conditional_covariance(k_qq: Tensor, a: Tensor) -> Tensor:
 
 
 def conditional_variance(k_diagonal: Tensor, a: Tensor) -> Tensor:
-    """Return the diagonal of C ``(..., H, N)``, bounded below by 1e-6 (float64: 1e-12) times the kernel's diagonal.
+    """Return the diagonal of C ``(..., H, N)``, bounded below by 1e-6 (float64: 1e-12) times the
+    kernel's diagonal.
 
     Args:
         k_diagonal: the kernel of each token with itself, ``(..., H, N)``.
@@ -45,12 +49,14 @@ def conditional_variance(k_diagonal: Tensor, a: Tensor) -> Tensor:
 
 
 def local_kl(value: Tensor, mean: Tensor) -> Tensor:
-    """Return KL(N(C v, C) ‖ N(0, C)) = ½ vᵀ C v in nats, summed over heads and columns, from v and C v: ``(...)``."""
+    """Return KL(N(C v, C) ‖ N(0, C)) = ½ vᵀ C v in nats, summed over heads and columns, from v and
+    C v: ``(...)``."""
     return 0.5 * (value * mean).sum((-3, -2, -1))
 
 
 def amortised_kl(value: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
-    """Return KL(N(𝒦 v, L T² Lᵀ) ‖ N(0, L Lᵀ)), T = diag(t), in nats, summed over heads and columns: ``(...)``.
+    """Return KL(N(𝒦 v, L T² Lᵀ) ‖ N(0, L Lᵀ)), T = diag(t), in nats, summed over heads and columns:
+    ``(...)``.
 
     Args:
         value: v ``(..., H, N, d)``.
@@ -79,7 +85,8 @@ def pick_inducing(stream: Tensor, heads: int, number: int) -> Tensor:
 
 
 def pick_of_heads(points: Tensor, heads: int, number: int) -> Tensor:
-    """Pick inducing inputs ``(H, M, head_dim)`` as :func:`pick_inducing`, of each head in its own part of points."""
+    """Pick inducing inputs ``(H, M, head_dim)`` as :func:`pick_inducing`, of each head in its own
+    part of points."""
     picked = pick_inducing(points, heads, number)
     return picked.unflatten(-1, (heads, -1)).diagonal(dim1=0, dim2=2).movedim(-1, 0)
 

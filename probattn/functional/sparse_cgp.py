@@ -1,6 +1,8 @@
-"""Sparse correlated Gaussian processes, linear in the number of tokens (CGP paper, section 4, appendices C and D).
+"""Sparse correlated Gaussian processes, linear in the number of tokens (CGP paper, section 4,
+appendices C and D).
 
-The inducing inputs Z_m connect z_q and z_o, Z_ℓ connect z_k and z_o; both lie in the space of the latent inputs.
+The inducing inputs Z_m connect z_q and z_o, Z_ℓ connect z_k and z_o; both lie in the space of the
+latent inputs.
 """
 
 from dataclasses import dataclass
@@ -25,14 +27,17 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SparseCGP(Correlated):
-    """CGP by deterministic training conditionals; every N×N covariance is σ²I plus a product of N×m factors.
+    """CGP by deterministic training conditionals; every N×N covariance is σ²I plus a product of N×m
+    factors.
 
-    z_ℓ ~ N(0, 𝒦_ℓℓ), z_k | z_ℓ and z_o | z_ℓ its conditional means + σ noise, z_m | z_o by (55), z_q | z_m its
-    conditional mean + σ noise; z_k = V (34). With L_m L_mᵀ = 𝒦_mm and Φ_q = 𝒦_qm L_m⁻ᵀ, Φ_o = 𝒦_om L_m⁻ᵀ:
-    B_m = L_m (I + σ⁻² Φ_oᵀ Φ_o) L_mᵀ, never formed; T = Φ R⁻ᵀ with R the factor of the bracket. Likewise Ψ for ℓ.
+    z_ℓ ~ N(0, 𝒦_ℓℓ), z_k | z_ℓ and z_o | z_ℓ its conditional means + σ noise, z_m | z_o by (55),
+    z_q | z_m its conditional mean + σ noise; z_k = V (34). With L_m L_mᵀ = 𝒦_mm and Φ_q = 𝒦_qm
+    L_m⁻ᵀ, Φ_o = 𝒦_om L_m⁻ᵀ: B_m = L_m (I + σ⁻² Φ_oᵀ Φ_o) L_mᵀ, never formed; T = Φ R⁻ᵀ with R the
+    factor of the bracket. Likewise Ψ for ℓ.
 
     Args:
-        inducing_query, inducing_key: Z_m ``(H, m, head_dim)`` (or with leading dimensions), Z_ℓ ``(H, ℓ, head_dim)``.
+        inducing_query, inducing_key: Z_m ``(H, m, head_dim)`` (or with leading dimensions), Z_ℓ
+            ``(H, ℓ, head_dim)``.
     """
 
     inducing_query: Tensor
@@ -68,7 +73,9 @@ class SparseCGP(Correlated):
         """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
         t_o, bridge = self._t.canonical, self._bridge
         inner = t_o.mT @ t_o / self._sigma2 + bridge @ bridge.mT / self._sigma2.square()
-        root = jitter.cholesky(padding.plus_diagonal(inner, 1.0, None), "the predictive covariance of z_q given z_k")
+        root = jitter.cholesky(
+            padding.plus_diagonal(inner, 1.0, None), "the predictive covariance of z_q given z_k"
+        )
         return self._low_rank(self._t.process @ root)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +87,8 @@ class SparseCGP(Correlated):
         return query / self._sigma2, key / self._sigma2
 
     def spreads(self, covariance: LowRank) -> Tensor:  # type: ignore[override]
-        """Use that A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q, so that every matrix is m×m."""
+        """Use that A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q, so that every matrix is
+        m×m."""
         query = self.query_covariance.explained(covariance.between(self._t.canonical))
         key = self.key_covariance.explained(covariance.between(self._d.canonical))
         return (query + key) / self.noise.square()
@@ -88,7 +96,9 @@ class SparseCGP(Correlated):
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
         """Return N(m, diag(t) P diag(t)), P the prior's covariance."""
         factor = scale.unsqueeze(-1) * self._psi_o
-        return Canonical(loc, LowRank(factor, self.noise.unsqueeze(-1) * scale.square(), self.real, self.count))
+        return Canonical(
+            loc, LowRank(factor, self.noise.unsqueeze(-1) * scale.square(), self.real, self.count)
+        )
 
     def posterior(self) -> Canonical:
         """Return N(σ⁻² 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, σ²I + 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓo)."""
@@ -109,7 +119,9 @@ class SparseCGP(Correlated):
         """T_q and T_o."""
         phi = self._whitened(self.inducing_query, self.query, "K_mm, of the inducing inputs")
         phi_o = phi.chunk(2, dim=-1)[1]
-        root = jitter.cholesky(padding.plus_diagonal(phi_o @ phi_o.mT / self._sigma2, 1.0, None), "B_m, whitened")
+        root = jitter.cholesky(
+            padding.plus_diagonal(phi_o @ phi_o.mT / self._sigma2, 1.0, None), "B_m, whitened"
+        )
         t_q, t_o = triangular.solve_lower(root, phi).mT.chunk(2, dim=-2)
         return Factors(t_q * self.scales[0, :, None, None], t_o)
 
@@ -124,7 +136,8 @@ class SparseCGP(Correlated):
 
     @cached_property
     def _keys(self) -> LowRank:
-        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R of B_ℓ is its capacitance's factor."""
+        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R of B_ℓ is its
+        capacitance's factor."""
         return self._low_rank(self._psi.chunk(2, dim=-1)[0].mT * self.scales[1, :, None, None])
 
     @cached_property
@@ -150,7 +163,8 @@ class SparseCGP(Correlated):
         return Factors(of_key * self.scales[1, :, None, None], of_latent)
 
     def _whitened(self, inducing: Tensor, points: Tensor, name: str) -> Tensor:
-        """Return L⁻¹ times the kernel of inducing inputs with points and latent inputs, at scale 1, 0 at padding."""
+        """Return L⁻¹ times the kernel of inducing inputs with points and latent inputs, at scale 1,
+        0 at padding."""
         matrix = rbf(inducing, torch.cat((points, self.latent), dim=-2))
         if self.real is not None:
             matrix = matrix.where(torch.cat((self.real, self.real), dim=-1).unsqueeze(-2), 0.0)

@@ -1,11 +1,13 @@
-"""Leading singular subspaces of the attention kernel K_att = φ_q φ_kᵀ by subspace iteration, and what lies outside.
+"""Leading singular subspaces of the attention kernel K_att = φ_q φ_kᵀ by subspace iteration, and
+what lies outside.
 
-Everything is computed from the ``(d, d)`` Gram matrices of the features, linear in the number of tokens. Bases are
-Y L⁻ᵀ with the Cholesky factor L Lᵀ = YᵀY, and polar factors Y (YᵀY)^(−1/2): unlike singular vectors both are continuous
-in Y. In place of YᵀY stands YᵀY + ε tr(YᵀY) I, with a small relative jitter ε, so that rank-deficient Y have finite
-values and gradients.
+Everything is computed from the ``(d, d)`` Gram matrices of the features, linear in the number of
+tokens. Bases are Y L⁻ᵀ with the Cholesky factor L Lᵀ = YᵀY, and polar factors Y (YᵀY)^(−1/2):
+unlike singular vectors both are continuous in Y. In place of YᵀY stands YᵀY + ε tr(YᵀY) I, with a
+small relative jitter ε, so that rank-deficient Y have finite values and gradients.
 
-Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``d`` head width, ``s`` rank.
+Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``d`` head width,
+``s`` rank.
 """
 
 import functools
@@ -41,11 +43,13 @@ def grams(phi: Tensor) -> Grams:
 
 
 def iterate(gram: Grams, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Return the weights of scores E = φ_q W_e and R = φ_k W_r on the leading singular subspaces of K_att.
+    """Return the weights of scores E = φ_q W_e and R = φ_k W_r on the leading singular subspaces of
+    K_att.
 
-    A step is H_e = orth(φ_q W_e), H_r = orth(K_attᵀ H_e), W_e = φ_kᵀ H_r, so that E = K_att H_r; at the end
-    W_r = φ_qᵀ polar(E), so that R = K_attᵀ polar(E). If H_r = V O spans the leading right singular vectors V, with any
-    orthogonal O, then E = U Λ O and R = V Λ O: E Eᵀ, R Rᵀ and E Rᵀ are those of the exact decomposition (10).
+    A step is H_e = orth(φ_q W_e), H_r = orth(K_attᵀ H_e), W_e = φ_kᵀ H_r, so that E = K_att H_r; at
+    the end W_r = φ_qᵀ polar(E), so that R = K_attᵀ polar(E). If H_r = V O spans the leading right
+    singular vectors V, with any orthogonal O, then E = U Λ O and R = V Λ O: E Eᵀ, R Rᵀ and E Rᵀ are
+    those of the exact decomposition (10).
 
     Args:
         gram: of the features.
@@ -76,10 +80,11 @@ def orthonormal(gram: Tensor, weights: Tensor) -> Tensor:
 
 
 def inverse_sqrt(matrix: Tensor) -> Tensor:
-    """Return (M + ε tr(M) I)^(−1/2) of positive semi-definite M ``(..., s, s)``, of order 1/√ε where M = 0.
+    """Return (M + ε tr(M) I)^(−1/2) of positive semi-definite M ``(..., s, s)``, of order 1/√ε
+    where M = 0.
 
-    By the coupled Newton-Schulz iteration (Higham, 2008, eq. 6.35) with the scaling of Chen & Chow (2014): products
-    alone, so that gradients exist where eigenvalues coincide.
+    By the coupled Newton-Schulz iteration (Higham, 2008, eq. 6.35) with the scaling of Chen & Chow
+    (2014): products alone, so that gradients exist where eigenvalues coincide.
     """
     share, trace, unit = _jitter_of(matrix)
     trace = trace * (1 + share)
@@ -94,9 +99,11 @@ def inverse_sqrt(matrix: Tensor) -> Tensor:
 
 
 def singular_values(gram: Grams, w_e: Tensor) -> Tensor:
-    """Return the singular values of Hᵀ K_att, H an orthonormal basis of E = φ_q W_e: of K_att on E's columns.
+    """Return the singular values of Hᵀ K_att, H an orthonormal basis of E = φ_q W_e: of K_att on
+    E's columns.
 
-    Those of K_att itself are at least as large; they are equal where E spans its leading left singular vectors.
+    Those of K_att itself are at least as large; they are equal where E spans its leading left
+    singular vectors.
 
     Args:
         gram: of the features.
@@ -110,12 +117,15 @@ def singular_values(gram: Grams, w_e: Tensor) -> Tensor:
     return energies.clamp(min=0).sqrt().flip(-1)
 
 
-def residual_variances(phi: Tensor, gram: Grams, w_e: Tensor, w_r: Tensor, *, solved: bool) -> tuple[Tensor, Tensor]:
+def residual_variances(
+    phi: Tensor, gram: Grams, w_e: Tensor, w_r: Tensor, *, solved: bool
+) -> tuple[Tensor, Tensor]:
     """Return the variance of each branch that its scores E = φ_q W_e and R = φ_k W_r leave out.
 
-    For E, with the projection P on its columns: diag((I − P) K_att K_attᵀ (I − P)). That is linear in the number of
-    tokens: (I − P) φ_q = φ_q B, B = I − W Wᵀ φ_qᵀ φ_q for orthonormal φ_q W. With ``solved``, E = K_att H_r, and it is
-    diag(K_att (I − H_r H_rᵀ) K_attᵀ) = diag(K_att K_attᵀ) − diag(E Eᵀ). For R it is the same of K_attᵀ.
+    For E, with the projection P on its columns: diag((I − P) K_att K_attᵀ (I − P)). That is linear
+    in the number of tokens: (I − P) φ_q = φ_q B, B = I − W Wᵀ φ_qᵀ φ_q for orthonormal φ_q W. With
+    ``solved``, E = K_att H_r, and it is diag(K_att (I − H_r H_rᵀ) K_attᵀ) = diag(K_att K_attᵀ) −
+    diag(E Eᵀ). For R it is the same of K_attᵀ.
 
     Args:
         phi: φ_q and φ_k, ``(2, ..., H, N, d)``.
@@ -136,7 +146,8 @@ def residual_scale(
 ) -> Tensor:
     """Return √(r₁ + r₂), r the residual variances of the two branches, ``(..., H, N)``, positive.
 
-    A jitter, relative to the largest square of a cosine, bounds the gradient of the root where nothing is left out.
+    A jitter, relative to the largest square of a cosine, bounds the gradient of the root where
+    nothing is left out.
 
     Args:
         query_key: ``(2, ..., H, N, d)``.
@@ -159,13 +170,16 @@ def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved
         inner = other - weights @ weights.mT
     else:
         basis = orthonormal(own, weights)
-        complement = torch.eye(own.shape[-1], dtype=own.dtype, device=own.device) - basis @ (basis.mT @ own)
+        complement = torch.eye(own.shape[-1], dtype=own.dtype, device=own.device) - basis @ (
+            basis.mT @ own
+        )
         inner = complement @ other @ complement.mT
     return ((phi @ inner) * phi).sum(-1).clamp(min=0)
 
 
 def _jitter_of(matrix: Tensor) -> tuple[float, Tensor, Tensor]:
-    """Return the relative jitter, the trace ``(..., 1, 1)`` or 1 where it is 0, and the identity."""
+    """Return the relative jitter, the trace ``(..., 1, 1)`` or 1 where it is 0, and the
+    identity."""
     trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     trace = trace.where(trace > torch.finfo(matrix.dtype).tiny, 1.0)
     unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -174,7 +188,8 @@ def _jitter_of(matrix: Tensor) -> tuple[float, Tensor, Tensor]:
 
 @functools.lru_cache
 def _scalings(share: float, precision: float) -> tuple[float, ...]:
-    """Return factors of Newton-Schulz steps that take all of [√share, 1] to 1, up to the precision."""
+    """Return factors of Newton-Schulz steps that take all of [√share, 1] to 1, up to the
+    precision."""
     low, factors = share**0.5 / 2, []
     while 1 - low > 0.5 * precision**0.5:
         scaling = (3 / (1 + low + low**2)) ** 0.5

@@ -10,14 +10,17 @@ from torch import Tensor
 def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     """Return L⁻¹ B for lower-triangular L ``(..., n, n)`` and B ``(..., n, k)``.
 
-    Leading dimensions of B that L lacks become columns: one solve with many columns is several times faster than many
-    small ones.
+    Leading dimensions of B that L lacks become columns: one solve with many columns is several
+    times faster than many small ones.
     """
-    return _on_columns(lambda columns: torch.linalg.solve_triangular(tril, columns, upper=False), tril.dim(), b)
+    return _on_columns(
+        lambda columns: torch.linalg.solve_triangular(tril, columns, upper=False), tril.dim(), b
+    )
 
 
 def product(matrix: Tensor, b: Tensor) -> Tensor:
-    """Return M B for M ``(..., m, n)`` and B ``(..., n, k)``, whose additional leading dimensions become columns."""
+    """Return M B for M ``(..., m, n)`` and B ``(..., n, k)``, whose additional leading dimensions
+    become columns."""
     return _on_columns(lambda columns: matrix @ columns, matrix.dim(), b)
 
 
@@ -27,7 +30,8 @@ def log_det(tril: Tensor) -> Tensor:
 
 
 def _on_columns(operation: Callable[[Tensor], Tensor], dim: int, b: Tensor) -> Tensor:
-    """Apply a linear operation on columns ``(..., n, k)`` of ``dim`` dimensions to B with as many or more."""
+    """Apply a linear operation on columns ``(..., n, k)`` of ``dim`` dimensions to B with as many
+    or more."""
     missing = b.dim() - dim
     if missing <= 0:
         return operation(b)

@@ -1,4 +1,5 @@
-"""Every form of every attention layer, small, for networks of 8 dimensions, 2 heads and 4 tokens."""
+"""Every form of every attention layer, small, for networks of 8 dimensions, 2 heads and 4
+tokens."""
 
 from functools import partial
 
@@ -39,7 +40,9 @@ ANY_LENGTH = {
     "sgpa-standard-joint": SGPA(inducing=None, draws="joint"),
     "cgp": CGP(),
     "cgp-collapsed": CGP(collapsed=True),
-    "cgp-paper": CGP(canonical_guide="prior", output="mean", regulariser_norm="column", noisy_output=False),
+    "cgp-paper": CGP(
+        canonical_guide="prior", output="mean", regulariser_norm="column", noisy_output=False
+    ),
     "cgp-prior": CGP(canonical_guide="prior"),
     "cgp-collapsed-mean": CGP(collapsed=True, output="mean"),
     "cgp-learned": CGP(canonical_guide="learned"),

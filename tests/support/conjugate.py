@@ -1,4 +1,5 @@
-"""A model whose posterior is known: y = F + noise with F = (E + R) Λ⁻¹ u, linear in u (MATH 1(e))."""
+"""A model whose posterior is known: y = F + noise with F = (E + R) Λ⁻¹ u, linear in u (MATH
+1(e))."""
 
 import pyro.distributions as dist
 import torch
@@ -16,7 +17,9 @@ def conjugate(*, noise=NOISE, num_data=3, heads=1, rank=2):
     """The model, inputs ``(n, 4, heads · rank)``, and labels that it draws."""
     layer = KEPSVGPAttention(heads * rank, heads, rank=rank, eta=0.0)
     layer.out = nn.Identity()
-    model = Supervised(layer, lambda f, mask=None: dist.Normal(f, noise).to_event(2), num_data=num_data).double()
+    model = Supervised(
+        layer, lambda f, mask=None: dist.Normal(f, noise).to_event(2), num_data=num_data
+    ).double()
     with torch.no_grad():
         layer.log_scale.copy_(torch.linspace(0.3, -0.4, heads * rank).view(heads, rank))
         x = torch.randn(num_data, 4, heads * rank, dtype=F64) + 0.5
@@ -41,7 +44,11 @@ def posterior(model, x, y, *, noise=NOISE):
 def evidence(model, x, y, *, noise=NOISE):
     phi, prior = design(model, x)
     marginal = phi @ prior @ phi.T + noise**2 * torch.eye(len(phi), dtype=F64)
-    return dist.MultivariateNormal(torch.zeros(len(phi), dtype=F64), marginal).log_prob(y.flatten(0, 1).T).sum()
+    return (
+        dist.MultivariateNormal(torch.zeros(len(phi), dtype=F64), marginal)
+        .log_prob(y.flatten(0, 1).T)
+        .sum()
+    )
 
 
 def gaussian_guide(model, mean, covariance):
@@ -59,12 +66,17 @@ def gaussian(layer, num_data):
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(*layer.out.weight.shape))
         layer.out.bias.zero_()
-    return Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=num_data).double()
+    return Supervised(
+        layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=num_data
+    ).double()
 
 
 def sgpa_parts(layer, x):
-    """A ``(n, N, inducing)`` and C ``(n, N, N)`` of f = A u + g, g ~ N(0, C), of one head; marginal C is diagonal."""
+    """A ``(n, N, inducing)`` and C ``(n, N, N)`` of f = A u + g, g ~ N(0, C), of one head; marginal
+    C is diagonal."""
     with torch.no_grad():
-        a, _ = layer.form._mean(layer, layer._tokens(*layer.split_heads(layer.query_value(x), 2), None))
+        a, _ = layer.form._mean(
+            layer, layer._tokens(*layer.split_heads(layer.query_value(x), 2), None)
+        )
         c = layer.attention_matrix(x)[:, 0] - a[:, 0] @ a[:, 0].mT
     return a[:, 0], c if layer.draws == "joint" else torch.diag_embed(c.diagonal(dim1=-2, dim2=-1))

@@ -13,10 +13,11 @@ F64, DATA, HEADS, RANK = torch.float64, 60, 4, 4
 
 
 class CorrelatedBlocks:
-    """y = Σ_hd w_hd F_hd + noise for nearly equal weights w of one output; F = (E + R) Λ⁻¹ u; noise N(0, 1).
+    """y = Σ_hd w_hd F_hd + noise for nearly equal weights w of one output; F = (E + R) Λ⁻¹ u; noise
+    N(0, 1).
 
-    With v = Λ⁻¹ u and F linear in v the posterior precision is P = I + Jᵀ J. The optimum of the family has the exact
-    posterior mean and the inverses of P's diagonal blocks as covariances.
+    With v = Λ⁻¹ u and F linear in v the posterior precision is P = I + Jᵀ J. The optimum of the
+    family has the exact posterior mean and the inverses of P's diagonal blocks as covariances.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -24,7 +25,9 @@ class CorrelatedBlocks:
         layer = KEPSVGPAttention(16, HEADS, rank=RANK, eta=0.0)
         layer.out = nn.Linear(HEADS * RANK, 1, bias=False)
         nn.init.normal_(layer.out.weight, 1.0, 0.3)
-        self.model = Supervised(layer, lambda f: dist.Normal(f, 1.0).to_event(2), num_data=DATA).double()
+        self.model = Supervised(
+            layer, lambda f: dist.Normal(f, 1.0).to_event(2), num_data=DATA
+        ).double()
         self.x = torch.randn(DATA, 6, 16, dtype=F64) + 2
         with torch.no_grad():
             self.y = self.model(self.x)
@@ -36,7 +39,9 @@ class CorrelatedBlocks:
         features = torch.einsum("hd,nhti->nthdi", weights, e + r).flatten(2).flatten(0, 1)
         self.precision = torch.eye(HEADS * RANK**2, dtype=F64) + features.mT @ features
         self.linear = features.mT @ self.y.flatten()
-        diagonal = self.precision.view(HEADS * RANK, RANK, HEADS * RANK, RANK).diagonal(dim1=0, dim2=2)
+        diagonal = self.precision.view(HEADS * RANK, RANK, HEADS * RANK, RANK).diagonal(
+            dim1=0, dim2=2
+        )
         self.blocks = diagonal.movedim(-1, 0)
         self.constant = self.y.square().sum() / 2 + self.y.numel() * math.log(2 * math.pi) / 2
         mean = torch.linalg.solve(self.precision, self.linear)
@@ -47,8 +52,16 @@ class CorrelatedBlocks:
 
     def loss_of(self, mean: Tensor, tril: Tensor) -> Tensor:
         """−ELBO in nats of the mean of v and the Cholesky factors of its blocks."""
-        spread = (tril * (self.blocks @ tril)).sum() / 2 - tril.diagonal(dim1=-2, dim2=-1).log().sum()
-        return mean @ self.precision @ mean / 2 - self.linear @ mean + spread + self.constant - len(mean) / 2
+        spread = (tril * (self.blocks @ tril)).sum() / 2 - tril.diagonal(
+            dim1=-2, dim2=-1
+        ).log().sum()
+        return (
+            mean @ self.precision @ mean / 2
+            - self.linear @ mean
+            + spread
+            + self.constant
+            - len(mean) / 2
+        )
 
     def loss(self) -> Tensor:
         q = self.guide.network.u

@@ -1,4 +1,5 @@
-"""The correlated-GP layers, dense and sparse, each with a reference for one example without padding."""
+"""The correlated-GP layers, dense and sparse, each with a reference for one example without
+padding."""
 
 import math
 
@@ -12,7 +13,9 @@ from probattn import CGPAttention, SparseCGPAttention, guides, local_sites
 
 DIM, HEADS, TOKENS = 6, 2, 5
 GUIDES = ("posterior", "prior", "learned")
-MASK = torch.tensor([[True] * 5, [True, False, True, True, False], [False, True, False, False, False]])
+MASK = torch.tensor(
+    [[True] * 5, [True, False, True, True, False], [False, True, False, False, False]]
+)
 
 
 def kappa(a, b):
@@ -29,12 +32,21 @@ def identity(n):
 
 
 class Kind:
-    """A layer and its reference; subclasses define the joint of (z_o, z_q, z_k) in one column of each head."""
+    """A layer and its reference; subclasses define the joint of (z_o, z_q, z_k) in one column of
+    each head."""
 
     def make(self, dim=DIM, heads=HEADS, *, moved=0.2, collapsed=True, **options):
-        """A layer, z_o integrated out by default, whose parameters are all away from their initial values."""
+        """A layer, z_o integrated out by default, whose parameters are all away from their initial
+        values."""
         torch.manual_seed(0)
-        defaults = {"noise": 0.6, "output": "mean", "alpha": 1.0, "bias": True, "collapsed": collapsed, **self.defaults}
+        defaults = {
+            "noise": 0.6,
+            "output": "mean",
+            "alpha": 1.0,
+            "bias": True,
+            "collapsed": collapsed,
+            **self.defaults,
+        }
         layer = self.layer(dim, heads, **defaults | options).double()
         with torch.no_grad():
             for parameter in layer.parameters():
@@ -54,8 +66,15 @@ class Dense(Kind):
 
     def joint(self, layer, query, key, value, latent):
         """The joint covariance, and the observed z_k."""
-        (sq, sk), s2 = layer.log_scales.exp()[..., None, None], layer.log_noise.exp()[:, None, None] ** 2
-        k_qo, k_ko, noise = sq * kappa(query, latent), sk * kappa(key, latent), s2 * identity(query.shape[-2])
+        (sq, sk), s2 = (
+            layer.log_scales.exp()[..., None, None],
+            layer.log_noise.exp()[:, None, None] ** 2,
+        )
+        k_qo, k_ko, noise = (
+            sq * kappa(query, latent),
+            sk * kappa(key, latent),
+            s2 * identity(query.shape[-2]),
+        )
         p = kappa(latent, latent) + (noise if layer.noisy_canonical else 0)
         k_q, k_k = sq**2 * kappa(query, query), sk**2 * kappa(key, key) + noise
         k_q = k_q + (noise if layer.noisy_output else 0)
@@ -74,9 +93,17 @@ class Sparse(Kind):
     layer, defaults = SparseCGPAttention, {"inducing": 3, "inducing_keys": 4}
 
     def joint(self, layer, query, key, value, latent):
-        """The joint covariance, each variable a matrix times standard normals, and the observed z_k."""
-        (sq, sk), sigma = layer.log_scales.exp()[..., None, None], layer.log_noise.exp()[:, None, None]
-        m, l = layer.inducing if layer.tokens is None else (mixture @ latent for mixture in layer.inducing)
+        """The joint covariance, each variable a matrix times standard normals, and the observed
+        z_k."""
+        (sq, sk), sigma = (
+            layer.log_scales.exp()[..., None, None],
+            layer.log_noise.exp()[:, None, None],
+        )
+        m, l = (
+            layer.inducing
+            if layer.tokens is None
+            else (mixture @ latent for mixture in layer.inducing)
+        )
         n, solve = query.shape[-2], torch.linalg.solve
         k_mm, k_om, k_ll = kappa(m, m), kappa(latent, m), kappa(l, l)
         b_m = k_mm + k_om.mT @ k_om / sigma**2
@@ -102,13 +129,16 @@ KINDS = pytest.mark.parametrize("kind", [Dense(), Sparse()], ids=["dense", "spar
 
 
 class Heads:
-    """The heads of one example without padding, x ``(n, dim)``: their joint laws, conditioned by `solve` alone."""
+    """The heads of one example without padding, x ``(n, dim)``: their joint laws, conditioned by
+    `solve` alone."""
 
     def __init__(self, kind, layer, x):
         def split(t):
             return t.unflatten(-1, (-1, layer.heads, layer.head_dim)).permute(1, 2, 0, 3)
 
-        query, key, value = split(F.linear(x, layer.query_key_value.weight, layer.query_key_value.bias))
+        query, key, value = split(
+            F.linear(x, layer.query_key_value.weight, layer.query_key_value.bias)
+        )
         (latent,), n = split(F.linear(x, layer.latent.weight, layer.latent.bias)), len(x)
         self.o, self.q, self.k = slice(0, n), slice(n, 2 * n), slice(2 * n, 3 * n)
         self.joint, self.z_k = kind.joint(layer, query, key, value, latent)
@@ -117,7 +147,9 @@ class Heads:
         self.prior = torch.zeros_like(value), symmetric(self.joint[:, self.o, self.o])
         if layer.canonical_guide == "learned":
             loc, raw = layer.canonical.linear(x).split([layer.dim, layer.heads], -1)
-            scale = (1e-3 + F.softplus(raw.T + math.log(math.expm1(0.999)))).diag_embed()  # I where raw is 0
+            scale = (
+                1e-3 + F.softplus(raw.T + math.log(math.expm1(0.999)))
+            ).diag_embed()  # I where raw is 0
             loc = kind.learned_mean(self.prior[1], split(loc)[0])
             self.learned = loc, symmetric(scale @ self.prior[1] @ scale)
 
@@ -136,7 +168,11 @@ class Heads:
 
     def drawn(self, guide):
         """The law that z_o is sampled from under that guide: for the posterior p(z_o | z_k)."""
-        return self.given([self.o], [self.k], self.z_k) if guide == "posterior" else getattr(self, guide)
+        return (
+            self.given([self.o], [self.k], self.z_k)
+            if guide == "posterior"
+            else getattr(self, guide)
+        )
 
     def log_marginal(self):
         """log p(z_q = ν, z_k)."""

@@ -4,7 +4,8 @@ import random
 
 
 def accepted(path, read, *, error, amount):
-    """Return what a reader returns of a damaged file in place of raising this error: nothing. The file is restored."""
+    """Return what a reader returns of a damaged file in place of raising this error: nothing. The
+    file is restored."""
     whole, found, source = path.read_bytes(), [], random.Random(0)
     read(path)
     damaged = [whole[: source.randrange(len(whole))] for _ in range(10)]

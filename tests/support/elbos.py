@@ -1,4 +1,5 @@
-"""Pyro's ELBOs by :class:`probattn.inference.ELBOLoss`, called as Pyro's own are, and comparisons of estimates."""
+"""Pyro's ELBOs by :class:`probattn.inference.ELBOLoss`, called as Pyro's own are, and comparisons
+of estimates."""
 
 import pyro.infer
 import torch
@@ -62,4 +63,6 @@ def loss_and_gradients(elbo, model, guide, data, *, seed=2):
         loss = elbo(model, guide)(*data)
     loss.backward()
     parameters = {**dict(model.named_parameters()), **dict(guide.named_parameters(prefix="guide"))}
-    return {"loss": loss.detach()} | {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}
+    return {"loss": loss.detach()} | {
+        name: p.grad.clone() for name, p in parameters.items() if p.grad is not None
+    }

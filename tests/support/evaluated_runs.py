@@ -5,22 +5,30 @@ import json
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.evaluation.evaluated_run import prediction_file, run_stamp, save_prediction, to_frame
+from probattn.experiments.evaluation.evaluated_run import (
+    prediction_file,
+    run_stamp,
+    save_prediction,
+    to_frame,
+)
 from probattn.experiments.runs.folder import RunRecord, claim
 
 
 def run(folder, name, *changes, seed=0, settings=None, methods=None, data=None, draws=(10, 0)):
     """Create the folder of a run of a preset, evaluated if there are ``methods``.
 
-    ``methods`` are accuracies, metrics or scores by test set, by method; ``data`` digests of the test sets.
+    ``methods`` are accuracies, metrics or scores by test set, by method; ``data`` digests of the
+    test sets.
     """
     settings = (settings or presets.preset(name)).with_changes([f"train.seed={seed}", *changes])
     with claim(folder, RunRecord(name, settings), resume=False):
         (folder / "best.pt").write_bytes(f"{name} {seed}".encode())
     if methods is None:
         return folder
-    by_set = {method: {"test": {"n": 360, "accuracy": value}} if isinstance(value, float) else value
-              for method, value in methods.items()}  # fmt: skip
+    by_set = {
+        method: {"test": {"n": 360, "accuracy": value}} if isinstance(value, float) else value
+        for method, value in methods.items()
+    }
     to_frame(by_set, run=name, seed=seed).to_csv(folder / "scores.csv", index=False)
     content = {
         "stamp": run_stamp(folder) | dict(zip(("num_samples", "seed"), draws, strict=True)),

@@ -17,7 +17,8 @@ class SingularTriplets(NamedTuple):
 
 
 def singular_triplets(phi_q: Tensor, phi_k: Tensor, rank: int) -> SingularTriplets:
-    """Compute the exact KSVD by dense SVD of K_att = φ_q φ_kᵀ: W_e = φ_kᵀ H_r, W_r = φ_qᵀ H_e (eqs. 10, 13).
+    """Compute the exact KSVD by dense SVD of K_att = φ_q φ_kᵀ: W_e = φ_kᵀ H_r, W_r = φ_qᵀ H_e (eqs.
+    10, 13).
 
     Args:
         phi_q, phi_k: explicit features ``(..., N, d)``.

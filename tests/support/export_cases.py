@@ -23,7 +23,15 @@ STRONG = {
 LAYERS = {
     name: STRONG.get(name, attention_layers.LAYERS[name])
     for name in (
-        *("softmax", "kernel", "kep-svgp", "kep-svgp-concat", "kep-svgp-svd", "kep-svgp-mean", "kep-svgp-residual"),
+        *(
+            "softmax",
+            "kernel",
+            "kep-svgp",
+            "kep-svgp-concat",
+            "kep-svgp-svd",
+            "kep-svgp-mean",
+            "kep-svgp-residual",
+        ),
         *("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp", "anchored", "anchored-draw"),
     )
 }
@@ -35,7 +43,15 @@ def images(number=5):
 
 def vit(layer=KEP, *, likelihood=None, depth=1, **options):
     """A model of images whose outputs depend strongly on attention, and its guide."""
-    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
+    sizes = {
+        "image_size": 4,
+        "patch_size": 2,
+        "channels": 1,
+        "classes": 3,
+        "dim": 8,
+        "heads": 2,
+        "mlp_dim": 8,
+    }
     network = ViT(**sizes, depth=depth, attention=layer, **options)
     model = Supervised(network, likelihood or Categorical(), num_data=10).double()
     model.network.initialise_inducing(images())

@@ -13,7 +13,9 @@ def features_of(model, guide, data, *, num_samples=1):
 
 
 def laplace(model, guide, train, *, num_samples=10, **options):
-    return Laplace(posterior_predictive(model, guide, num_samples=num_samples), **options).fit(train)
+    return Laplace(posterior_predictive(model, guide, num_samples=num_samples), **options).fit(
+        train
+    )
 
 
 def sv_dkl(model, guide, train, *, num_samples=10, **options):

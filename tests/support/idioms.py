@@ -1,4 +1,5 @@
-"""Programs as Pyro users write them on layers of this library; the posterior of one of them is known."""
+"""Programs as Pyro users write them on layers of this library; the posterior of one of them is
+known."""
 
 from types import SimpleNamespace
 
@@ -17,7 +18,8 @@ N, SIGMA = 12, 0.4
 
 
 class Regression(PyroModule):
-    """y ~ N(w · attention(x), σ²) with fixed weights: linear in u, so that everything has a closed form."""
+    """y ~ N(w · attention(x), σ²) with fixed weights: linear in u, so that everything has a closed
+    form."""
 
     num_data = N
 

@@ -43,7 +43,8 @@ BUSY = KEPSVGPAttention.partial(rank=2, eta=0.1, prior=busy)
 
 
 def most_at_once(functions):
-    """Return the largest number of threads that were in layers with :func:`busy` at once while functions ran."""
+    """Return the largest number of threads that were in layers with :func:`busy` at once while
+    functions ran."""
     Visits.most = 0
     in_threads(functions)
     return Visits.most

@@ -13,8 +13,11 @@ from probattn.models.likelihoods import Categorical
 F64 = torch.float64
 
 
+RANK_2 = KEPSVGPAttention.partial(rank=2)
+
+
 class Network(nn.Module):
-    def __init__(self, outputs=3, *, attention=KEPSVGPAttention.partial(rank=2), pool=True) -> None:  # noqa: B008
+    def __init__(self, outputs=3, *, attention=RANK_2, pool=True) -> None:
         super().__init__()
         self.embed = nn.Linear(3, 4)
         self.layers = nn.ModuleList([attention(4, 2), attention(4, 2)])
@@ -35,25 +38,34 @@ def build(likelihood=None, family="full", **options):
 
 
 def predicted_and_outputs(model, guide, data, *, num_samples):
-    """The prediction, and the network's outputs for each draw and each example by itself ``(S, n, ...)``."""
+    """The prediction, and the network's outputs for each draw and each example by itself
+    ``(S, n, ...)``."""
     with record(num_samples) as drawn:
         prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
     batches = [(data,)] if isinstance(data, torch.Tensor) else data
     model.eval()
     outputs = []
     for s in range(num_samples):
-        network = poutine.condition(model.network, data={name: u[s] for name, u in drawn.latents.items()})
+        network = poutine.condition(
+            model.network, data={name: u[s] for name, u in drawn.latents.items()}
+        )
         for x, *others in batches:
             mask = others[1] if len(others) == 2 else None
-            outputs += [network(x[i : i + 1], None if mask is None else mask[i : i + 1])[0] for i in range(len(x))]
+            outputs += [
+                network(x[i : i + 1], None if mask is None else mask[i : i + 1])[0]
+                for i in range(len(x))
+            ]
     return prediction, torch.stack(outputs).unflatten(0, (num_samples, -1)).detach()
 
 
 def assert_classes_of(prediction, logits):
-    """Every field of a prediction of classes is that of these outputs ``(S, ..., classes)`` of the network."""
+    """Every field of a prediction of classes is that of these outputs ``(S, ..., classes)`` of the
+    network."""
     probs = logits.softmax(-1)
     mean, energy = probs.mean(0), -logits.exp().sum(-1).log().mean(0)
     entropy, expected = -(mean * mean.log()).sum(-1), -(probs * probs.log()).sum(-1).mean(0)
     fields = {"probs": mean, "entropy": entropy, "expected_entropy": expected, "energy": energy}
     for name, value in (fields | {"mutual_information": entropy - expected}).items():
-        torch.testing.assert_close(getattr(prediction, name), value, rtol=1e-6, atol=1e-12, msg=name)
+        torch.testing.assert_close(
+            getattr(prediction, name), value, rtol=1e-6, atol=1e-12, msg=name
+        )

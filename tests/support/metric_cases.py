@@ -6,14 +6,16 @@ import torch
 from probattn.inference import Prediction
 
 PROBS = torch.tensor(
-    [[0.95, 0.03, 0.02], [0.90, 0.04, 0.06], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.6, 0.1]], dtype=torch.float64
+    [[0.95, 0.03, 0.02], [0.90, 0.04, 0.06], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.6, 0.1]],
+    dtype=torch.float64,
 )
 LABELS = torch.tensor([0, 2, 1, 2, 0])
 """Top labels 0 0 1 2 1 with confidences .95 .9 .8 .7 .6: right, wrong, right, right, wrong."""
 
 
 def predictions(confidence, correct):
-    """Three-class probabilities, top label 0 with these confidences (> 1/2), and labels 0 (right) or 1."""
+    """Three-class probabilities, top label 0 with these confidences (> 1/2), and labels 0 (right)
+    or 1."""
     confidence = torch.as_tensor(confidence, dtype=torch.float64)
     probs = torch.stack([confidence, 0.75 * (1 - confidence), 0.25 * (1 - confidence)], dim=1)
     return probs, 1 - torch.as_tensor(correct, dtype=torch.int64)
@@ -28,12 +30,20 @@ def random_predictions(seed, n=400, classes=5):
 
 
 def detection(positive, score):
-    """AUROC, average precision, and the least false positive rate at a true positive rate of 95 %, by definition."""
+    """AUROC, average precision, and the least false positive rate at a true positive rate of 95 %,
+    by definition."""
     inside, outside = np.sort(score[positive]), np.sort(score[~positive])
     below, up_to = (np.searchsorted(outside, inside, side=side) for side in ("left", "right"))
-    true, false = len(inside) - np.searchsorted(inside, inside), len(outside) - below  # as high or higher
+    true, false = (
+        len(inside) - np.searchsorted(inside, inside),
+        len(outside) - below,
+    )  # as high or higher
     precision, is_enough = (true / (true + false)).mean(), 100 * true >= 95 * len(inside)
-    return (below + up_to).mean() / 2 / len(outside), precision, false[is_enough].min() / len(outside)
+    return (
+        (below + up_to).mean() / 2 / len(outside),
+        precision,
+        false[is_enough].min() / len(outside),
+    )
 
 
 def predicted(law):

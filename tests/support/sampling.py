@@ -1,4 +1,5 @@
-"""Random tensors that depend on their seed alone, programs at given values of their sites, and moments of draws."""
+"""Random tensors that depend on their seed alone, programs at given values of their sites, and
+moments of draws."""
 
 from contextlib import ExitStack, contextmanager
 

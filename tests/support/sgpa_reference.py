@@ -33,11 +33,14 @@ def kernel(layer, a, b):
 
 
 class Heads:
-    """Everything MATH says of the heads of one example, at its real tokens ``(n, dim)``, with inverses."""
+    """Everything MATH says of the heads of one example, at its real tokens ``(n, dim)``, with
+    inverses."""
 
     def __init__(self, layer, x):
         state = {name: value.detach() for name, value in layer.named_parameters()}
-        for_q, for_v = state["query_value.weight"].view(2, layer.heads, layer.head_dim, layer.dim).mT
+        for_q, for_v = (
+            state["query_value.weight"].view(2, layer.heads, layer.head_dim, layer.dim).mT
+        )
         bias = state.get("query_value.bias", torch.zeros(2 * layer.dim, dtype=F64))
         bias_q, bias_v = bias.view(2, layer.heads, 1, layer.head_dim)
         self.q, self.v = x @ for_q + bias_q, x @ for_v + bias_v
@@ -47,7 +50,9 @@ class Heads:
             root, scale = torch.linalg.cholesky(self.k), 1e-3 + torch.log1p(spread.exp())
             self.c, self.posterior = self.k, root @ scale.square().diag_embed() @ root.mT
             q = MultivariateNormal((self.k @ self.v).mT, self.posterior.unsqueeze(1))
-            self.kl = kl_divergence(q, MultivariateNormal(torch.zeros_like(q.mean), self.k.unsqueeze(1))).sum()
+            self.kl = kl_divergence(
+                q, MultivariateNormal(torch.zeros_like(q.mean), self.k.unsqueeze(1))
+            ).sum()
         else:
             beta = state["form.inducing"] @ for_q + bias_q
             k_qb, k_bb = kernel(layer, self.q, beta), kernel(layer, beta, beta)

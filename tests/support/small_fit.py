@@ -61,13 +61,17 @@ def data(size=8):
     return TensorDataset(x, y)
 
 
-def build(seed=0, *, guide="full", generator=True, valid=True, likelihood=None, num_data=8, **options):
+def build(
+    seed=0, *, guide="full", generator=True, valid=True, likelihood=None, num_data=8, **options
+):
     """Return model, guide and loaders (three batches of 3, 3 and 2), all from ``seed``.
 
     Options are the network's; others, those of a training, are ignored.
     """
     torch.manual_seed(seed)
-    options = {name: value for name, value in options.items() if name in ("dropout", "width", "attention")}
+    options = {
+        name: value for name, value in options.items() if name in ("dropout", "width", "attention")
+    }
     network = Network(outputs=1 if isinstance(likelihood, Gaussian) else 3, **options)
     model = Supervised(network, likelihood or Categorical(), num_data=num_data)
     its_guide = guides.for_model(model, guide) if isinstance(guide, str) else guide(model)
@@ -77,7 +81,11 @@ def build(seed=0, *, guide="full", generator=True, valid=True, likelihood=None, 
 
 
 def weights(*modules):
-    return {f"{i}.{name}": v.clone() for i, module in enumerate(modules) for name, v in module.state_dict().items()}
+    return {
+        f"{i}.{name}": v.clone()
+        for i, module in enumerate(modules)
+        for name, v in module.state_dict().items()
+    }
 
 
 def assert_same(first, second):
@@ -97,7 +105,10 @@ def flat(value):
 
 def untimed(records):
     """Return records without times, as text, since NaN is not equal to NaN."""
-    return [json.dumps({key: value for key, value in record.items() if key != "seconds"}) for record in records]
+    return [
+        json.dumps({key: value for key, value in record.items() if key != "seconds"})
+        for record in records
+    ]
 
 
 def lines(folder):

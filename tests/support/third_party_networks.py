@@ -12,8 +12,22 @@ from probattn import KEPSVGPAttention
 from probattn.models import Supervised, replace_attention
 from probattn.models.likelihoods import Categorical, TokenCategorical
 
-SIZES = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}
-NAMES = ("torchvision", "torch", "torch-second", "tagger", "timm", "bert-sdpa", "bert-eager", "vit-sdpa")
+SIZES = {
+    "hidden_size": 8,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
+NAMES = (
+    "torchvision",
+    "torch",
+    "torch-second",
+    "tagger",
+    "timm",
+    "bert-sdpa",
+    "bert-eager",
+    "vit-sdpa",
+)
 MASKED = ("torch", "torch-second", "tagger", "bert-sdpa", "bert-eager")
 
 
@@ -37,7 +51,11 @@ class Tagger(nn.Module):
 
     def forward(self, x, mask=None):
         padding = None if mask is None else ~mask
-        return self.head(self.encoder(self.embed(x).transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1))
+        return self.head(
+            self.encoder(self.embed(x).transpose(0, 1), src_key_padding_mask=padding).transpose(
+                0, 1
+            )
+        )
 
 
 def encoder(dropout, batch_first):
@@ -55,34 +73,60 @@ def call_encoder(network, x, mask):
 def build(name, dropout):
     library, _, kind = name.partition("-")
     images, tokens, ids = torch.randn(4, 3, 8, 8), torch.randn(4, 5, 8), torch.randint(20, (4, 5))
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)
+    mask = torch.tensor(
+        [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool
+    )
     if library == "torchvision":
-        network = torchvision.models.VisionTransformer(8, 4, 3, 2, 8, 16, dropout, dropout, num_classes=3)
+        network = torchvision.models.VisionTransformer(
+            8, 4, 3, 2, 8, 16, dropout, dropout, num_classes=3
+        )
         nn.init.normal_(network.heads.head.weight)
         path = "encoder.layers.encoder_layer_{}".format
         return ThirdParty(network, images, None, lambda network, x, mask: network(x), path)
     if library == "torch":
-        return ThirdParty(encoder(dropout, kind != "second"), tokens, mask, call_encoder, "layers.{}".format)
+        return ThirdParty(
+            encoder(dropout, kind != "second"), tokens, mask, call_encoder, "layers.{}".format
+        )
     if library == "tagger":
-        return ThirdParty(Tagger(dropout), ids, mask, lambda network, *args: network(*args), "encoder.layers.{}".format)
+        return ThirdParty(
+            Tagger(dropout),
+            ids,
+            mask,
+            lambda network, *args: network(*args),
+            "encoder.layers.{}".format,
+        )
     if library == "timm":
         timm = pytest.importorskip("timm")
         rates = {"pos_drop_rate": dropout, "proj_drop_rate": dropout, "attn_drop_rate": dropout}
-        network = timm.models.VisionTransformer(8, 4, embed_dim=8, depth=3, num_heads=2, num_classes=3, **rates)
+        network = timm.models.VisionTransformer(
+            8, 4, embed_dim=8, depth=3, num_heads=2, num_classes=3, **rates
+        )
         nn.init.normal_(network.head.weight)
-        return ThirdParty(network, images, None, lambda network, x, mask: network(x), "blocks.{}".format)
+        return ThirdParty(
+            network, images, None, lambda network, x, mask: network(x), "blocks.{}".format
+        )
     transformers = pytest.importorskip("transformers")
-    options = SIZES | {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout, "num_labels": 3}
+    options = SIZES | {
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+        "num_labels": 3,
+    }
     options["attn_implementation"] = kind
     if library == "bert":
         config = transformers.BertConfig(vocab_size=20, max_position_embeddings=12, **options)
         network = transformers.BertForSequenceClassification(config)
         nn.init.normal_(network.classifier.weight)
         return ThirdParty(network, ids, mask, call_bert, "bert.encoder.layer.{}".format)
-    network = transformers.ViTForImageClassification(transformers.ViTConfig(image_size=8, patch_size=4, **options))
+    network = transformers.ViTForImageClassification(
+        transformers.ViTConfig(image_size=8, patch_size=4, **options)
+    )
     nn.init.normal_(network.classifier.weight)
-    layers = next(path for path, module in network.named_modules() if isinstance(module, nn.ModuleList))
-    return ThirdParty(network, images, None, lambda network, x, mask: network(x).logits, f"{layers}.{{}}".format)
+    layers = next(
+        path for path, module in network.named_modules() if isinstance(module, nn.ModuleList)
+    )
+    return ThirdParty(
+        network, images, None, lambda network, x, mask: network(x).logits, f"{layers}.{{}}".format
+    )
 
 
 def call_bert(network, x, mask):
@@ -103,7 +147,8 @@ KEP = KEPSVGPAttention.partial(rank=2)
 
 
 def modelled(given, **options):
-    """A model of the converted network; of labels per token where the network has outputs for them."""
+    """A model of the converted network; of labels per token where the network has outputs for
+    them."""
     converted = replace_attention(given.network, **({"attention": KEP} | options))
     by_token = given.original(given.network, given.x, None).dim() == 3
     return Supervised(converted, TokenCategorical() if by_token else Categorical(), num_data=4)
@@ -111,7 +156,12 @@ def modelled(given, **options):
 
 def labels_of(given):
     """Labels of the examples, or of their tokens."""
-    return torch.arange(given.original(given.network, given.x, None)[..., 0].numel()).view(4, -1).squeeze(-1) % 3
+    return (
+        torch.arange(given.original(given.network, given.x, None)[..., 0].numel())
+        .view(4, -1)
+        .squeeze(-1)
+        % 3
+    )
 
 
 def outputs_of(model):

@@ -5,7 +5,20 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer, PreTrainedModel
 
-VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "the", "cat", "sat", ".")
+VOCABULARY = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefgh",
+    "##a",
+    "##b",
+    "the",
+    "cat",
+    "sat",
+    ".",
+)
 WIDTH = 8
 
 

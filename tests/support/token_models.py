@@ -27,7 +27,11 @@ class Tagger(nn.Module):
     def __init__(self, layer, width: int = 16) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(16, width)
-        self.attention, self.norm, self.head = layer(width, 4), nn.LayerNorm(width), nn.Linear(width, TAGS)
+        self.attention, self.norm, self.head = (
+            layer(width, 4),
+            nn.LayerNorm(width),
+            nn.Linear(width, TAGS),
+        )
 
     def forward(self, x, mask=None):
         x = self.words(x) + self.places(torch.arange(x.shape[-1]))
@@ -45,7 +49,8 @@ def build(layer, num_data=10):
 
 
 def sentences(lengths, seed=0):
-    """Words and tags of each sentence: the tag is 0 where the next word is the same, else 1 or 2 by the word."""
+    """Words and tags of each sentence: the tag is 0 where the next word is the same, else 1 or 2 by
+    the word."""
     generator = torch.Generator().manual_seed(seed)
     found = []
     for length in lengths:
@@ -60,12 +65,18 @@ def sentences(lengths, seed=0):
 
 
 def batch(pairs, *, more=0, word=0, label=0):
-    """A batch ``(x, y, mask)`` of sequences with their labels, padded to the longest and that many tokens more."""
+    """A batch ``(x, y, mask)`` of sequences with their labels, padded to the longest and that many
+    tokens more."""
     lengths = torch.tensor([len(x) for x, _ in pairs])
     mask = torch.arange(int(lengths.max()) + more) < lengths.unsqueeze(-1)
     x, y = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    padded = (values.new_full((*mask.shape, *values.shape[1:]), fill) for values, fill in ((x, word), (y, label)))
-    return *(rows.index_put((mask,), values) for rows, values in zip(padded, (x, y), strict=True)), mask
+    padded = (
+        values.new_full((*mask.shape, *values.shape[1:]), fill)
+        for values, fill in ((x, word), (y, label))
+    )
+    return *(
+        rows.index_put((mask,), values) for rows, values in zip(padded, (x, y), strict=True)
+    ), mask
 
 
 SENTENCES = sentences([5, 2, 7, 1, 4, 4])

@@ -15,7 +15,9 @@ class Regression(nn.Module):
 
     def __init__(self, prior="normal", learn_scale=True, **options):
         super().__init__()
-        make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8, **options)
+        make = KEPSVGPAttention.partial(
+            rank=2, prior=prior, learn_scale=learn_scale, scale=0.8, **options
+        )
         self.layers = nn.Sequential(make(8, 2), make(8, 2))
         name_layers(self)
 

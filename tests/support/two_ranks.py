@@ -1,4 +1,5 @@
-"""Program that torchrun starts on two ranks (gloo); each saves its results, which tests compare with one process."""
+"""Program that torchrun starts on two ranks (gloo); each saves its results, which tests compare
+with one process."""
 
 import contextlib
 import sys
@@ -12,7 +13,14 @@ from pyro.poutine.messenger import Messenger
 from small_fit import Loader, kill
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import TrainOptions, distributed, fit
@@ -72,7 +80,10 @@ class fixed(Messenger):  # noqa: N801
             above, base = fn.batch_shape[:-1], fn
             while isinstance(base, ExpandedDistribution):
                 base = base.base_dist
-            msg["value"], msg["done"] = self.each(msg, lambda: base.rsample(above), dim=len(above)), True
+            msg["value"], msg["done"] = (
+                self.each(msg, lambda: base.rsample(above), dim=len(above)),
+                True,
+            )
         elif is_global_latent(msg):
             msg["value"], msg["done"] = self.seeded(msg, None, fn.rsample), True
 
@@ -99,11 +110,14 @@ def data(size=SIZE, tokens=4, *, seed=0):
 
 def shuffled(seed=0):
     source = torch.Generator().manual_seed(seed)
-    return DataLoader(TensorDataset(*data(), torch.arange(SIZE)), batch_size=BATCH, shuffle=True, generator=source)
+    return DataLoader(
+        TensorDataset(*data(), torch.arange(SIZE)), batch_size=BATCH, shuffle=True, generator=source
+    )
 
 
 def train(*, attention, elbo="mean_field", per_example=True, num_particles=1):
-    """Train an epoch on this rank's rows; return the first gradients, the last weights and the terms of each loss."""
+    """Train an epoch on this rank's rows; return the first gradients, the last weights and the
+    terms of each loss."""
     model, guide = build(attention=attention)
     fabric, objective = distributed.make_fabric("cpu", 1), ELBOS[elbo]()
     module = fabric.setup_module(objective(model, guide))
@@ -119,7 +133,9 @@ def train(*, attention, elbo="mean_field", per_example=True, num_particles=1):
         weighted = {name: value * loss_weight for name, value in objective.terms().items()}
         terms.append(distributed.average_over_ranks(weighted))
         if step == 0:
-            gradients = {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}
+            gradients = {
+                name: p.grad.clone() for name, p in parameters.items() if p.grad is not None
+            }
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
     return gradients, {name: value.detach() for name, value in parameters.items()}, terms
@@ -138,11 +154,19 @@ def predictions():
         ("fewer batches than ranks", None, {}, batches[:1], False),
         ("a tensor", None, {}, x, False),
         ("tokens", TokenCategorical(), {"pool": False}, texts, True),
-        ("regression", Gaussian(), {"outputs": 2}, [(x, x.mean(-2)[:, :2]) for x, _ in batches], False),
+        (
+            "regression",
+            Gaussian(),
+            {"outputs": 2},
+            [(x, x.mean(-2)[:, :2]) for x, _ in batches],
+            False,
+        ),
     ):
         pair = build(likelihood, **options)
         torch.manual_seed(7 + distributed.world().rank)
-        values[name] = content(predict_sharded(*pair, batches_of_kind, num_samples=3, keep_draws=keep_draws))
+        values[name] = content(
+            predict_sharded(*pair, batches_of_kind, num_samples=3, keep_draws=keep_draws)
+        )
     return values
 
 
@@ -163,22 +187,38 @@ def local_predictions(predictor):
 
 
 def after_prediction():
-    """Predict a loader with augmentation by a generator; return the probabilities and its state afterwards."""
+    """Predict a loader with augmentation by a generator; return the probabilities and its state
+    afterwards."""
     generator = torch.Generator().manual_seed(0)
 
     def noisy(rows):
         x, y = default_collate(rows)
         return x + torch.randn(x.shape, generator=generator), y
 
-    loader = DataLoader(TensorDataset(*data(10)), batch_size=2, collate_fn=noisy, generator=generator)
+    loader = DataLoader(
+        TensorDataset(*data(10)), batch_size=2, collate_fn=noisy, generator=generator
+    )
     torch.manual_seed(7)
     return content(predict_sharded(*build(), loader, num_samples=2))["probs"], generator.get_state()
 
 
 def fitted(folder, *, family, stops=False, **more):
-    """Return log and last weights of a run, which may be stopped and resumed; with family delta nothing is random."""
-    options = {"epochs": 3, "lr": 0.02, "clip_norm": 0.5, "weight_decay": 0.01, "log_every": 1, "num_samples": 2}
-    run = {"options": TrainOptions(**options, **more), "out": folder, "resume": True, "progress": False}
+    """Return log and last weights of a run, which may be stopped and resumed; with family delta
+    nothing is random."""
+    options = {
+        "epochs": 3,
+        "lr": 0.02,
+        "clip_norm": 0.5,
+        "weight_decay": 0.01,
+        "log_every": 1,
+        "num_samples": 2,
+    }
+    run = {
+        "options": TrainOptions(**options, **more),
+        "out": folder,
+        "resume": True,
+        "progress": False,
+    }
     for stop in [True, False] if stops else [False]:
         model, _ = build()
         source = torch.Generator().manual_seed(1)
@@ -188,7 +228,11 @@ def fitted(folder, *, family, stops=False, **more):
         with contextlib.suppress(KeyboardInterrupt):
             logs = fit(model, guides.for_model(model, family), loader, valid, **run)
     content = read(folder / "last.pt")
-    weights = {f"{part}.{name}": value for part in ("model", "guide") for name, value in content[part].items()}
+    weights = {
+        f"{part}.{name}": value
+        for part in ("model", "guide")
+        for name, value in content[part].items()
+    }
     return logs.steps + logs.epochs, weights
 
 

@@ -1,4 +1,5 @@
-"""A user's program: `make types` checks with mypy in strict mode that the types of public names arrive there."""
+"""A user's program: `make types` checks with mypy in strict mode that the types of public names
+arrive there."""
 
 from typing import assert_type
 

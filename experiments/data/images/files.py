@@ -22,12 +22,14 @@ _log = logging.getLogger(__name__)
 
 
 def is_hidden(name: str) -> bool:
-    """Return True for names of hidden files and folders, and of those that Windows puts into folders of images."""
+    """Return True for names of hidden files and folders, and of those that Windows puts into
+    folders of images."""
     return name.startswith(".") or name.lower() in ("thumbs.db", "desktop.ini")
 
 
 def find_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder in order, without hidden ones; linked folders are read, too."""
+    """Yield the files below a folder in order, without hidden ones; linked folders are read,
+    too."""
     for place, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         yield from (Path(place, name) for name in sorted(files) if not is_hidden(name))
@@ -48,7 +50,9 @@ def is_image(path: Path) -> bool:
 def check_number(folder: Path, number: int, expected: int) -> None:
     """Raise DatasetError unless the number of a folder's images is the expected one."""
     if number != expected:
-        raise DatasetError(f"{folder.absolute()} holds {number:,} of {expected:,} images: give its complete folder")
+        raise DatasetError(
+            f"{folder.absolute()} holds {number:,} of {expected:,} images: give its complete folder"
+        )
 
 
 def path_text(path: Path) -> str:
@@ -64,21 +68,32 @@ def read_pixels(source: Path | BytesIO, shape: tuple[int, int, int], **options: 
         shape, options: as for :func:`pixels`.
 
     Raises:
-        DatasetError: it cannot be decoded, or is not a regular file: reading from a pipe would never end.
+        DatasetError: it cannot be decoded, or is not a regular file: reading from a pipe would
+            never end.
     """
     try:
         if isinstance(source, Path) and not source.is_file():
             raise OSError("it is no regular file")
         with Image.open(source, formats=FORMATS) as image:
             return pixels(image, shape, **options)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+    ) as error:  # a broken PNG: SyntaxError
         place = path_text(source.absolute()) if isinstance(source, Path) else source.name
-        reason = f"it is none of {', '.join(FORMATS)}" if isinstance(error, UnidentifiedImageError) else error
+        reason = (
+            f"it is none of {', '.join(FORMATS)}"
+            if isinstance(error, UnidentifiedImageError)
+            else error
+        )
         raise DatasetError(f"cannot read {place}: {reason}; repair or remove the file") from error
 
 
 def decode_all(decode: Callable[[Any], np.ndarray], sources: Iterable[Any]) -> torch.Tensor:
-    """Return uint8 images (n, C, H, W) of the sources; threads hide the latency of opening many small files."""
+    """Return uint8 images (n, C, H, W) of the sources; threads hide the latency of opening many
+    small files."""
     with ThreadPoolExecutor(4) as pool:
         return torch.from_numpy(np.stack(list(pool.map(decode, sources))))
 
@@ -95,19 +110,23 @@ def pixels(
         crop: scale the shorter side to the size and crop the middle; otherwise scale both sides.
 
     Raises:
-        ValueError: more than 8 bits and no range of levels, or nothing to be seen on the background.
+        ValueError: more than 8 bits and no range of levels, or nothing to be seen on the
+            background.
     """
     channels, size, _ = shape
     opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
     scale = size / min(opaque.size)
     width, height = (max(size, round(scale * length)) if crop else size for length in opaque.size)
     x, y = (width - size) // 2, (height - size) // 2
-    resized = opaque.resize((width, height), Image.Resampling.BILINEAR).crop((x, y, x + size, y + size))
+    resized = opaque.resize((width, height), Image.Resampling.BILINEAR).crop(
+        (x, y, x + size, y + size)
+    )
     return np.asarray(resized).reshape(size, size, channels).transpose(2, 0, 1).copy()
 
 
 def _compose(image: Image.Image, background: str) -> Image.Image:
-    """Return the upright image without transparency, which may be that of a channel, a palette or a single colour."""
+    """Return the upright image without transparency, which may be that of a channel, a palette or a
+    single colour."""
     if image.mode.startswith(("I", "F")):  # Pillow would keep the lowest 256 levels only
         return _to_8_bits(ImageOps.exif_transpose(image))
     if image.format == "PNG" and "transparency" in image.info:
@@ -117,10 +136,18 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     if not upright.has_transparency_data:
         return upright
     layers = upright.convert("RGBA")
-    composed = Image.alpha_composite(Image.new("RGBA", layers.size, background), layers).convert("RGB")
-    alpha, contrast = np.asarray(layers.getchannel("A")), np.ptp(np.asarray(composed), axis=(0, 1)).max()
+    composed = Image.alpha_composite(Image.new("RGBA", layers.size, background), layers).convert(
+        "RGB"
+    )
+    alpha, contrast = (
+        np.asarray(layers.getchannel("A")),
+        np.ptp(np.asarray(composed), axis=(0, 1)).max(),
+    )
     if alpha.min() < alpha.max() and contrast < _MIN_CONTRAST:
-        raise ValueError(f"it is transparent and cannot be seen on {background}: set another data.background=COLOUR")
+        raise ValueError(
+            f"it is transparent and cannot be seen on {background}: set another "
+            "data.background=COLOUR"
+        )
     return composed
 
 
@@ -130,12 +157,15 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     extent = np.ptp(levels)
     if not 0 < extent < np.inf:
         raise ValueError("it has more than 8 bits, and a single level or one that is no number")
-    _log.info("grey images of more than 8 bits: each is scaled from its darkest to its brightest level")
+    _log.info(
+        "grey images of more than 8 bits: each is scaled from its darkest to its brightest level"
+    )
     return Image.fromarray((255 * (levels - levels.min()) / extent).round().astype(np.uint8))
 
 
 def _transparent_colour(colour: Any, *, layout: str) -> Any:
-    """Return the transparent colour of a PNG file in 8 bits; Pillow scales the pixels, but not this colour."""
+    """Return the transparent colour of a PNG file in 8 bits; Pillow scales the pixels, but not this
+    colour."""
     if layout == "RGB;16B":
         return tuple(level >> 8 for level in colour)
     return colour * {"L;2": 85, "L;4": 17}.get(layout, 1)

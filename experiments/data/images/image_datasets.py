@@ -25,9 +25,13 @@ class Images(Part):
     def __post_init__(self) -> None:
         pixels, labels = self.images, self.labels
         if pixels.dtype != torch.uint8 or pixels.ndim != 4:
-            raise ValueError(f"images must be uint8 (n, C, H, W), got {pixels.dtype} {tuple(pixels.shape)}")
+            raise ValueError(
+                f"images must be uint8 (n, C, H, W), got {pixels.dtype} {tuple(pixels.shape)}"
+            )
         if labels.dtype != torch.int64 or labels.shape != pixels.shape[:1]:
-            raise ValueError(f"labels must be int64 ({len(pixels)},), got {labels.dtype} {tuple(labels.shape)}")
+            raise ValueError(
+                f"labels must be int64 ({len(pixels)},), got {labels.dtype} {tuple(labels.shape)}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +48,19 @@ class ImageDataset(Dataset):
     augment: bool
 
     def batches(self, images: Images, /, *, shuffle: bool = False, **options: Any) -> ImageLoader:
-        """Return a loader of normalised images: in their order, or shuffled for training and then augmented."""
+        """Return a loader of normalised images: in their order, or shuffled for training and then
+        augmented."""
         options |= {"mean": self.mean, "std": self.std, "augment": shuffle and self.augment}
         return ImageLoader(images.images, images.labels, shuffle=shuffle, **options)
 
     def preprocessing(self) -> dict[str, Any]:
         """Return the shape of the images and their normalisation."""
-        return {"kind": "images", "shape": self.test.images.shape[1:], "mean": self.mean, "std": self.std}
+        return {
+            "kind": "images",
+            "shape": self.test.images.shape[1:],
+            "mean": self.mean,
+            "std": self.std,
+        }
 
 
 def from_parts(name: str, classes: tuple[str, ...], *parts: Images, augment: bool) -> ImageDataset:
@@ -61,11 +71,16 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Images, augment: boo
     """
     mean, std = channel_statistics(parts[0].images)
     if min(std) < 1e-9:
-        raise DatasetError("a colour channel has one value in all training images: use other images")
+        raise DatasetError(
+            "a colour channel has one value in all training images: use other images"
+        )
     return ImageDataset(name, classes, parts[0], parts[1], parts[2], mean, std, augment)
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and population standard deviation per channel of uint8 (n, C, H, W), scaled to 0..1."""
-    statistics = [torch.std_mean(channel.double() / 255, correction=0) for channel in images.unbind(1)]
+    """Return mean and population standard deviation per channel of uint8 (n, C, H, W), scaled to
+    0..1."""
+    statistics = [
+        torch.std_mean(channel.double() / 255, correction=0) for channel in images.unbind(1)
+    ]
     return tuple(mean.item() for _, mean in statistics), tuple(std.item() for std, _ in statistics)

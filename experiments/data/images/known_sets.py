@@ -1,7 +1,7 @@
 """Data sets of images known by name: handwritten digits, CIFAR-10 and CIFAR-100.
 
-CIFAR is read from torchvision's files, or else from ``{cifar10,cifar100}-jpeg/{train,test}/CLASS/*``, both under the
-root folder.
+CIFAR is read from torchvision's files, or else from
+``{cifar10,cifar100}-jpeg/{train,test}/CLASS/*``, both under the root folder.
 """
 
 import contextlib
@@ -19,7 +19,10 @@ from probattn.experiments.data.images.files import check_number
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.data.own.images import read
 
-CIFAR = {"cifar10": ("CIFAR-10", CIFAR10), "cifar100": ("CIFAR-100", CIFAR100)}  # titles and torchvision's classes
+CIFAR = {
+    "cifar10": ("CIFAR-10", CIFAR10),
+    "cifar100": ("CIFAR-100", CIFAR100),
+}  # titles and torchvision's classes
 CIFAR_SIZES = {"train": 50_000, "test": 10_000}
 NAMES = ("digits", *CIFAR)  # of :func:`load`
 
@@ -27,8 +30,8 @@ NAMES = ("digits", *CIFAR)  # of :func:`load`
 def load(name: str, *, root: Root = None, seed: int = 0, limit: int | None = None) -> ImageDataset:
     """Load an image data set and split off its validation part, stratified by class.
 
-    ``digits`` (8×8, grey, from scikit-learn) is split 60/20/20. CIFAR has a test part of its own; one tenth of
-    its training part becomes the validation part.
+    ``digits`` (8×8, grey, from scikit-learn) is split 60/20/20. CIFAR has a test part of its own;
+    one tenth of its training part becomes the validation part.
 
     Args:
         name: one of :data:`NAMES`.
@@ -67,7 +70,8 @@ def read_cifar(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
 
 @contextlib.contextmanager
 def downloading(title: str, place: object, url: str) -> Iterator[None]:
-    """Turn the errors of a download into a DatasetError that names the place and the source of the data."""
+    """Turn the errors of a download into a DatasetError that names the place and the source of the
+    data."""
     try:
         yield
     except (OSError, RuntimeError, HTTPException) as error:

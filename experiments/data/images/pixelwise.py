@@ -1,4 +1,5 @@
-"""Corruptions that move no pixels: noise, colours, blocks, and overlays between camera and scene (snow, frost, fog).
+"""Corruptions that move no pixels: noise, colours, blocks, and overlays between camera and scene
+(snow, frost, fog).
 
 A grey image is treated as three equal channels, and the result as their luma.
 """
@@ -16,8 +17,13 @@ from probattn.experiments.data.images.blurs import SIDE, blur_along, enlarge, re
 Generator = np.random.Generator
 # Weights of red, green and blue in the luma of Rec. 601, which JPEG, OpenCV and Pillow use.
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-# Statistics of 32-pixel crops of frost's photographs: mean colour over its luma, range of mean luma, deviation.
-_ICE, _LEVEL, _CONTRAST = np.array([0.89, 1.02, 1.09], np.float32).reshape(1, 3, 1, 1), (0.43, 0.83), 0.085
+# Statistics of 32-pixel crops of frost's photographs: mean colour over its luma, range of mean
+# luma, deviation.
+_ICE, _LEVEL, _CONTRAST = (
+    np.array([0.89, 1.02, 1.09], np.float32).reshape(1, 3, 1, 1),
+    (0.43, 0.83),
+    0.085,
+)
 
 
 def luma(images: np.ndarray) -> np.ndarray:
@@ -31,7 +37,8 @@ def gaussian_noise(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarr
 
 
 def shot_noise(images: np.ndarray, rng: Generator, photons: float) -> np.ndarray:
-    """Add Poisson noise, with `photons` the mean count at white: the variance is the value / `photons`."""
+    """Add Poisson noise, with `photons` the mean count at white: the variance is the value /
+    `photons`."""
     return (rng.poisson(images * photons) / photons).astype(np.float32)
 
 
@@ -42,7 +49,8 @@ def impulse_noise(images: np.ndarray, rng: Generator, share: float) -> np.ndarra
 
 
 def brightness(images: np.ndarray, rng: Generator, amount: float) -> np.ndarray:
-    """Raise the value of HSV, the largest channel, by `amount`, to at most 1; hue and saturation are unchanged."""
+    """Raise the value of HSV, the largest channel, by `amount`, to at most 1; hue and saturation
+    are unchanged."""
     value = images.max(axis=1, keepdims=True)
     raised = np.minimum(value + amount, 1)
     # Colours scale with their value; black, which has no hue, becomes grey.
@@ -56,7 +64,8 @@ def contrast(images: np.ndarray, rng: Generator, factor: float) -> np.ndarray:
 
 
 def pixelate(images: np.ndarray, rng: Generator, share: float) -> np.ndarray:
-    """Shrink to a `share` of the side, at least one pixel, and enlarge again, both with a box filter."""
+    """Shrink to a `share` of the side, at least one pixel, and enlarge again, both with a box
+    filter."""
 
     def shrink(image: Image.Image) -> Image.Image:
         small = [max(1, int(length * share)) for length in image.size]
@@ -77,12 +86,14 @@ def jpeg_compression(images: np.ndarray, rng: Generator, quality: int) -> np.nda
 
 
 def snow(images: np.ndarray, rng: Generator, *severity: float) -> np.ndarray:
-    """Whiten a share 1 − `keep` of the image and add flakes: thresholded normal noise, enlarged and motion-blurred.
+    """Whiten a share 1 − `keep` of the image and add flakes: thresholded normal noise, enlarged and
+    motion-blurred.
 
     Args:
         images: to be snowed upon.
         rng: source of the flakes.
-        severity: mean, deviation, enlargement and threshold of the noise; radius and sigma of the blur; `keep`.
+        severity: mean, deviation, enlargement and threshold of the noise; radius and sigma of the
+            blur; `keep`.
     """
     mean, std, factor, threshold, radius, sigma, keep = severity
     n = len(images)
@@ -96,21 +107,27 @@ def snow(images: np.ndarray, rng: Generator, *severity: float) -> np.ndarray:
 def frost(images: np.ndarray, rng: Generator, keep: float, strength: float) -> np.ndarray:
     """Overlay needles of ice.
 
-    The original overlays crops of five photographs, which cannot be distributed here. Instead, needles are noise
-    blurred along three random lines, with the photographs' colour, brightness and contrast. Either may be harder for a
-    model.
+    The original overlays crops of five photographs, which cannot be distributed here. Instead,
+    needles are noise blurred along three random lines, with the photographs' colour, brightness and
+    contrast. Either may be harder for a model.
     """
     n, shape = len(images), (len(images), 1, SIDE, SIDE)
-    lines = [blur_along(rng.standard_normal(shape, np.float32), 6, 3, rng.uniform(0, 360, n)) for _ in range(3)]
+    lines = [
+        blur_along(rng.standard_normal(shape, np.float32), 6, 3, rng.uniform(0, 360, n))
+        for _ in range(3)
+    ]
     needles = np.sum(lines, axis=0)
     level = rng.uniform(*_LEVEL, size=(n, 1, 1, 1)).astype(np.float32)
-    ice = resize_like(level + _CONTRAST * (needles / needles.std(axis=(-2, -1), keepdims=True)), images)
+    ice = resize_like(
+        level + _CONTRAST * (needles / needles.std(axis=(-2, -1), keepdims=True)), images
+    )
     colour = _ICE if images.shape[1] == 3 else luma(_ICE)
     return keep * images + strength * (ice * colour).clip(0, 1)
 
 
 def fog(images: np.ndarray, rng: Generator, strength: float, decay: float) -> np.ndarray:
-    """Add `strength` times a plasma fractal, scaled so that the brightest pixel can keep its brightness."""
+    """Add `strength` times a plasma fractal, scaled so that the brightest pixel can keep its
+    brightness."""
     brightest = images.max(axis=(1, 2, 3), keepdims=True)
     haze = resize_like(plasma(len(images), decay, rng), images)
     return (images + strength * haze) * brightest / (brightest + strength)
@@ -119,8 +136,8 @@ def fog(images: np.ndarray, rng: Generator, strength: float, decay: float) -> np
 def plasma(n: int, decay: float, rng: Generator) -> np.ndarray:
     """Return n plasma fractals (n, 1, 32, 32) in [0, 1] by the diamond–square algorithm on a torus.
 
-    Each point is the mean of its four neighbours plus uniform noise, whose amplitude falls by `decay` squared from
-    one step to the next, as in CIFAR-C.
+    Each point is the mean of its four neighbours plus uniform noise, whose amplitude falls by
+    `decay` squared from one step to the next, as in CIFAR-C.
     """
     field = np.zeros((n, SIDE, SIDE))
     step, amplitude = SIDE, 1.0
@@ -132,8 +149,15 @@ def plasma(n: int, decay: float, rng: Generator) -> np.ndarray:
         middles = middles + rng.uniform(-amplitude, amplitude, middles.shape)
         field[:, half::step, half::step] = middles
         for axis, rows, columns in ((1, 0, half), (2, half, 0)):
-            neighbours = corners + np.roll(corners, -1, axis=3 - axis) + middles + np.roll(middles, 1, axis=axis)
-            field[:, rows::step, columns::step] = neighbours / 4 + rng.uniform(-amplitude, amplitude, corners.shape)
+            neighbours = (
+                corners
+                + np.roll(corners, -1, axis=3 - axis)
+                + middles
+                + np.roll(middles, 1, axis=axis)
+            )
+            field[:, rows::step, columns::step] = neighbours / 4 + rng.uniform(
+                -amplitude, amplitude, corners.shape
+            )
         step, amplitude = half, amplitude / decay**2
     field -= field.min(axis=(1, 2), keepdims=True)
     return (field / field.max(axis=(1, 2), keepdims=True))[:, None].astype(np.float32)

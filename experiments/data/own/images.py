@@ -38,10 +38,12 @@ _log = logging.getLogger(__name__)
 
 
 def read(path: Path, **options: Any) -> Parts:
-    """Read ``PATH/train/CLASS/*.jpg``, with ``valid`` and ``test`` if they are there, or ``PATH/CLASS/*.jpg``.
+    """Read ``PATH/train/CLASS/*.jpg``, with ``valid`` and ``test`` if they are there, or
+    ``PATH/CLASS/*.jpg``.
 
-    Parts have any of the names of :data:`~probattn.experiments.data.own.examples.PARTS`. All folders below that of a
-    class belong to it, as for torchvision's ``ImageFolder``; hidden files, and files that are no images, are left out.
+    Parts have any of the names of :data:`~probattn.experiments.data.own.examples.PARTS`. All
+    folders below that of a class belong to it, as for torchvision's ``ImageFolder``; hidden files,
+    and files that are no images, are left out.
 
     Args:
         path: the folder.
@@ -49,8 +51,9 @@ def read(path: Path, **options: Any) -> Parts:
 
     Raises:
         OSError: there is no such folder.
-        DatasetError: a class without images; an image that cannot be decoded, or lies outside of the classes' folders;
-            folders of parts without one for training, or with names that may be those of parts.
+        DatasetError: a class without images; an image that cannot be decoded, or lies outside of
+            the classes' folders; folders of parts without one for training, or with names that may
+            be those of parts.
     """
     folders = _folders(path)
     parts = {"train": path}
@@ -62,7 +65,8 @@ def read(path: Path, **options: Any) -> Parts:
 def _are_parts(folders: Mapping[str, Path], path: Path) -> bool:
     """Return True for folders of parts, False for those of classes.
 
-    A folder called ``dev`` or ``test`` that holds images, beside others that do, is that of a class.
+    A folder called ``dev`` or ``test`` that holds images, beside others that do, is that of a
+    class.
 
     Raises:
         DatasetError: folders that may be either.
@@ -74,7 +78,8 @@ def _are_parts(folders: Mapping[str, Path], path: Path) -> bool:
             return True
         _log.warning("classes, since they hold images: %s", shorten([*parts.values()]))
         return False
-    # A name with a word of a part is that of a class if images lie there, and other names have no such word.
+    # A name with a word of a part is that of a class if images lie there, and other names have no
+    # such word.
     likeness = {name: part_likeness(name) for name in folders}
     classes = with_images if not all(likeness.values()) else ()
     similar = [name for name in folders if likeness[name] > (name in classes)]
@@ -83,7 +88,9 @@ def _are_parts(folders: Mapping[str, Path], path: Path) -> bool:
         similar = list(folders)
     if similar:
         problem = f"{path}: {shorten(similar)} may be parts or classes"
-        advice = "call parts train, valid and test; give classes other names, and move their images up"
+        advice = (
+            "call parts train, valid and test; give classes other names, and move their images up"
+        )
         raise DatasetError(f"{problem}: {advice}")
     return False
 
@@ -109,7 +116,8 @@ def read_hub_images(
 
     Raises:
         OSError: missing data.
-        DatasetError: missing training split or columns, images that cannot be decoded, labels that are missing.
+        DatasetError: missing training split or columns, images that cannot be decoded, labels that
+            are missing.
     """
     examples = {}
     for role, rows in read_splits(source, subset).items():
@@ -120,12 +128,17 @@ def read_hub_images(
 
 
 def labelled_images(
-    given: Mapping[str, pd.DataFrame], *, image_size: Count = 32, background: str = "white", **division: Any
+    given: Mapping[str, pd.DataFrame],
+    *,
+    image_size: Count = 32,
+    background: str = "white",
+    **division: Any,
 ) -> Parts:
     """Return the parts of examples, whose inputs are decoded by threads.
 
     Args:
-        given: examples by part, with sources as for :func:`~probattn.experiments.data.images.files.read_pixels`.
+        given: examples by part, with sources as for
+            :func:`~probattn.experiments.data.images.files.read_pixels`.
         image_size: height and width in pixels, to which images are scaled and cropped.
         background: colour that transparent images stand on, by name or as ``#rrggbb``.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
@@ -135,7 +148,9 @@ def labelled_images(
     images = decode_all(decode, examples.input)
     examples = examples.assign(input=range(len(images)), key=list(map(digest, images)))
     parts = {role: examples.loc[role] for role in given}
-    return labelled(parts, lambda chosen, labels: Images(images[chosen.to_list()], labels), **division)
+    return labelled(
+        parts, lambda chosen, labels: Images(images[chosen.to_list()], labels), **division
+    )
 
 
 def list_images(folder: Path) -> pd.DataFrame:
@@ -150,9 +165,14 @@ def list_images(folder: Path) -> pd.DataFrame:
     names = [file.relative_to(folder).parts[0] for file in files]
     empty = _folders(folder).keys() - set(names)
     if empty or not names:
-        problem = f"{folder} needs a folder of images for each class; empty: {shorten(sorted(empty)) or 'all'}"
+        problem = (
+            f"{folder} needs a folder of images for each class; empty: "
+            f"{shorten(sorted(empty)) or 'all'}"
+        )
         raise DatasetError(f"{problem}: add images, or remove the folder of the class")
-    return pd.DataFrame({"input": files, "label": list(map(normal_name, names))}, index=list(map(path_text, files)))
+    return pd.DataFrame(
+        {"input": files, "label": list(map(normal_name, names))}, index=list(map(path_text, files))
+    )
 
 
 def _folders(path: Path) -> dict[str, Path]:

@@ -1,4 +1,5 @@
-"""Rows of files and Hugging Face data sets: data frames indexed by the place of each row, such as ``a.csv, line 2``."""
+"""Rows of files and Hugging Face data sets: data frames indexed by the place of each row, such as
+``a.csv, line 2``."""
 
 import csv
 import gzip
@@ -16,22 +17,34 @@ import pandas as pd
 from probattn.experiments.config.validation import Delimiter
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import path_text
-from probattn.experiments.data.own.examples import Parts, choose_parts, labelled, normal_name, shorten
+from probattn.experiments.data.own.examples import (
+    Parts,
+    choose_parts,
+    labelled,
+    normal_name,
+    shorten,
+)
 from probattn.experiments.data.tables.numbers import readings
 from probattn.experiments.data.text.labelled_texts import Texts, decode
 from probattn.inference.imports import extra
 
-SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}  # of the files of each format, also with .gz
+SUFFIXES = {
+    "csv": (".csv", ".tsv"),
+    "jsonl": (".jsonl", ".ndjson"),
+}  # of the files of each format, also with .gz
 TABLES = (".parquet", ".xlsx", ".xls")  # of files that pandas reads
 _log = logging.getLogger(__name__)
 csv.field_size_limit(2**31 - 1)  # Python's own limit, 131,072 characters, is too small for texts
 
 
-def read_parts(path: Path, *, kind: str, delimiter: Delimiter | None = None) -> dict[str, pd.DataFrame]:
+def read_parts(
+    path: Path, *, kind: str, delimiter: Delimiter | None = None
+) -> dict[str, pd.DataFrame]:
     """Read one file, or the files of the parts in a folder, by part.
 
     Args:
-        path: file, or folder with files such as ``train``, ``dev`` and ``Testing`` (see :data:`~.examples.PARTS`).
+        path: file, or folder with files such as ``train``, ``dev`` and ``Testing`` (see
+            :data:`~.examples.PARTS`).
         kind: ``csv`` or ``jsonl``; Parquet and Excel files are read in place of both.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
 
@@ -74,7 +87,8 @@ def read_text(path: Path) -> str:
 
 
 def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.DataFrame:
-    """Read one file, indexed by the line at which each row begins; arguments and errors as for :func:`read_parts`."""
+    """Read one file, indexed by the line at which each row begins; arguments and errors as for
+    :func:`read_parts`."""
     source = path_text(path)
     if suffix(path) in TABLES:
         return _read_table(path, source)
@@ -87,7 +101,8 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
 
 
 def _read_table(path: Path, source: str) -> pd.DataFrame:
-    """Return the cells of a Parquet or Excel file as texts, empty where missing; line 1 has the names."""
+    """Return the cells of a Parquet or Excel file as texts, empty where missing; line 1 has the
+    names."""
     is_parquet = suffix(path) == ".parquet"
     try:
         read = pd.read_parquet(path) if is_parquet else pd.read_excel(path, keep_default_na=False)
@@ -103,7 +118,8 @@ def _read_table(path: Path, source: str) -> pd.DataFrame:
 
 
 def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
-    """Read a Hugging Face data set by part; classes are texts, and images have ``bytes`` and ``path``.
+    """Read a Hugging Face data set by part; classes are texts, and images have ``bytes`` and
+    ``path``.
 
     Args:
         source: folder that ``save_to_disk`` wrote, or a name that ``datasets.load_dataset`` takes.
@@ -117,7 +133,11 @@ def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
         import datasets
     datasets.disable_progress_bars()
     is_saved = any((source / name).exists() for name in ("dataset_dict.json", "state.json"))
-    loaded = datasets.load_from_disk(source) if is_saved else datasets.load_dataset(source.as_posix(), subset)
+    loaded = (
+        datasets.load_from_disk(source)
+        if is_saved
+        else datasets.load_dataset(source.as_posix(), subset)
+    )
     splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     parts = {}
     for role, data in choose_parts(splits, source=str(source)).items():
@@ -132,33 +152,44 @@ def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
 def check_columns(rows: pd.DataFrame, columns: Iterable[str]) -> None:
     """Raise DatasetError if a column is missing; the rows are indexed by their place."""
     if missing := [column for column in columns if column not in rows]:
-        problem = f"{rows.index[0].rpartition(', ')[0]} has no column {missing[0]!r}; it has {shorten(list(rows))}"
-        raise DatasetError(f"{problem}; set data.text_column=NAME, data.label_column=NAME or data.delimiter")
+        problem = (
+            f"{rows.index[0].rpartition(', ')[0]} has no column {missing[0]!r}; it has "
+            f"{shorten(list(rows))}"
+        )
+        raise DatasetError(
+            f"{problem}; set data.text_column=NAME, data.label_column=NAME or data.delimiter"
+        )
 
 
 def texts(rows: pd.DataFrame, column: str) -> list[str]:
     """Return the cells of a column as texts without white space around them.
 
     Raises:
-        DatasetError: no such column, an empty cell, or something other than a text or a number; names file and line.
+        DatasetError: no such column, an empty cell, or something other than a text or a number;
+            names file and line.
     """
     check_columns(rows, [column])
     for place, cell in rows[column].items():
         if not isinstance(cell, str | int | float) or cell != cell or not str(cell).strip():
             problem = f"{place}: {column!r} is {cell!r}, expected a text"
-            raise DatasetError(f"{problem}; fill it in or remove the row, or load the data by a function of your own")
+            raise DatasetError(
+                f"{problem}; fill it in or remove the row, or load the data by a function of your "
+                "own"
+            )
     return [str(cell).strip() for cell in rows[column]]
 
 
 def names(rows: pd.DataFrame, column: str) -> list[str]:
-    """Return the texts of a column as names, which are equal where they look alike; errors as for :func:`texts`."""
+    """Return the texts of a column as names, which are equal where they look alike; errors as for
+    :func:`texts`."""
     return list(map(normal_name, texts(rows, column)))
 
 
 def labelled_rows(
     rows: pd.DataFrame, inputs: Iterable[Any], label_column: str, group_column: str | None = None
 ) -> pd.DataFrame:
-    """Return inputs as examples with labels and groups of their rows; errors as for :func:`names`."""
+    """Return inputs as examples with labels and groups of their rows; errors as for
+    :func:`names`."""
     columns = {"label": label_column, "group": group_column}
     named = {name: names(rows, column) for name, column in columns.items() if column is not None}
     return pd.DataFrame({"input": inputs, **named}, index=rows.index, dtype=object)
@@ -166,7 +197,9 @@ def labelled_rows(
 
 def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
     """Read texts and labels; arguments as for :func:`read_parts` and :func:`text_parts`."""
-    return text_parts(read_parts(path, kind=kind, delimiter=options.pop("delimiter", None)), **options)
+    return text_parts(
+        read_parts(path, kind=kind, delimiter=options.pop("delimiter", None)), **options
+    )
 
 
 def read_hub_texts(source: Path, *, subset: str | None = None, **options: Any) -> Parts:
@@ -192,7 +225,8 @@ def text_parts(
         division: as for :func:`~.examples.divide`.
 
     Raises:
-        DatasetError: missing columns, empty texts or labels, a class with too few examples; names file and line.
+        DatasetError: missing columns, empty texts or labels, a class with too few examples; names
+            file and line.
     """
     examples = {}
     for role, rows in parts.items():
@@ -202,7 +236,8 @@ def text_parts(
 
 
 def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str]]:
-    """Return the cells of each row by the line at which it begins; pandas fills short rows and knows no lines."""
+    """Return the cells of each row by the line at which it begins; pandas fills short rows and
+    knows no lines."""
     rows = _parse(text, delimiter, source)
     first, *lines = rows or [1]
     columns = list(map(normal_name, rows.get(first, [])))
@@ -210,7 +245,9 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
         columns.pop()  # delimiters at the end of the first line
     columns = [name or f"Unnamed: {position}" for position, name in enumerate(columns)]
     if not columns or len(set(columns)) < len(columns):
-        raise DatasetError(f"{source}: its first line must name the columns, no name twice; got {columns}")
+        raise DatasetError(
+            f"{source}: its first line must name the columns, no name twice; got {columns}"
+        )
     for line in lines:
         if len(rows[line]) < len(columns) or any(rows[line][len(columns) :]):
             problem = f"{source}, line {line} has {len(rows[line])} cells, expected {len(columns)}"
@@ -221,8 +258,8 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
 def _parse(text: str, delimiter: str, source: str) -> dict[int, list[str]]:
     """Return the cells of each row that is no blank line, by the line at which it begins.
 
-    Quotes hold a cell together, also over several lines. Where they would join rows, or do not close,
-    they are marks of the texts, unless rows then differ in length.
+    Quotes hold a cell together, also over several lines. Where they would join rows, or do not
+    close, they are marks of the texts, unless rows then differ in length.
     """
     plain = _split(text, delimiter, csv.QUOTE_NONE)
     try:
@@ -242,7 +279,9 @@ def _parse(text: str, delimiter: str, source: str) -> dict[int, list[str]]:
 
 def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[str]]:
     """Return the cells of each row that is no blank line, by the line at which it begins."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True
+    )
     rows, line = dict[int, list[str]](), 1
     try:
         for cells in reader:
@@ -256,7 +295,8 @@ def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[
 def _joined_rows(quoted: Mapping[int, list[str]], plain: Mapping[int, list[str]]) -> int | None:
     """Return the line at which a quote first joins rows, or None.
 
-    It joins lines that both have the cells of a row, and in a column those of other rows, or numbers.
+    It joins lines that both have the cells of a row, and in a column those of other rows, or
+    numbers.
 
     Args:
         quoted, plain: rows by line, where quotes hold cells together and where they do not.

@@ -1,4 +1,5 @@
-"""Columns of a table: their kinds and notations, and their encoding as numbers, fitted to the training part."""
+"""Columns of a table: their kinds and notations, and their encoding as numbers, fitted to the
+training part."""
 
 import itertools
 import json
@@ -42,18 +43,20 @@ _SENTINEL = r"[-\u2212]9+"
 
 @dataclass(frozen=True)
 class Column:
-    """Column of a table: of numbers, which become ``(number - mean) / std``, of categories, or dates.
+    """Column of a table: of numbers, which become ``(number - mean) / std``, of categories, or
+    dates.
 
-    A category becomes its code. A date becomes the number of its days since 1970, and the code of its
-    day of the week. A missing number or date is the mean, and another feature says that it is missing,
-    if some of the training part are.
+    A category becomes its code. A date becomes the number of its days since 1970, and the code of
+    its day of the week. A missing number or date is the mean, and another feature says that it is
+    missing, if some of the training part are.
 
     Attributes:
         name: name of the column.
         kind: ``number``, ``category``, ``date``, or why it is no feature.
         notation: notation of its numbers.
         form: format of its dates.
-        mean, std, missing: of the training part's numbers: mean, standard deviation, and whether some are missing.
+        mean, std, missing: of the training part's numbers: mean, standard deviation, and whether
+        some are missing.
         low, high: smallest and largest feature of the training part's numbers.
         values: categories, of which entry i has the code i + 1; others have the code 0.
     """
@@ -100,7 +103,8 @@ class Column:
         return replace(self, mean=mean, std=std, missing=missing, low=low, high=high)
 
     def features(self, cells: pd.Series) -> list[np.ndarray]:
-        """Return the features of each cell; raise DatasetError for one that is no number or date."""
+        """Return the features of each cell; raise DatasetError for one that is no number or
+        date."""
         values = self.read(cells)
         if self.kind == "category":
             return [pd.Index(self.values).get_indexer(values) + 1]
@@ -109,7 +113,9 @@ class Column:
             place, cell = next(iter(cells[invalid].items()))
             problem = f"{place}: {self.name!r} is {cell!r}, in a column of {self.kind}s"
             advice = "correct it, remove the row, or train with another data.decimal"
-            raise DatasetError(f"{problem}; {advice}, or with the column in data.categorical_columns")
+            raise DatasetError(
+                f"{problem}; {advice}, or with the column in data.categorical_columns"
+            )
         features = [np.nan_to_num((values - self.mean) / self.std)]
         if self.kind == "date":
             # 1970 began on a Thursday; Monday has the code 1, a missing date the code 0.
@@ -121,7 +127,8 @@ class Column:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """Encoding of rows as features ``(n, features)``: standardised numbers and codes of categories."""
+    """Encoding of rows as features ``(n, features)``: standardised numbers and codes of
+    categories."""
 
     columns: tuple[Column, ...]
 
@@ -142,7 +149,8 @@ class TableEncoding:
             rows: cells by column, indexed by their place, such as file and line.
 
         Raises:
-            DatasetError: a missing column, or a cell that is no number in a column of numbers; names file and line.
+            DatasetError: a missing column, or a cell that is no number in a column of numbers;
+                names file and line.
         """
         features: list[np.ndarray] = []
         for column in self.columns:
@@ -152,7 +160,8 @@ class TableEncoding:
         return torch.from_numpy(np.stack(features, axis=1).astype(np.float32))
 
     def unlike_training(self, features: Tensor) -> pd.DataFrame:
-        """Return which cells are unlike training, by row and column: unknown categories, far numbers.
+        """Return which cells are unlike training, by row and column: unknown categories, far
+        numbers.
 
         Args:
             features: of rows, ``(n, features)``.
@@ -183,10 +192,10 @@ def find_columns(
 ) -> tuple[dict[str, Column], pd.DataFrame]:
     """Return the columns of a table by name, with their kind and notation, and a description.
 
-    A column has numbers if all cells that are not missing have one notation: decimal mark, currency and
-    unit. It is unclear if half of them are numbers, or if it may be one of thousands: ``1.234`` and
-    ``999``. The description has a row for each column: kind, range of the numbers or number of values,
-    share of missing cells, an example; of an unclear column what is unclear.
+    A column has numbers if all cells that are not missing have one notation: decimal mark, currency
+    and unit. It is unclear if half of them are numbers, or if it may be one of thousands: ``1.234``
+    and ``999``. The description has a row for each column: kind, range of the numbers or number of
+    values, share of missing cells, an example; of an unclear column what is unclear.
 
     Args:
         cells: texts by column.
@@ -217,10 +226,14 @@ def find_columns(
         missing = f"{1 - len(present) / len(cells):.0%}"
         example = doubt or str(next(iter(present), ""))[:30]
         description.append((name, column.kind, extent, missing, example))
-    return columns, pd.DataFrame(description, columns=["column", "kind", "range", "missing", "example"])
+    return columns, pd.DataFrame(
+        description, columns=["column", "kind", "range", "missing", "example"]
+    )
 
 
-def choose_features(columns: Mapping[str, Column], table: pd.DataFrame, *, label_column: str) -> list[Column]:
+def choose_features(
+    columns: Mapping[str, Column], table: pd.DataFrame, *, label_column: str
+) -> list[Column]:
     """Return the columns that are features.
 
     Args:
@@ -228,9 +241,14 @@ def choose_features(columns: Mapping[str, Column], table: pd.DataFrame, *, label
         label_column: name of the column of the labels.
 
     Raises:
-        DatasetError: a column is unclear, or none is a feature; the message has the table of all columns.
+        DatasetError: a column is unclear, or none is a feature; the message has the table of all
+            columns.
     """
-    features = [column for name, column in columns.items() if column.kind in FEATURES and name != label_column]
+    features = [
+        column
+        for name, column in columns.items()
+        if column.kind in FEATURES and name != label_column
+    ]
     unclear = table[table["kind"] == "unclear"]
     if len(unclear) or not features:
         doubts = "; ".join(unclear["column"] + ": " + unclear["example"])
@@ -296,9 +314,9 @@ def _find_column(
 def _doubt(present: pd.Series, notations: Sequence[Notation], *, is_label: bool) -> str:
     """Return why it matters that two decimal marks read a column, empty if it does not.
 
-    It does for a label. It does not for a feature if the numbers differ by a factor alone, apart from
-    those that stand for missing ones, nor if commas without points make it one of thousands, such as
-    ``1,234`` beside ``999``.
+    It does for a label. It does not for a feature if the numbers differ by a factor alone, apart
+    from those that stand for missing ones, nor if commas without points make it one of thousands,
+    such as ``1,234`` beside ``999``.
     """
     texts = present.astype(str).str.strip()
     texts = texts[~texts.str.fullmatch(_SENTINEL)]

@@ -13,7 +13,8 @@ LARGEST = 1e18  # magnitude of a number: its square is finite in single precisio
 MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
 _SPELLINGS = str.maketrans("\u2212\u2013\u00a0\u202f\u2009\u2019", "--   '")
 _CELL = re.compile(
-    r"(?P<sign>[+-]?) ?(?P<before>[^\w\s.,'+-]*|[A-Z]{3} ) ?(?P<inner>-?)(?P<digits>\d[\d.,' ]*|[.,]\d+)"
+    r"(?P<sign>[+-]?) ?(?P<before>[^\w\s.,'+-]*|[A-Z]{3} ) ?(?P<inner>-?)(?P<digits>\d[\d.,' "
+    r"]*|[.,]\d+)"
     r"(?P<exponent>([eE][+-]?\d+)?) ?(?P<after>([^\d\s.,'+-][^\d]*)?)"
 )
 # Groups of three digits do not begin with 0: 0,616 has a decimal comma.
@@ -24,15 +25,19 @@ _DIGITS = {
 
 
 class Notation(NamedTuple):
-    """Notation of the numbers of a column: the decimal mark, and the currency or unit around every number."""
+    """Notation of the numbers of a column: the decimal mark, and the currency or unit around every
+    number."""
 
     decimal: str = "."
     before: str = ""
     after: str = ""
 
     def read(self, cells: Sequence[Any]) -> np.ndarray:
-        """Return the numbers of cells, float64 (n,): NaN where one is missing, infinity where it is no such number."""
-        return np.array([math.nan if is_missing(cell) else self._number(cell) for cell in cells], dtype=float)
+        """Return the numbers of cells, float64 (n,): NaN where one is missing, infinity where it is
+        no such number."""
+        return np.array(
+            [math.nan if is_missing(cell) else self._number(cell) for cell in cells], dtype=float
+        )
 
     def _number(self, cell: Any) -> float:
         if self == (".", "", "") or not isinstance(cell, str):
@@ -40,26 +45,42 @@ class Notation(NamedTuple):
                 number = float(cell)  # most cells of most tables, and much faster
                 return number if abs(number) <= LARGEST else math.inf
         match = _match(cell)
-        if match is None or not _DIGITS[self.decimal].fullmatch(match["digits"].strip()) or self[1:] != _units(match):
+        if (
+            match is None
+            or not _DIGITS[self.decimal].fullmatch(match["digits"].strip())
+            or self[1:] != _units(match)
+        ):
             return math.inf
         separators = dict.fromkeys(map(ord, "', " if self.decimal == "." else "'. "))
         number = float(match["digits"].translate(separators).replace(",", ".") + match["exponent"])
-        return math.inf if number > LARGEST else -number if "-" in (match["sign"], match["inner"]) else number
+        return (
+            math.inf
+            if number > LARGEST
+            else -number
+            if "-" in (match["sign"], match["inner"])
+            else number
+        )
 
 
 def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notation, np.ndarray]:
-    """Return the notations that read every cell that is not missing, with the numbers, NaN where they are missing.
+    """Return the notations that read every cell that is not missing, with the numbers, NaN where
+    they are missing.
 
     Args:
         cells: column of a table.
         decimal: decimal mark, ``"."`` or ``","``; None tries both.
 
     Returns:
-        Nothing for a column that is not of numbers throughout; two notations where ``1,234`` may be 1234 or 1.234.
+        Nothing for a column that is not of numbers throughout; two notations where ``1,234`` may be
+        1234 or 1.234.
     """
     match = _match(next((cell for cell in cells if not is_missing(cell)), ""))
     notations = [Notation(mark, *_units(match)) for mark in decimal or ".,"] if match else []
-    possible = {notation: numbers for notation in notations if not np.isinf(numbers := notation.read(cells)).any()}
+    possible = {
+        notation: numbers
+        for notation in notations
+        if not np.isinf(numbers := notation.read(cells)).any()
+    }
     arrays = list(possible.values())
     if len(arrays) == 2 and np.array_equal(arrays[0], arrays[1], equal_nan=True):
         possible.popitem()

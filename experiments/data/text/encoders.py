@@ -1,4 +1,5 @@
-"""Pretrained encoders of Hugging Face that are trained further; code that comes with a model is never run."""
+"""Pretrained encoders of Hugging Face that are trained further; code that comes with a model is
+never run."""
 
 import importlib
 import json
@@ -16,7 +17,8 @@ from probattn.inference.imports import extra
 
 @dataclass(frozen=True, eq=False)
 class PretrainedEncoder:
-    """Configuration and tokenizer of an encoder that is trained further, and the source of its weights.
+    """Configuration and tokenizer of an encoder that is trained further, and the source of its
+    weights.
 
     Attributes:
         config: configuration of the encoder, of transformers.
@@ -34,23 +36,34 @@ class PretrainedEncoder:
 
         Args:
             name: a folder with a model and its tokenizer, or a name of the Hugging Face hub.
-            max_length: maximal number of tokens of a text, including special ones (such as [CLS] and [SEP]); longer
-                texts are truncated.
+            max_length: maximal number of tokens of a text, including special ones (such as [CLS]
+                and [SEP]); longer texts are truncated.
 
         Raises:
             MissingExtraError: transformers is not installed.
             DatasetError: the encoder has a decoder, no tokenizer, or that of another model.
             OSError: the encoder is missing.
-            ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
+            ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal
+                length.
         """
         config, tokenizer = _load(name, "AutoConfig"), _load(name, "AutoTokenizer")
-        longest = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", max_length))
+        longest = min(
+            tokenizer.model_max_length, getattr(config, "max_position_embeddings", max_length)
+        )
         shortest = tokenizer.num_special_tokens_to_add() + 1
         if not shortest <= max_length <= longest:
-            raise ValueError(f"max_length must be {shortest} to {longest} for the encoder {name!r}, got {max_length}")
+            raise ValueError(
+                f"max_length must be {shortest} to {longest} for the encoder {name!r}, got "
+                f"{max_length}"
+            )
         # Without files, transformers makes a tokenizer of special tokens up.
-        if config.is_encoder_decoder or not len(tokenizer.all_special_tokens) < len(tokenizer) <= config.vocab_size:
-            raise DatasetError(f"{name!r} is no encoder with its own tokenizer: choose another, such as BERT")
+        if (
+            config.is_encoder_decoder
+            or not len(tokenizer.all_special_tokens) < len(tokenizer) <= config.vocab_size
+        ):
+            raise DatasetError(
+                f"{name!r} is no encoder with its own tokenizer: choose another, such as BERT"
+            )
         pipeline = _library("tokenizers").Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         pipeline.no_padding()
         pipeline.enable_truncation(max_length)
@@ -68,7 +81,8 @@ class PretrainedEncoder:
     def network(self) -> nn.Module:
         """Return the encoder with its pretrained weights, as float32 in evaluation mode.
 
-        The weights are read from safetensors files only. In a run they are random, and its checkpoint replaces them.
+        The weights are read from safetensors files only. In a run they are random, and its
+        checkpoint replaces them.
 
         Raises:
             OSError: the encoder is missing.
@@ -81,7 +95,10 @@ class PretrainedEncoder:
         model, loading = _load(self.source, "AutoModel", **reading)
         used = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
         if used:
-            raise DatasetError(f"{self.source!r} lacks weights of its encoder, such as {used[0]}; use a complete copy")
+            raise DatasetError(
+                f"{self.source!r} lacks weights of its encoder, such as {used[0]}; use a complete "
+                "copy"
+            )
         return model.eval()
 
     def to_json(self) -> dict[str, Any]:
@@ -94,12 +111,15 @@ class PretrainedEncoder:
         """Read an encoder back that :meth:`to_json` returned.
 
         Raises:
-            DatasetError: the configuration names an implementation, which transformers would download and run.
+            DatasetError: the configuration names an implementation, which transformers would
+                download and run.
         """
         if re.search('(attn|experts)_implementation"', json.dumps(saved["config"])):
             raise DatasetError("the configuration of the encoder names code of others")
         tokenizer = _library("tokenizers").Tokenizer.from_str(json.dumps(saved["tokenizer"]))
-        return cls(_library("transformers").AutoConfig.for_model(**saved["config"]), tokenizer, None)
+        return cls(
+            _library("transformers").AutoConfig.for_model(**saved["config"]), tokenizer, None
+        )
 
 
 def _library(name: str) -> Any:
@@ -110,4 +130,6 @@ def _library(name: str) -> Any:
 def _load(name: str, kind: str, **options: Any) -> Any:
     """Return what a class of transformers reads, from a folder or from the hub."""
     # Without trust_remote_code transformers asks the user.
-    return getattr(_library("transformers"), kind).from_pretrained(name, trust_remote_code=False, **options)
+    return getattr(_library("transformers"), kind).from_pretrained(
+        name, trust_remote_code=False, **options
+    )

@@ -24,13 +24,16 @@ class Texts(Part):
     def __post_init__(self) -> None:
         if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.texts),):
             shape = f"{self.labels.dtype} {tuple(self.labels.shape)}"
-            raise ValueError(f"labels must be int64 ({len(self.texts)},), one per text, got {shape}")
+            raise ValueError(
+                f"labels must be int64 ({len(self.texts)},), one per text, got {shape}"
+            )
         if not all(map(str.strip, self.texts)):
             raise ValueError("a text is empty; remove it with its label")
 
 
 def well_formed(texts: Iterable[str]) -> list[str]:
-    """Return texts in which ``\\ufffd`` replaces each half of a surrogate pair, which no tokenizer takes."""
+    """Return texts in which ``\\ufffd`` replaces each half of a surrogate pair, which no tokenizer
+    takes."""
     return [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
 
 
@@ -44,4 +47,6 @@ def decode(content: bytes, *, where: str) -> str:
         return content.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         line, byte = content.count(b"\n", 0, error.start) + 1, content[error.start]
-        raise DatasetError(f"{where}, line {line} is not UTF-8: byte 0x{byte:02x}; save it as UTF-8") from error
+        raise DatasetError(
+            f"{where}, line {line} is not UTF-8: byte 0x{byte:02x}; save it as UTF-8"
+        ) from error

@@ -17,7 +17,10 @@ from probattn.experiments.data.text.labelled_texts import Texts, well_formed
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 NAMES = tuple(corpora.CLASSES)  # of :func:`load`
-IMDB_SIZES = (5_000, 10_000)  # of the validation and test part, as in the KEP-SVGP paper (appendix D.1)
+IMDB_SIZES = (
+    5_000,
+    10_000,
+)  # of the validation and test part, as in the KEP-SVGP paper (appendix D.1)
 Encoder = WordTokenizer | PretrainedEncoder  # conversions of texts to tensors
 
 
@@ -39,7 +42,8 @@ class TextDataset(Dataset):
         return self.make()
 
     def batches(self, texts: Texts, /, **options: Any) -> TextLoader:
-        """Return a loader of texts in their order, by their length, or of similar length (see :class:`TextLoader`)."""
+        """Return a loader of texts in their order, by their length, or of similar length (see
+        :class:`TextLoader`)."""
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
 
     def preprocessing(self) -> dict[str, Any]:
@@ -63,16 +67,21 @@ class TextDataset(Dataset):
         Raises:
             DatasetError: the run's tokens are missing or damaged.
         """
-        return replace(self, make=partial(self.kind.from_json, read_preprocessing(folder)["tokens"]))
+        return replace(
+            self, make=partial(self.kind.from_json, read_preprocessing(folder)["tokens"])
+        )
 
 
-def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
+def load(
+    name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None
+) -> TextDataset:
     """Load a text data set, split off its validation part, and fit the tokens to the training part.
 
-    ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
-    development sentences are the test part, the out-of-domain ones the domain ``out-of-domain``. ``imdb``: all reviews,
-    split 35,000 / 5,000 / 10,000 at random, stratified, as in the paper; because of duplicates, 65 validation and 103
-    test reviews (seed 0) are also in the training part.
+    ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by
+    class; the in-domain development sentences are the test part, the out-of-domain ones the domain
+    ``out-of-domain``. ``imdb``: all reviews, split 35,000 / 5,000 / 10,000 at random, stratified,
+    as in the paper; because of duplicates, 65 validation and 103 test reviews (seed 0) are also in
+    the training part.
 
     Args:
         name: one of :data:`NAMES`.
@@ -90,7 +99,9 @@ def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: in
     return from_parts(name, corpora.CLASSES[name], *parts, network=network, domains=domains)
 
 
-def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any, **options: Any) -> TextDataset:
+def from_parts(
+    name: str, classes: tuple[str, ...], *parts: Texts, network: Any, **options: Any
+) -> TextDataset:
     """Return the data set of three parts, with tokens fitted to the first.
 
     Args:
@@ -99,9 +110,16 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any,
     """
     train, valid, test = parts
     if network.kind == "encoder":
-        load_encoder = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
-        return TextDataset(name, classes, train, valid, test, PretrainedEncoder, load_encoder, **options)
-    limits = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
+        load_encoder = partial(
+            PretrainedEncoder.load, network.encoder, max_length=network.max_length
+        )
+        return TextDataset(
+            name, classes, train, valid, test, PretrainedEncoder, load_encoder, **options
+        )
+    limits = {
+        name: getattr(network, name)
+        for name in ("max_length", "min_count", "max_words", "spelling")
+    }
     fit_words = partial(WordTokenizer.fit, train.texts, **limits)
     return TextDataset(name, classes, train, valid, test, WordTokenizer, fit_words, **options)
 

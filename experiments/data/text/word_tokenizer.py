@@ -16,8 +16,9 @@ from probattn.experiments.data.text.labelled_texts import well_formed
 from probattn.inference.imports import extra
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
-# The words of ids 0 and 1, which no token of a text equals, since brackets are tokens of their own; and the marks of a
-# word's begin and end among its characters, longer than one, so that no character equals them.
+# The words of ids 0 and 1, which no token of a text equals, since brackets are tokens of their own;
+# and the marks of a word's begin and end among its characters, longer than one, so that no
+# character equals them.
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 BEGIN, END = "<w>", "</w>"
 # Regular expressions of a letter or digit, and of a mark.
@@ -27,18 +28,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class WordTokenizer:
-    """Vocabulary of the words and characters of training texts, by falling frequency; ties alphabetically.
+    """Vocabulary of the words and characters of training texts, by falling frequency; ties
+    alphabetically.
 
-    A token is a word of letters and digits, with the apostrophes and hyphens inside it (``don't``, ``well-known``), or
-    a single other mark; every text that is not all white space has one. In scripts most of whose words are rare, such
-    as those without spaces, each letter is a token. Words are compared in lower case, with straight
-    apostrophes. Their spelling is that of the text: a mark for its begin, its characters, and a mark for its end, in
-    the first ``spelling`` places, so that a truncated word has no end.
+    A token is a word of letters and digits, with the apostrophes and hyphens inside it (``don't``,
+    ``well-known``), or a single other mark; every text that is not all white space has one. In
+    scripts most of whose words are rare, such as those without spaces, each letter is a token.
+    Words are compared in lower case, with straight apostrophes. Their spelling is that of the text:
+    a mark for its begin, its characters, and a mark for its end, in the first ``spelling`` places,
+    so that a truncated word has no end.
 
     Attributes:
-        pipeline: Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation. Id 0 is padding,
-            id 1 an unknown word.
-        characters: ids of the characters and of the two marks, in the same order; ``{}`` without spelling.
+        pipeline: Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation.
+            Id 0 is padding, id 1 an unknown word.
+        characters: ids of the characters and of the two marks, in the same order; ``{}`` without
+            spelling.
         spelling: number of characters of a word, with its marks (K); 0: none.
     """
 
@@ -58,13 +62,14 @@ class WordTokenizer:
     ) -> Self:
         """Build the vocabulary from the words and characters of training texts, after truncation.
 
-        Of a script most of whose words are rare, such as Chinese, or Latin in DNA, each letter is a token.
+        Of a script most of whose words are rare, such as Chinese, or Latin in DNA, each letter is a
+        token.
 
         Args:
             texts: the training part only; their order does not matter.
             max_length: maximal number of tokens of a text; longer texts are truncated.
-            min_count: rarer words and characters are unknown. Values from 2 on leave unknown ones in the training
-                texts, so that their embedding is trained.
+            min_count: rarer words and characters are unknown. Values from 2 on leave unknown ones
+                in the training texts, so that their embedding is trained.
             max_words: maximal number of words; the most frequent ones are kept.
             spelling: see the class; 0, or at least 3 for both marks and a character.
         """
@@ -75,15 +80,22 @@ class WordTokenizer:
             words, characters = _count(texts, letters, max_length=max_length, size=size)
         pipeline = _pipeline(letters, _ranked(words, min_count)[:max_words])
         pipeline.enable_truncation(max_length)
-        return cls(pipeline, _ids([BEGIN, END, *_ranked(characters, min_count)]) if spelling else {}, spelling)
+        return cls(
+            pipeline,
+            _ids([BEGIN, END, *_ranked(characters, min_count)]) if spelling else {},
+            spelling,
+        )
 
     def encode(self, text: str) -> Tensor:
-        """Return the ids of a text's words, int64 (n,); with spelling (n, 1 + K), word id first, then characters."""
+        """Return the ids of a text's words, int64 (n,); with spelling (n, 1 + K), word id first,
+        then characters."""
         encoding = self.pipeline.encode(text)
         if not self.spelling:
             return torch.tensor(encoding.ids)
         written = (text[start:end] for start, end in encoding.offsets)
-        return torch.tensor([[word, *self._spell(token)] for word, token in zip(encoding.ids, written, strict=True)])
+        return torch.tensor(
+            [[word, *self._spell(token)] for word, token in zip(encoding.ids, written, strict=True)]
+        )
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tensor]:
         """Return the ids of each text."""
@@ -92,7 +104,11 @@ class WordTokenizer:
     def embedding(self, dim: int) -> nn.Module:
         """Return the embedding of words, and of their spelling if the tokenizer has it."""
         words = self.pipeline.get_vocab_size()
-        return SpelledEmbedding(words, len(self.characters), dim) if self.spelling else WordEmbedding(words, dim)
+        return (
+            SpelledEmbedding(words, len(self.characters), dim)
+            if self.spelling
+            else WordEmbedding(words, dim)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the tokenizer as ``preprocessing.json`` holds it.
@@ -105,10 +121,16 @@ class WordTokenizer:
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
         """Read a tokenizer back that :meth:`to_json` returned."""
-        return cls(_tokenizers().Tokenizer.from_str(json.dumps(saved["words"])), saved["characters"], saved["spelling"])
+        return cls(
+            _tokenizers().Tokenizer.from_str(json.dumps(saved["words"])),
+            saved["characters"],
+            saved["spelling"],
+        )
 
     def _spell(self, token: str) -> list[int]:
-        marked = (BEGIN, *token[: self.spelling - 1], END, *[PADDING] * self.spelling)[: self.spelling]
+        marked = (BEGIN, *token[: self.spelling - 1], END, *[PADDING] * self.spelling)[
+            : self.spelling
+        ]
         return [self.characters.get(character, self.characters[UNKNOWN]) for character in marked]
 
 
@@ -118,7 +140,8 @@ def _tokenizers() -> Any:
 
 
 def _letters_of_rare_words(words: Mapping[str, int], min_count: int) -> str:
-    """Return the letters of the scripts most of whose words occur fewer than ``min_count`` times."""
+    """Return the letters of the scripts most of whose words occur fewer than ``min_count``
+    times."""
     surplus = Counter[str]()  # of rare words over others, by script
     for word, count in words.items():
         if word[0].isalpha():
@@ -138,7 +161,8 @@ def _script(letter: str) -> str:
 
 
 def _pipeline(letters: str, words: Sequence[str] = ()) -> Any:
-    """Return a Hugging Face tokenizer; a character becomes one character, so that positions are those of the text.
+    """Return a Hugging Face tokenizer; a character becomes one character, so that positions are
+    those of the text.
 
     Args:
         letters: those that are tokens of their own.
@@ -146,7 +170,9 @@ def _pipeline(letters: str, words: Sequence[str] = ()) -> Any:
     """
     library = _tokenizers()
     pipeline = library.Tokenizer(library.models.WordLevel(_ids(words), unk_token=UNKNOWN))
-    replaced = [library.normalizers.Replace(*pair) for pair in (("’", "'"), ("İ", "i"))]  # lower "İ" has two characters
+    replaced = [
+        library.normalizers.Replace(*pair) for pair in (("’", "'"), ("İ", "i"))
+    ]  # lower "İ" has two characters
     pipeline.normalizer = library.normalizers.Sequence([*replaced, library.normalizers.Lowercase()])
     of_word = f"(?![{letters}]){_LETTER}" if letters else _LETTER
     word = f"(?:{of_word})+(?:['-](?:{of_word})+)*"
@@ -155,11 +181,21 @@ def _pipeline(letters: str, words: Sequence[str] = ()) -> Any:
     return pipeline
 
 
-def _count(texts: Iterable[str], letters: str, *, max_length: int, size: int) -> tuple[Counter[str], Counter[str]]:
-    """Return how often words occur in truncated texts, and their first ``size`` characters as they are written."""
-    pipeline, tokens, words, characters = _pipeline(letters), Counter[tuple[str, str]](), Counter[str](), Counter[str]()
+def _count(
+    texts: Iterable[str], letters: str, *, max_length: int, size: int
+) -> tuple[Counter[str], Counter[str]]:
+    """Return how often words occur in truncated texts, and their first ``size`` characters as they
+    are written."""
+    pipeline, tokens, words, characters = (
+        _pipeline(letters),
+        Counter[tuple[str, str]](),
+        Counter[str](),
+        Counter[str](),
+    )
     for text in texts:
-        pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[:max_length]
+        pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[
+            :max_length
+        ]
         tokens.update((word, text[start:end]) for word, (start, end) in pieces)
     for (word, written), count in tokens.items():
         words[word] += count

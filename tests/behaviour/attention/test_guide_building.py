@@ -27,7 +27,8 @@ def listed(guide, model):
 
 
 def check_training(model, guide, *, steps=25, elbo=TraceMeanField_ELBO):
-    """Check that the median loss falls (horseshoes have heavy tails), and that all parameters have a gradient."""
+    """Check that the median loss falls (horseshoes have heavy tails), and that all parameters have
+    a gradient."""
     guide_checks.materialise(guide, DATA)
     elbo = elbo()(model, guide)
     optimizer = torch.optim.Adam(elbo.parameters(), lr=0.05)
@@ -37,7 +38,11 @@ def check_training(model, guide, *, steps=25, elbo=TraceMeanField_ELBO):
         with draws("example"):
             loss = elbo(*DATA) / model.num_data
         loss.backward()
-        reached |= {name for name, p in elbo.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+        reached |= {
+            name
+            for name, p in elbo.named_parameters()
+            if p.grad is not None and p.grad.abs().sum() > 0
+        }
         optimizer.step()
         losses.append(loss.item())
     assert reached >= {name for name, p in elbo.named_parameters() if p.requires_grad}
@@ -46,7 +51,12 @@ def check_training(model, guide, *, steps=25, elbo=TraceMeanField_ELBO):
 
 
 PAIRS = [("normal", family) for family in families.FAMILIES]
-PAIRS += [("laplace", "full"), ("student_t", "diagonal"), ("horseshoe", "lowrank"), ("ard", "delta")]
+PAIRS += [
+    ("laplace", "full"),
+    ("student_t", "diagonal"),
+    ("horseshoe", "lowrank"),
+    ("ard", "delta"),
+]
 
 
 @pytest.mark.parametrize(("prior", "family"), PAIRS)
@@ -68,7 +78,12 @@ def test_overrides_go_by_pattern_and_the_last_match_counts():
 def test_bad_families_and_patterns_are_named_and_a_family_without_a_site_is_refused():
     for program, family, options, words in (
         (Regression(), "gaussian", {}, "full, diagonal, lowrank, delta"),
-        (Regression(), "full", {"overrides": {"*.7.*": "full"}}, "no latent site; sites: layers.0.u, layers.1.u"),
+        (
+            Regression(),
+            "full",
+            {"overrides": {"*.7.*": "full"}},
+            "no latent site; sites: layers.0.u, layers.1.u",
+        ),
         (LAYERS["cgp"](8, 2), "diagonal", {}, "no site for a guide of family 'diagonal'"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -79,9 +94,13 @@ def test_bad_families_and_patterns_are_named_and_a_family_without_a_site_is_refu
 def test_layers_of_one_name_and_functions_are_errors():
     layers = nn.Sequential(LAYERS["kep-svgp"](8, 2), LAYERS["kep-svgp"](8, 2))
     for program in (guides.for_model, lambda model: poutine.trace(model)(torch.randn(2, 5, 8))):
-        with pytest.raises(ValueError, match=r"two layers have a site 'u'.*layer.name.*name_layers\(model\)"):
+        with pytest.raises(
+            ValueError, match=r"two layers have a site 'u'.*layer.name.*name_layers\(model\)"
+        ):
             program(layers)
-    with pytest.raises(TypeError, match=r"cannot be found in a function.*nn.ModuleList.*name_layers"):
+    with pytest.raises(
+        TypeError, match=r"cannot be found in a function.*nn.ModuleList.*name_layers"
+    ):
         guides.for_model(lambda x: layers(x))
     name_layers(layers, "layers")
     assert set(guides.for_model(layers)(None)) == {"layers.0.u", "layers.1.u"}
@@ -92,7 +111,11 @@ def test_point_masses_with_a_learned_scale_and_guides_of_other_models_are_refuse
     point = autoguide.AutoDelta
     for right in ((fixed, point(fixed)), (model, guides.for_model(model, "delta"))):
         guide_checks.check(*copy.deepcopy(right))
-    for guide in (point(model), autoguide.AutoLaplaceApproximation(model), listed(point(model), model)):
+    for guide in (
+        point(model),
+        autoguide.AutoLaplaceApproximation(model),
+        listed(point(model), model),
+    ):
         with pytest.raises(ValueError, match="learn_scale=False"):
             guide_checks.check(model, guide)
     with pytest.raises(ValueError, match="another model"):
@@ -121,7 +144,9 @@ def test_pyros_autoguides_train_the_global_part(auto):
 def test_autoguides_of_local_sites_are_refused_in_lists_too():
     model = Local()
     for guide in (autoguide.AutoNormal(model), listed(autoguide.AutoNormal(model), model)):
-        with pytest.raises(ValueError, match=r"guides layers\.1\.g, .*Auto.*\(local_posteriors\(model"):
+        with pytest.raises(
+            ValueError, match=r"guides layers\.1\.g, .*Auto.*\(local_posteriors\(model"
+        ):
             guide_checks.materialise(guide, DATA)
         with pytest.raises(ValueError, match="local_posteriors"):
             guide_checks.check(model, guide)

@@ -1,4 +1,5 @@
-"""Layers, guides and likelihoods with half-precision weights are those with the same weights in float32.
+"""Layers, guides and likelihoods with half-precision weights are those with the same weights in
+float32.
 
 Factorisations, densities and KL are computed in float32; only linear maps round to half precision.
 """
@@ -13,11 +14,20 @@ from export_cases import LAYERS
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import AnchoredAttention, CGPAttention, KEPSVGPAttention, SGPAttention, SparseCGPAttention, guides
+from probattn import (
+    AnchoredAttention,
+    CGPAttention,
+    KEPSVGPAttention,
+    SGPAttention,
+    SparseCGPAttention,
+    guides,
+)
 from probattn.inference import predict
 from probattn.models import Supervised, TextTransformer, likelihoods
 
-pytestmark = pytest.mark.filterwarnings("ignore::probattn.functional.jitter.JitterWarning")  # few tokens in float32
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::probattn.functional.jitter.JitterWarning"
+)  # few tokens in float32
 CASES = LAYERS | {
     "kep-svgp-lowrank": KEPSVGPAttention.partial(rank=2, merge="concat_lowrank", tokens=4),
     "kep-svgp-plain": KEPSVGPAttention.partial(rank=2, projection="plain"),
@@ -29,7 +39,10 @@ CASES = LAYERS | {
     "sparse-cgp-tokens": SparseCGPAttention.partial(inducing=2, tokens=4),
 }
 TOLERANCE = 2e-2  # of bfloat16
-X, Y = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(1)).bfloat16(), torch.tensor([0, 1, 2])
+X, Y = (
+    torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(1)).bfloat16(),
+    torch.tensor([0, 1, 2]),
+)
 
 
 def build(layer, likelihood=None, outputs=3):
@@ -62,14 +75,18 @@ def compared(model, family="full", y=Y):
     return half[1:], single[1:]
 
 
-FAMILIES = itertools.product(("kep-svgp", "kep-svgp-horseshoe", "sgpa"), ("diagonal", "lowrank", "delta"))
+FAMILIES = itertools.product(
+    ("kep-svgp", "kep-svgp-horseshoe", "sgpa"), ("diagonal", "lowrank", "delta")
+)
 
 
 @pytest.mark.parametrize(("layer", "family"), [*((layer, "full") for layer in CASES), *FAMILIES])
 def test_a_layer_and_a_guide_are_those_of_float32(layer, family):
     (gradient, prediction), (expected_gradient, expected) = compared(build(layer), family)
     assert gradient.isfinite().all()
-    if layer != "kep-svgp-svd":  # whose singular subspaces turn far for rounded weights where singular values are close
+    if (
+        layer != "kep-svgp-svd"
+    ):  # whose singular subspaces turn far for rounded weights where singular values are close
         assert (gradient - expected_gradient).norm() < 10 * TOLERANCE * expected_gradient.norm()
     assert_close(prediction.probs, expected.probs, rtol=0, atol=TOLERANCE)
     assert prediction.probs.dtype == torch.float32

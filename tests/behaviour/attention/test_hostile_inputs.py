@@ -1,4 +1,5 @@
-"""Layers on hostile inputs: finite numbers, or an error that says what is wrong; never NaN from finite inputs."""
+"""Layers on hostile inputs: finite numbers, or an error that says what is wrong; never NaN from
+finite inputs."""
 
 import contextlib
 import random
@@ -16,7 +17,11 @@ from probattn.models import Classifier
 
 DELICATE = ("kernel-exponential", "sgpa-joint", "sgpa-standard", "sgpa-standard-joint", "cgp-paper")
 """Layers whose matrices can be singular, or kernels that can overflow: these may refuse."""
-STURDY = tuple(name for name in ANY_LENGTH if name not in DELICATE and not name.startswith(("softmax", "kep-svgp")))
+STURDY = tuple(
+    name
+    for name in ANY_LENGTH
+    if name not in DELICATE and not name.startswith(("softmax", "kep-svgp"))
+)
 """Layers whose noise keeps every matrix positive definite: these must cope."""
 CHANGES = {
     "repeated": lambda x: x[:, :1].expand_as(x),
@@ -34,7 +39,9 @@ def make(factory):
 
 
 @pytest.mark.parametrize("name", STURDY + DELICATE)
-@pytest.mark.parametrize(("change", "half"), [(c, False) for c in CHANGES] + [(c, True) for c in HARDEST])
+@pytest.mark.parametrize(
+    ("change", "half"), [(c, False) for c in CHANGES] + [(c, True) for c in HARDEST]
+)
 def test_layers_with_noise_cope_and_those_that_can_be_singular_cope_or_say_so(name, change, half):
     """One step of training and a prediction."""
     model, guide, x, y = make(ANY_LENGTH[name])
@@ -64,13 +71,18 @@ def test_nan_and_inf_in_inputs_and_weights_are_errors_that_name_the_layer(name):
             next(model.network.attention.parameters()).data.view(-1)[0] = torch.nan
         else:
             x[2, 5, 3] = bad
-        with pytest.raises(NumericalError, match=r"Attention 'network\.attention'"), draws("example"):
+        with (
+            pytest.raises(NumericalError, match=r"Attention 'network\.attention'"),
+            draws("example"),
+        ):
             TraceMeanField_ELBO()(model, guide)(x, y)
 
 
 def test_jitter_is_reported_with_layer_and_matrix():
     model, guide, x, y = make(SGPAttention.partial(inducing=None, draws="joint"))
-    with pytest.warns(JitterWarning, match=r"SGPAttention 'network\.attention': K, the kernel.* of their scale"):
+    with pytest.warns(
+        JitterWarning, match=r"SGPAttention 'network\.attention': K, the kernel.* of their scale"
+    ):
         TraceMeanField_ELBO()(model, guide)(x[:, :1].expand_as(x), y)
 
 
@@ -109,16 +121,26 @@ def with_value(x, chosen, value):
     return x
 
 
-@pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize(
+    "seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.slow)], ids=len
+)
 def test_finite_numbers_or_an_error_with_a_message(seeds):
-    """Predict, and differentiate the ELBO, for one layer, one kind of input and one kind of mask."""
+    """Predict, and differentiate the ELBO, for one layer, one kind of input and one kind of
+    mask."""
     layers = [*ANY_LENGTH.values(), KEPSVGPAttention.partial(rank=2, prior="horseshoe")]
     for chosen in map(random.Random, seeds):
         torch.manual_seed(chosen.randrange(2**32))
         model = Classifier(Network(chosen.choice(layers)), num_data=10)
-        guide, usual = guides.for_model(model), torch.randn(chosen.randint(1, 4), chosen.randint(1, 9), 8)
+        guide, usual = (
+            guides.for_model(model),
+            torch.randn(chosen.randint(1, 4), chosen.randint(1, 9), 8),
+        )
         x = chosen.choice(INPUTS)(usual, chosen)
-        batch = (x, torch.arange(len(x)) % 3, *chosen.choice(MASKS)(x if x.dim() > 2 else usual, chosen))
+        batch = (
+            x,
+            torch.arange(len(x)) % 3,
+            *chosen.choice(MASKS)(x if x.dim() > 2 else usual, chosen),
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)
             with contextlib.suppress(*ERRORS):
@@ -130,7 +152,10 @@ def test_finite_numbers_or_an_error_with_a_message(seeds):
                 loss = ELBOLoss(model, guide)(*batch)
                 loss.backward()
                 if x.isfinite().all() and x.abs().amax() < 1e3 and loss.isfinite():
-                    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
+                    assert all(
+                        weight.grad is None or weight.grad.isfinite().all()
+                        for weight in model.parameters()
+                    )
 
 
 @pytest.mark.parametrize("layer", ["softmax", "kep-svgp", "sgpa"])

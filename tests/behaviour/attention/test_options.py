@@ -47,12 +47,20 @@ REFUSED = {
     ],
     "CGPAttention": CORRELATED,
     "SparseCGPAttention": [*CORRELATED, ({"inducing_keys": 0}, "positive")],
-    "KernelAttention": [({"kernel": "matern"}, "rbf, ard, exponential"), ({"variance": 2.0}, "variance")],
-    "SoftmaxAttention": [({"dropout": math.nan}, "dropout"), ({"dim": 10, "heads": 4}, "multiple of heads")],
+    "KernelAttention": [
+        ({"kernel": "matern"}, "rbf, ard, exponential"),
+        ({"variance": 2.0}, "variance"),
+    ],
+    "SoftmaxAttention": [
+        ({"dropout": math.nan}, "dropout"),
+        ({"dim": 10, "heads": 4}, "multiple of heads"),
+    ],
 }
 
 
-@pytest.mark.parametrize(("layer", "options", "word"), [(kind, *row) for kind, rows in REFUSED.items() for row in rows])
+@pytest.mark.parametrize(
+    ("layer", "options", "word"), [(kind, *row) for kind, rows in REFUSED.items() for row in rows]
+)
 def test_wrong_options_are_refused(layer, options, word):
     defaults = {"dim": 8, "heads": 2} | ({"rank": 2} if layer == "KEPSVGPAttention" else {})
     with pytest.raises(ValueError, match=word):
@@ -105,7 +113,9 @@ def test_two_layers_of_one_program_have_sites_of_their_own(name):
         nodes = poutine.trace(pair).get_trace(torch.randn(2, 4, 8)).nodes
     sites = [site for site, node in nodes.items() if node["type"] == "sample"]
     assert all(site.startswith("blocks.") for site in sites)
-    assert {site.replace(".0.", ".1.") for site in sites} == {site for site in sites if ".1." in site}
+    assert {site.replace(".0.", ".1.") for site in sites} == {
+        site for site in sites if ".1." in site
+    }
     drawn = guides.for_model(local_posteriors(pair))(None)
     assert set(drawn) == {f"blocks.{i}.{site}" for i in (0, 1) for site in pair[0].sites()}
 
@@ -113,7 +123,10 @@ def test_two_layers_of_one_program_have_sites_of_their_own(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_float32_is_near_float64_and_bf16_near_both(name):
     layer = LAYERS[name](8, 2).eval()
-    x, u = torch.randn(3, 4, 8), {site: torch.randn(prior.event_shape) for site, prior in layer.sites().items()}
+    x, u = (
+        torch.randn(3, 4, 8),
+        {site: torch.randn(prior.event_shape) for site, prior in layer.sites().items()},
+    )
 
     def put_out(dtype):
         layer.to(dtype)
@@ -130,7 +143,7 @@ def test_float32_is_near_float64_and_bf16_near_both(name):
     assert_close(half.double(), exact, rtol=0, atol=0.15 * (1 + exact.abs().max().item()))
 
 
-def test_an_exponential_kernel_that_overflows_at_one_inducing_input_is_an_error_and_not_a_dropped_input():
+def test_an_exponential_kernel_that_overflows_at_one_inducing_input_is_an_error_not_a_dropped_one():
     layer = SGPAttention(6, 2, inducing=3, kernel="exponential")
     with torch.no_grad():
         layer.form.inducing[0, 0] *= 60

@@ -1,4 +1,5 @@
-"""README, docs/ and examples/: the code of each runs with the results it shows; commands and public names exist."""
+"""README, docs/ and examples/: the code of each runs with the results it shows; commands and public
+names exist."""
 
 import importlib
 import inspect
@@ -26,7 +27,9 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES, ROOT / "experiments" / "results
 def run_page(path):
     """Run the Python code of a Markdown page, block by block, and return what it defines."""
     names = {}
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)):
+    for number, block in enumerate(
+        re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)
+    ):
         exec(compile(block, f"{path.name}, block {number}", "exec"), names)
     return names
 
@@ -49,7 +52,9 @@ def custom_layers(names):
 
 
 def sharing(names):
-    assert_close(names["answer"]["probs"], names["network"](names["images"])["probs"], atol=1e-5, rtol=0)
+    assert_close(
+        names["answer"]["probs"], names["network"](names["images"])["probs"], atol=1e-5, rtol=0
+    )
 
 
 def layers(names):
@@ -74,7 +79,9 @@ def serving(names):
 
 def third_party_networks(names):
     assert share_right(names["prediction"]) > 0.6
-    trained = {name for name, weight in names["with_block"].named_parameters() if weight.requires_grad}
+    trained = {
+        name for name, weight in names["with_block"].named_parameters() if weight.requires_grad
+    }
     assert {name.split(".")[2] for name in trained} == {"block", "head"}
 
 
@@ -84,7 +91,8 @@ def training(names):
 
 
 def pyro(names):
-    """Check that the loops agree with each other and with NUTS, and that the Bayesian head has the exact posterior."""
+    """Check that the loops agree with each other and with NUTS, and that the Bayesian head has the
+    exact posterior."""
     (svi, svi_means), (loop, loop_means), (fitted, fit_means) = (
         names[name] for name in ("svi_result", "torch_result", "fit_result")
     )
@@ -100,7 +108,9 @@ def pyro(names):
     sampled, prediction, chain = (names[name] for name in ("sampled", "prediction", "by_nuts"))
     assert_close(chain.mean, prediction.mean, atol=0.15, rtol=0)
     assert abs((chain.variance / prediction.variance).mean() - 1) < 0.15
-    assert ((sampled.mean(0) - prediction.mean).abs() < 5 * (prediction.variance / len(sampled)).sqrt()).all()
+    assert (
+        (sampled.mean(0) - prediction.mean).abs() < 5 * (prediction.variance / len(sampled)).sqrt()
+    ).all()
     assert abs((sampled.var(0) / prediction.variance).mean() - 1) < 0.1
 
     features = names["bayesian"].attention(names["x"]).mean(-2)  # Bayesian linear regression
@@ -111,7 +121,16 @@ def pyro(names):
     assert_close(names["bayesian_prediction"].variance, variance, atol=0, rtol=0.15)
 
 
-PAGES_WITH_CODE = (custom_layers, sharing, layers, prediction, serving, third_party_networks, training, pyro)
+PAGES_WITH_CODE = (
+    custom_layers,
+    sharing,
+    layers,
+    prediction,
+    serving,
+    third_party_networks,
+    training,
+    pyro,
+)
 CHECKS = {f"docs/{check.__name__.replace('_', '-')}.md": check for check in PAGES_WITH_CODE}
 
 
@@ -123,14 +142,18 @@ def test_the_code_of_a_page_has_the_results_that_it_shows(page, monkeypatch, tmp
 
 def test_the_code_of_every_page_and_example_is_run():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
-    assert {page.relative_to(ROOT).as_posix() for page in PAGES if "```python\n" in page.read_text("utf-8")} == {
-        *CHECKS
-    }
+    assert {
+        page.relative_to(ROOT).as_posix()
+        for page in PAGES
+        if "```python\n" in page.read_text("utf-8")
+    } == {*CHECKS}
 
 
 def distinguishes_inputs(names):
     trainer = names["trainer"]
-    trainer.train_dataset = [row | {"token_type_ids": [1] * len(row["input_ids"])} for row in names["test"]]
+    trainer.train_dataset = [
+        row | {"token_type_ids": [1] * len(row["input_ids"])} for row in names["test"]
+    ]
     with pytest.raises(ValueError, match="token_type_ids"):
         trainer.train()
     return names["results"]["eval_accuracy"] > 0.7  # 0.5 is chance
@@ -139,7 +162,9 @@ def distinguishes_inputs(names):
 SLOW = ("conformal_prediction_sets", "custom_prior", "lightning_training", "train_digits")
 EXAMPLES = {
     "train_digits": lambda names: names["results"]["accuracy"] > 0.75,  # 0.1 is chance
-    "custom_prior": lambda names: min(values["accuracy"] for values in names["results"].values()) > 0.8,
+    "custom_prior": lambda names: (
+        min(values["accuracy"] for values in names["results"].values()) > 0.8
+    ),
     "pyro_svi_loop": lambda names: names["rmse"] < 0.9 and 0.6 < names["coverage"] < 1,
     "replace_attention_in_torchvision_vit": lambda names: (
         names["difference"] < 1e-4 and names["results"]["accuracy"] > names["before"] - 0.05
@@ -148,21 +173,32 @@ EXAMPLES = {
     "lightning_training": lambda names: names["results"]["accuracy"] > 0.5,
     "conformal_prediction_sets": lambda names: 0.85 < names["values"]["coverage"] <= 1,
     # The labels' deviation is 77.
-    "regression_intervals": lambda names: names["results"]["rmse"] < 70 and 0.8 < names["values"]["coverage"] <= 1,
-    "export_and_serve": lambda names: torch.tensor(names["answers"]["probs"]).sum(1).sub(1).abs().max() < 1e-4,
+    "regression_intervals": lambda names: (
+        names["results"]["rmse"] < 70 and 0.8 < names["values"]["coverage"] <= 1
+    ),
+    "export_and_serve": lambda names: (
+        torch.tensor(names["answers"]["probs"]).sum(1).sub(1).abs().max() < 1e-4
+    ),
 }
-NEEDS = {"finetune_text_classifier": ("transformers", "accelerate"), "lightning_training": ("lightning.pytorch",)}
+NEEDS = {
+    "finetune_text_classifier": ("transformers", "accelerate"),
+    "lightning_training": ("lightning.pytorch",),
+}
 
 
 # Trainers of other libraries call what their dependencies deprecate.
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EXAMPLES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EXAMPLES]
+)
 def test_an_example_runs_as_it_is(name, monkeypatch, tmp_path):
     for library in NEEDS.get(name, ()):
         pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name])
-    assert EXAMPLES[name](runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__"))
+    assert EXAMPLES[name](
+        runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    )
 
 
 def written_commands(path):
@@ -170,7 +206,10 @@ def written_commands(path):
     text = path.read_text(encoding="utf-8")
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     blocks = re.sub(r"\\\n", " ", "\n".join(re.findall(r"```(.*?)```", text, flags=re.DOTALL)))
-    matches = (re.match(r"(?:[$!] ?)?probattn ([a-z].*)", line.strip()) for line in [*blocks.splitlines(), *spans])
+    matches = (
+        re.match(r"(?:[$!] ?)?probattn ([a-z].*)", line.strip())
+        for line in [*blocks.splitlines(), *spans]
+    )
     return [match[1].partition(" #")[0] for match in matches if match]
 
 
@@ -179,8 +218,14 @@ def unknown_words(line):
     commands, (first, *rest) = typer.main.get_command(app).commands, line.split()
     if first not in commands:
         return [first]
-    options = {word for part in commands[first].params for word in (*part.opts, *part.secondary_opts)}
-    return [word for word in re.findall(r"--[a-z][a-z-]*", " ".join(rest)) if word not in {*options, "--help"}]
+    options = {
+        word for part in commands[first].params for word in (*part.opts, *part.secondary_opts)
+    }
+    return [
+        word
+        for word in re.findall(r"--[a-z][a-z-]*", " ".join(rest))
+        if word not in {*options, "--help"}
+    ]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -189,12 +234,30 @@ def test_commands_in_the_documentation_exist_with_their_options(path):
 
 
 def test_every_public_name_is_in_the_api_reference_and_has_a_docstring():
-    listed = re.compile(r"\.\. currentmodule:: (\S+)\n\n\.\. autosummary::\n(?:   :.*\n)*\n((?:   \S+\n)+)")
-    sections = listed.findall("".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md")))
-    paths = [f"{module}.{name}".rpartition(".") for module, names in sections for name in names.split()]
+    listed = re.compile(
+        r"\.\. currentmodule:: (\S+)\n\n\.\. autosummary::\n(?:   :.*\n)*\n((?:   \S+\n)+)"
+    )
+    sections = listed.findall(
+        "".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
+    )
+    paths = [
+        f"{module}.{name}".rpartition(".") for module, names in sections for name in names.split()
+    ]
     known = [getattr(importlib.import_module(module), name) for module, _, name in paths]
-    assert [path for path, value in zip(paths, known, strict=True) if not inspect.getdoc(value)] == []
+    assert [
+        path for path, value in zip(paths, known, strict=True) if not inspect.getdoc(value)
+    ] == []
     for package in (probattn, models, models.likelihoods, inference, inference.metrics):
-        public = {name: value for name, value in vars(package).items() if not name.startswith("_") and callable(value)}
-        ours = {name for name, value in public.items() if package.__name__ in str(getattr(value, "__module__", ""))}
-        assert sorted(name for name in ours if all(public[name] is not value for value in known)) == []
+        public = {
+            name: value
+            for name, value in vars(package).items()
+            if not name.startswith("_") and callable(value)
+        }
+        ours = {
+            name
+            for name, value in public.items()
+            if package.__name__ in str(getattr(value, "__module__", ""))
+        }
+        assert (
+            sorted(name for name in ours if all(public[name] is not value for value in known)) == []
+        )

@@ -16,7 +16,8 @@ TUTORIALS = sorted((Path(__file__).parents[3] / "docs" / "tutorials").glob("*.ip
 
 
 def missing_names(code):
-    """Return the names of probattn that the code imports, or takes from an imported module, and that do not exist."""
+    """Return the names of probattn that the code imports, or takes from an imported module, and
+    that do not exist."""
     values, missing, nodes = {}, [], list(ast.walk(ast.parse(code)))
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "probattn":
@@ -26,15 +27,29 @@ def missing_names(code):
                 value = getattr(importlib.import_module(node.module), alias.name, None)
                 values[alias.asname or alias.name] = value
                 missing += [alias.name] if value is None else []
-    used = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    used = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    ]
     modules = {name: value for name, value in values.items() if isinstance(value, ModuleType)}
-    return missing + [n.attr for n in used if n.value.id in modules and not hasattr(modules[n.value.id], n.attr)]
+    return missing + [
+        n.attr for n in used if n.value.id in modules and not hasattr(modules[n.value.id], n.attr)
+    ]
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_a_notebook_has_no_error_and_the_names_of_probattn_exist(path):
-    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     outputs = [output for cell in cells for output in cell["outputs"]]
-    assert [out for out in outputs if out["output_type"] == "error" or out.get("name") == "stderr"] == []
+    assert [
+        out for out in outputs if out["output_type"] == "error" or out.get("name") == "stderr"
+    ] == []
     sources = ["".join(cell["source"]) for cell in cells]
-    assert missing_names("\n".join(source for source in sources if not source.startswith("%%"))) == []
+    assert (
+        missing_names("\n".join(source for source in sources if not source.startswith("%%"))) == []
+    )

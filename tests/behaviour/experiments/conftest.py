@@ -31,7 +31,9 @@ def assignments():
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """Folders of two finished tiny runs, by preset; tests work on copies."""
-    folders = {name: tmp_path_factory.mktemp("trained") / name.replace("/", "-") for name in (KEP, SOFTMAX)}
+    folders = {
+        name: tmp_path_factory.mktemp("trained") / name.replace("/", "-") for name in (KEP, SOFTMAX)
+    }
     for name, folder in folders.items():
         train.train(presets.preset(name).with_changes(TINY), folder, name=name, progress=False)
     return folders
@@ -39,8 +41,11 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def evaluated(trained, tmp_path_factory):
-    """Folders of the same runs, evaluated on two corruptions at severities 1 and 5 and on letters (OOD), by preset."""
-    folders = {name: tmp_path_factory.mktemp("evaluated") / folder.name for name, folder in trained.items()}
+    """Folders of the same runs, evaluated on two corruptions at severities 1 and 5 and on letters
+    (OOD), by preset."""
+    folders = {
+        name: tmp_path_factory.mktemp("evaluated") / folder.name for name, folder in trained.items()
+    }
     for name, folder in folders.items():
         shutil.copytree(trained[name], folder)
         shifts = {"shift": True, "corruptions": ("gaussian_noise", "fog"), "severities": (1, 5)}

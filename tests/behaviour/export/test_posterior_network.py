@@ -1,4 +1,5 @@
-"""Networks with stored samples against predict with the same draws, without Pyro, in several threads at once."""
+"""Networks with stored samples against predict with the same draws, without Pyro, in several
+threads at once."""
 
 import copy
 import threading
@@ -9,12 +10,30 @@ import pyro.distributions as dist
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
-from export_cases import LAYERS, assert_predicts, images, network_of, predicted, seeded, text, texts, vit
+from export_cases import (
+    LAYERS,
+    assert_predicts,
+    images,
+    network_of,
+    predicted,
+    seeded,
+    text,
+    texts,
+    vit,
+)
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
-from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_posteriors, local_site, priors
+from probattn import (
+    KEPSVGPAttention,
+    SGPAttention,
+    draws,
+    guides,
+    local_posteriors,
+    local_site,
+    priors,
+)
 from probattn.inference import mean_network, predictor_network
 from probattn.inference.objective import guide_checks
 from probattn.models import Supervised, TextTagger
@@ -40,7 +59,9 @@ def test_a_network_predicts_what_predict_does_with_the_same_draws(no_pyro, layer
 
 @spread
 @pytest.mark.parametrize("likelihood", [Gaussian, Bernoulli, TokenCategorical])
-def test_numbers_have_mean_and_variance_and_classes_of_tokens_are_0_at_padding(likelihood, num_samples):
+def test_numbers_have_mean_and_variance_and_classes_of_tokens_are_0_at_padding(
+    likelihood, num_samples
+):
     if likelihood is TokenCategorical:
         (model, guide), (x, mask) = text(kind=TextTagger, likelihood=likelihood()), texts()
         data, arguments = [(x, None, mask)], (x, mask)
@@ -58,7 +79,8 @@ def test_numbers_have_mean_and_variance_and_classes_of_tokens_are_0_at_padding(l
 
 
 @pytest.mark.parametrize(
-    ("family", "num_samples"), [("lowrank", 3), (AutoNormal, None), (AutoMultivariateNormal, 3), (None, 3)]
+    ("family", "num_samples"),
+    [("lowrank", 3), (AutoNormal, None), (AutoMultivariateNormal, 3), (None, 3)],
 )
 def test_any_guide(family, num_samples):
     model, _ = vit()
@@ -75,7 +97,8 @@ def test_any_guide(family, num_samples):
 
 
 class Own(nn.Module):
-    """A guide of a user that asks for the inputs, and draws a site of each example where ``local``."""
+    """A guide of a user that asks for the inputs, and draws a site of each example where
+    ``local``."""
 
     def __init__(self, site, prior, local=False):
         super().__init__()
@@ -147,7 +170,9 @@ def test_threads_inside_one_network_get_what_one_gets(no_pyro, name, num_samples
 
     network.model.network.register_forward_pre_hook(wait)
     with ThreadPoolExecutor(4) as pool:
-        results = [outputs["probs"] for outputs in pool.map(lambda arguments: network(*arguments), inputs)]
+        results = [
+            outputs["probs"] for outputs in pool.map(lambda arguments: network(*arguments), inputs)
+        ]
     assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
 
 
@@ -162,6 +187,8 @@ def test_handlers_and_the_parameter_store_do_not_reach_a_network():
             assert torch.equal(network(x)["probs"], expected)
     assert not traced.trace.nodes
     svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), pyro.infer.Trace_ELBO())
-    svi.step(x, y)  # puts the model's parameters into Pyro's store by the names that the network's have
+    svi.step(
+        x, y
+    )  # puts the model's parameters into Pyro's store by the names that the network's have
     with pyro.poutine.trace(param_only=True):
         assert torch.equal(network(x)["probs"], expected)

@@ -1,4 +1,5 @@
-"""Exported programs against the networks that they were exported from, with torch alone, at any batch size."""
+"""Exported programs against the networks that they were exported from, with torch alone, at any
+batch size."""
 
 import json
 import subprocess
@@ -10,7 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from export_cases import LAYERS, assert_predicts, images, network_of, predicted, seeded, text, texts, vit
+from export_cases import (
+    LAYERS,
+    assert_predicts,
+    images,
+    network_of,
+    predicted,
+    seeded,
+    text,
+    texts,
+    vit,
+)
 from third_party_networks import modelled, third_party
 from torch import nn
 from torch.testing import assert_close
@@ -25,7 +36,15 @@ from probattn.models.embeddings import SpelledEmbedding
 from probattn.models.likelihoods import TokenCategorical
 
 F64 = torch.float64
-RANDOM = ("kep-svgp-residual", "sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp", "anchored-draw")
+RANDOM = (
+    "kep-svgp-residual",
+    "sgpa",
+    "sgpa-joint",
+    "sgpa-standard",
+    "cgp",
+    "sparse-cgp",
+    "anchored-draw",
+)
 
 
 def reloaded(path, network, *example):
@@ -42,13 +61,18 @@ def assert_same(network, program, *arguments):
 
 def is_random(path):
     graph = torch.export.load(path).graph
-    return any(word in str(node.target) for node in graph.nodes for word in ("normal", "rand", "multinomial"))
+    return any(
+        word in str(node.target)
+        for node in graph.nodes
+        for word in ("normal", "rand", "multinomial")
+    )
 
 
 def most_are_slow(*quick):
     """Every layer, most as slow tests."""
     return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in LAYERS]
+        "name",
+        [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in LAYERS],
     )
 
 
@@ -125,7 +149,9 @@ def test_networks_of_other_threads_raise_while_one_is_exported(tmp_path):
         finally:
             left.set()
         exported.result()
-    assert torch.export.load(tmp_path / "a.pt2").module()(x * torch.nan, mask)["probs"].isnan().all()
+    assert (
+        torch.export.load(tmp_path / "a.pt2").module()(x * torch.nan, mask)["probs"].isnan().all()
+    )
 
 
 def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
@@ -154,7 +180,9 @@ def test_a_module_around_a_network_is_exported_with_it_and_runs_in_threads(no_py
     model, guide = vit()
     pixels = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8)
     prediction = predicted(model, guide, pixels.double() / 255, None)
-    program = reloaded(tmp_path / "a.pt2", nn.Sequential(Scale(), mean_network(model, guide)), pixels[:1])
+    program = reloaded(
+        tmp_path / "a.pt2", nn.Sequential(Scale(), mean_network(model, guide)), pixels[:1]
+    )
     no_pyro()
     with ThreadPoolExecutor(4) as pool:
         for outputs in pool.map(program, [pixels] * 4):
@@ -172,12 +200,16 @@ print(json.dumps(files))
 """
 
 
-def test_a_program_runs_with_torch_alone_and_holds_neither_the_example_nor_paths_of_this_machine(tmp_path):
+def test_a_program_runs_with_torch_alone_and_holds_neither_the_example_nor_paths_of_this_machine(
+    tmp_path,
+):
     model, guide = text()
     inputs, network = texts(5, 11), predictor_network(model.float(), guide.float(), num_samples=4)
     export(tmp_path / "a.pt2", network, *texts(2, 3), files={"about.json": "a text, ✓"})
     torch.save(inputs, tmp_path / "inputs.pt")
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {"about.json": "a text, ✓"}
     outputs = torch.load(tmp_path / "outputs.pt")
@@ -185,7 +217,10 @@ def test_a_program_runs_with_torch_alone_and_holds_neither_the_example_nor_paths
         assert_close(outputs[key], value, rtol=0, atol=1e-6)
     with zipfile.ZipFile(tmp_path / "a.pt2") as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
-    roots = [str(Path(module.__file__).parent).encode() for module in (torch, jitter, sys.modules[__name__])]
+    roots = [
+        str(Path(module.__file__).parent).encode()
+        for module in (torch, jitter, sys.modules[__name__])
+    ]
     assert not [name for name, data in content.items() if any(root in data for root in roots)]
     (x, _), _ = torch.export.load(tmp_path / "a.pt2").example_inputs
     assert (x == 1).all()

@@ -8,17 +8,30 @@ def state():
     return {
         "warning filters": [repr(filter) for filter in warnings.filters],
         "environment": dict(os.environ),
-        "random states": repr((random.getstate(), numpy.random.get_state(), torch.get_rng_state().tolist())),
-        "dtype and threads": repr((torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())),
-        "precision": repr((torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision())),
+        "random state of Python": repr(random.getstate()),
+        "random state of NumPy": repr(numpy.random.get_state()),
+        "random state of PyTorch": repr(torch.get_rng_state().tolist()),
+        "dtype": repr(torch.get_default_dtype()),
+        "threads": repr((torch.get_num_threads(), torch.is_grad_enabled())),
+        "determinism": repr(torch.are_deterministic_algorithms_enabled()),
+        "precision": repr(torch.get_float32_matmul_precision()),
         "logging": repr((logging.getLogger().handlers, logging.getLogger().level)),
-        "hooks": [repr(hook) for hook in (sys.excepthook, threading.excepthook, warnings.showwarning)],
+        "hooks": repr((sys.excepthook, threading.excepthook, warnings.showwarning)),
     }
 
 random.seed(3)
 """
 MODULES = ("probattn", "probattn.models", "probattn.inference", "probattn.experiments.cli.main")
-HEAVY = ("lightning", "lightning_fabric", "torchvision", "torchmetrics", "matplotlib", "sklearn", "typer", *MODULES[1:])
+HEAVY = (
+    "lightning",
+    "lightning_fabric",
+    "torchvision",
+    "torchmetrics",
+    "matplotlib",
+    "sklearn",
+    "typer",
+    *MODULES[1:],
+)
 
 
 CODE = f"""
@@ -29,7 +42,8 @@ for name in {MODULES!r}:
     if name == "probattn":
         loaded = [name for name in {HEAVY!r} if name in sys.modules]
     now = [state(), pyro.settings.get()]
-    changed += [f"{{key}} by {{name}}" for old, new in zip(before, now) for key in new if new[key] != old[key]]
+    for old, new in zip(before, now):
+        changed += [f"{{key}} by {{name}}" for key in new if new[key] != old[key]]
     before = now
 print(json.dumps([changed, loaded]))
 """

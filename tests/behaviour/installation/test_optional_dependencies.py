@@ -1,4 +1,5 @@
-"""Without the extras: all modules of the library import, a model trains and predicts, missing libraries are named."""
+"""Without the extras: all modules of the library import, a model trains and predicts, missing
+libraries are named."""
 
 import re
 import subprocess
@@ -39,7 +40,8 @@ network = ViT(image_size=4, patch_size=2, channels=1, classes=2, dim=4, depth=1,
 model = Classifier(network, num_data=8)
 guide = guides.for_model(model)
 with contextlib.redirect_stderr(io.StringIO()) as progress:
-    inference.fit(model, guide, [(x, y)], [(x, y)], options=inference.TrainOptions(epochs=2), out="run")
+    options = inference.TrainOptions(epochs=2)
+    inference.fit(model, guide, [(x, y)], [(x, y)], options=options, out="run")
 shape = list(inference.predict(model, guide, x, num_samples=2).probs.shape)
 
 messages = {{}}
@@ -54,22 +56,33 @@ print(json.dumps([shape, progress.getvalue(), messages]))
 
 def libraries(*extras):
     """Import names of the libraries of extras."""
-    lines = [Requirement(line).name for extra in extras for line in PROJECT["optional-dependencies"][extra]]
+    lines = [
+        Requirement(line).name
+        for extra in extras
+        for line in PROJECT["optional-dependencies"][extra]
+    ]
     return {IMPORT_NAMES.get(name, name.replace("-", "_")) for name in lines} - {"probattn"}
 
 
-def test_without_extras_all_modules_import_a_model_trains_and_missing_extras_are_named(fresh_python, modules):
+def test_without_extras_all_modules_import_a_model_trains_and_missing_extras_are_named(
+    fresh_python, modules
+):
     # `probattn.experiments` needs the extra `cli`.
     names = [name for folder in ("probattn", "models", "inference") for name in modules[folder]]
     names.remove("probattn.inference.lightning")
     hidden = sorted(libraries(*EXTRAS))
     assert {"typer", "rich", "tokenizers", "transformers", "arviz_base"} <= set(hidden)
-    shape, progress, messages = fresh_python(CODE.format(hidden=hidden, modules=names, calls=CALLS), warnings="ignore")
+    shape, progress, messages = fresh_python(
+        CODE.format(hidden=hidden, modules=names, calls=CALLS), warnings="ignore"
+    )
     assert shape == [8, 2]
     assert re.search(r"epoch 1/2: .*valid/nll=[\d.]+.*epoch 2/2: ", progress, re.DOTALL)
     for extra in CALLS:
         kind, message = messages[extra]
-        assert (kind, f"pip install 'probattn[{extra}]'" in message) == ("MissingExtraError", True), message
+        assert (kind, f"pip install 'probattn[{extra}]'" in message) == (
+            "MissingExtraError",
+            True,
+        ), message
 
 
 def test_the_command_without_its_extra_prints_the_advice_alone(tmp_path):
@@ -80,6 +93,8 @@ sys.modules |= dict.fromkeys({hidden!r})
 sys.argv = ["bin/probattn", "presets"]
 import probattn.experiments.cli.main
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "pip install 'probattn[cli]'" in done.stderr

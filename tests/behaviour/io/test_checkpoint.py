@@ -19,7 +19,9 @@ from probattn.inference.io import checkpoint
 from probattn.inference.objective import guide_checks
 
 FORMATS = pytest.mark.parametrize(
-    ("write", "read"), [(save, load), (save_safetensors, load_safetensors)], ids=["checkpoint", "safetensors"]
+    ("write", "read"),
+    [(save, load), (save_safetensors, load_safetensors)],
+    ids=["checkpoint", "safetensors"],
 )
 
 
@@ -29,7 +31,11 @@ def build(rank=2, heads=2, family="full", **options):
 
 
 def weights(*modules):
-    return [{name: value.clone() for name, value in module.state_dict().items()} for module in modules if module]
+    return [
+        {name: value.clone() for name, value in module.state_dict().items()}
+        for module in modules
+        if module
+    ]
 
 
 def same(one, other):
@@ -58,7 +64,10 @@ class Expanded(nn.Module):
 
 @FORMATS
 def test_expanded_tensors_are_saved_and_loaded(tmp_path, write, read):
-    saved, loaded = nn.Sequential(Expanded(), nn.Linear(3, 2)), nn.Sequential(Expanded(), nn.Linear(3, 2))
+    saved, loaded = (
+        nn.Sequential(Expanded(), nn.Linear(3, 2)),
+        nn.Sequential(Expanded(), nn.Linear(3, 2)),
+    )
     write(tmp_path / "a", saved)
     read(tmp_path / "a", loaded)
     assert same(weights(saved), weights(loaded))
@@ -89,7 +98,10 @@ def test_extra_values_come_back_and_pytorch_reads_a_checkpoint_without_this_libr
     few = {"step": 3, "list": [1, {"deep": torch.arange(3)}], "none": None}
     save(tmp_path / "a.pt", model, guide, **few, one=large, other=large)
     assert (tmp_path / "a.pt").stat().st_size < 60_000  # tensors that are shared are saved once
-    for loaded in (load(tmp_path / "a.pt", model, guide), torch.load(tmp_path / "a.pt", weights_only=True)["extra"]):
+    for loaded in (
+        load(tmp_path / "a.pt", model, guide),
+        torch.load(tmp_path / "a.pt", weights_only=True)["extra"],
+    ):
         assert torch.equal(loaded["list"][1].pop("deep"), torch.arange(3))
         assert torch.equal(loaded.pop("one"), loaded.pop("other"))
         assert loaded == {"step": 3, "list": [1, {}], "none": None}
@@ -99,10 +111,14 @@ def test_anybody_reads_safetensors_and_tensors_that_are_shared_or_lie_across_are
     path, (model, guide) = tmp_path / "a.safetensors", build()
     save_safetensors(path, model, guide)
     plain = load_file(path)
-    assert plain.keys() == {f"{part}.{n}" for part, m in (("model", model), ("guide", guide)) for n in m.state_dict()}
+    assert plain.keys() == {
+        f"{part}.{n}" for part, m in (("model", model), ("guide", guide)) for n in m.state_dict()
+    }
     with safe_open(path, framework="pt") as file:
         assert json.loads(file.metadata()["layers"])["0"]["heads"] == 2
-    one, other = (nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3, bias=False)}) for _ in range(2))
+    one, other = (
+        nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3, bias=False)}) for _ in range(2)
+    )
     one["b"].weight = one["a"].weight
     one["a"].weight.data = torch.randn(3, 3).T
     save_safetensors(path, one)
@@ -119,10 +135,21 @@ class Malicious:
         return (os.mkdir, (str(self.marker),))
 
 
-@pytest.mark.parametrize("write", [lambda content, path: path.write_bytes(pickle.dumps(content)), torch.save])
+@pytest.mark.parametrize(
+    "write", [lambda content, path: path.write_bytes(pickle.dumps(content)), torch.save]
+)
 def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, write):
     path, marker = tmp_path / "a.pt", tmp_path / "was-run"
-    write({"format": checkpoint.FORMAT, "model": {}, "guide": {}, "layers": {}, "extra": Malicious(marker)}, path)
+    write(
+        {
+            "format": checkpoint.FORMAT,
+            "model": {},
+            "guide": {},
+            "layers": {},
+            "extra": Malicious(marker),
+        },
+        path,
+    )
     refused(load, path, build(), "damaged")
     assert not marker.exists()
 
@@ -162,7 +189,11 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path):
         (build, lambda: build(rank=1), r"0.log_scale \(2, 2\), here \(2, 1\)"),
         (build, lambda: build(prior="laplace"), "'prior': 'normal'.*, here .*'prior': 'laplace"),
         (build, lambda: build(family="diagonal"), "guide: u.raw_scale missing"),
-        (lambda: (SoftmaxAttention(8, 2),), lambda: (SoftmaxAttention(8, 4),), "'heads': 2.*, here .*'heads': 4"),
+        (
+            lambda: (SoftmaxAttention(8, 2),),
+            lambda: (SoftmaxAttention(8, 4),),
+            "'heads': 2.*, here .*'heads': 4",
+        ),
     ],
 )
 def test_another_architecture_is_refused_with_its_differences_also_of_the_same_shapes(

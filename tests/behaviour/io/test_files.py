@@ -1,4 +1,5 @@
-"""A file appears whole or not at all, also on a full disk, and a folder is locked for one process."""
+"""A file appears whole or not at all, also on a full disk, and a folder is locked for one
+process."""
 
 import contextlib
 import os
@@ -32,7 +33,9 @@ WRITERS = {
     "checkpoint": lambda path: save(path, Network()),
     "safetensors": lambda path: save_safetensors(path, Network()),
     "bytes": lambda path: write_bytes(path, 200 * b"text"),
-    "program": lambda path: export(path, Network(), torch.ones(3, 2)),  # PyTorch's writer ended the process
+    "program": lambda path: export(
+        path, Network(), torch.ones(3, 2)
+    ),  # PyTorch's writer ended the process
 }
 
 
@@ -56,7 +59,9 @@ def test_an_interruption_midway_leaves_the_old_file_and_no_other(tmp_path, monke
     assert os.listdir(tmp_path) == [name]
 
 
-def test_a_file_is_on_disk_before_it_takes_the_old_ones_place_and_two_at_once_do_not_meet(tmp_path, monkeypatch):
+def test_a_file_is_on_disk_before_it_takes_the_old_ones_place_and_two_at_once_do_not_meet(
+    tmp_path, monkeypatch
+):
     path, replace, synced = tmp_path / "file.txt", Path.replace, []
     path.write_text("old")
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -84,17 +89,26 @@ sys.stdin.read()
 
 def test_another_process_is_refused_until_the_first_is_gone_however_it_ends(tmp_path):
     command = [sys.executable, "-c", HOLD, tmp_path / LOCK]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "held\n"
         with pytest.raises(filelock.Timeout, match=str(tmp_path)), locked(tmp_path):
             pass
         process.kill()
         process.wait()
     with contextlib.suppress(KeyboardInterrupt), locked(tmp_path):
-        refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        refused = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
         assert "BlockingIOError" in refused.stderr
         raise KeyboardInterrupt
-    assert subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_another_thread_is_refused_and_the_same_one_may_enter_again(tmp_path):

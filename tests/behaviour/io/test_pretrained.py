@@ -1,4 +1,5 @@
-"""Folders that share a model: what is read is what was written, and refused if anything does not belong."""
+"""Folders that share a model: what is read is what was written, and refused if anything does not
+belong."""
 
 import shutil
 import sys
@@ -9,14 +10,28 @@ import torch
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import CheckpointError, load_pretrained, predict, save_pretrained, upload_pretrained
+from probattn.inference import (
+    CheckpointError,
+    load_pretrained,
+    predict,
+    save_pretrained,
+    upload_pretrained,
+)
 from probattn.inference.imports import MissingExtraError
 from probattn.models import Classifier, ViT
 
 
 def classifier(*, classes=3, heads=2):
     layer = KEPSVGPAttention.partial(rank=2, multiple=2)
-    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "depth": 1, "heads": heads, "mlp_dim": 8}
+    sizes = {
+        "image_size": 4,
+        "patch_size": 2,
+        "channels": 1,
+        "dim": 8,
+        "depth": 1,
+        "heads": heads,
+        "mlp_dim": 8,
+    }
     model = Classifier(ViT(**sizes, classes=classes, attention=layer), num_data=10)
     return model, guides.for_model(model)
 
@@ -29,14 +44,18 @@ def build(*, heads=2, seed=0):
 @pytest.fixture
 def shared(tmp_path):
     model, guide = build()
-    save_pretrained(tmp_path / "shared", model, guide, config={"dim": 8}, files={"words.txt": b"a b"})
+    save_pretrained(
+        tmp_path / "shared", model, guide, config={"dim": 8}, files={"words.txt": b"a b"}
+    )
     return tmp_path / "shared"
 
 
 def test_what_is_shared_predicts_bit_for_bit_the_same(shared):
     first, second, x = build(), build(seed=1), torch.randn(5, 1, 4, 4)
     assert load_pretrained(shared, *second) == {"dim": 8}
-    assert torch.equal(*(predict(*pair, x, num_samples=4, seed=3).probs for pair in (first, second)))
+    assert torch.equal(
+        *(predict(*pair, x, num_samples=4, seed=3).probs for pair in (first, second))
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,12 +97,17 @@ def test_a_folder_holds_no_pickle_and_a_model_card_that_a_user_has_edited_stays(
 def test_without_the_extra_folders_work_and_the_hub_names_it(shared, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     load_pretrained(shared, *build())
-    for call in (lambda: load_pretrained("user/model", *build()), lambda: upload_pretrained(shared, "user/model")):
+    for call in (
+        lambda: load_pretrained("user/model", *build()),
+        lambda: upload_pretrained(shared, "user/model"),
+    ):
         with pytest.raises(MissingExtraError, match="huggingface"):
             call()
 
 
-def test_models_of_the_hub_come_without_anything_that_could_hold_code_and_uploads_send_the_folder(shared, monkeypatch):
+def test_models_of_the_hub_come_without_anything_that_could_hold_code_and_uploads_send_the_folder(
+    shared, monkeypatch
+):
     hub, calls = pytest.importorskip("huggingface_hub"), []
 
     def download(name, **options):
@@ -96,15 +120,24 @@ def test_models_of_the_hub_come_without_anything_that_could_hold_code_and_upload
         return SimpleNamespace(repo_id=f"user/{repo_id}")
 
     def upload_folder(**options):
-        calls.append(tuple(options[name] for name in ("repo_id", "folder_path", "token", "revision")))
+        calls.append(
+            tuple(options[name] for name in ("repo_id", "folder_path", "token", "revision"))
+        )
         return SimpleNamespace(commit_url="https://hub/commit")
 
     for function in (create_repo, upload_folder):
         monkeypatch.setattr(hub, function.__name__, function)
     monkeypatch.setattr(hub, "snapshot_download", download)
     assert load_pretrained("user/model", *build(seed=1), revision="v1", token="t") == {"dim": 8}
-    assert upload_pretrained(shared, "model", private=True, token="t", revision="dev") == "https://hub/commit"
-    assert calls == [("user/model", "v1", "t"), ("model", True, "t", True), ("user/model", shared, "t", "dev")]
+    assert (
+        upload_pretrained(shared, "model", private=True, token="t", revision="dev")
+        == "https://hub/commit"
+    )
+    assert calls == [
+        ("user/model", "v1", "t"),
+        ("model", True, "t", True),
+        ("user/model", shared, "t", "dev"),
+    ]
 
 
 def test_a_users_own_class_with_the_mixin_of_hugging_face_is_saved_with_its_guide(tmp_path):
@@ -118,4 +151,9 @@ def test_a_users_own_class_with_the_mixin_of_hugging_face_is_saved_with_its_guid
     mine, x = Mine(classes=4), torch.randn(3, 1, 4, 4)
     mine.save_pretrained(tmp_path / "mine")
     loaded = Mine.from_pretrained(tmp_path / "mine")
-    assert torch.equal(*(predict(each.model, each.guide, x, num_samples=3, seed=0).probs for each in (mine, loaded)))
+    assert torch.equal(
+        *(
+            predict(each.model, each.guide, x, num_samples=3, seed=0).probs
+            for each in (mine, loaded)
+        )
+    )

@@ -9,7 +9,8 @@ from probattn.inference import CheckpointError, save, warm_start
 
 
 class Latent(SoftmaxAttention):
-    """Softmax attention with one additional projection, as CGP attention has compared to kernel attention."""
+    """Softmax attention with one additional projection, as CGP attention has compared to kernel
+    attention."""
 
     def __init__(self, dim, heads):
         super().__init__(dim, heads)
@@ -38,12 +39,19 @@ def test_weights_of_the_same_name_and_shape_are_carried_and_the_rest_stays(tmp_p
     source, model = Network(depth=4), Network(Latent, outputs=5)
     before, theirs = state(model), state(source)
     report = warm_start(model, file(tmp_path, source) if as_file else source.state_dict())
-    carried = {f"blocks.{n}.{name}" for n in range(3) for name in ("query_key_value.weight", "out.weight", "out.bias")}
+    carried = {
+        f"blocks.{n}.{name}"
+        for n in range(3)
+        for name in ("query_key_value.weight", "out.weight", "out.bias")
+    }
     assert set(report["carried"]) == carried | {"positions"}
     reshaped = {"head.weight", "head.bias"}
     new = {f"blocks.{n}.latent.{name}" for n in range(3) for name in ("weight", "bias")}
     assert set(report["fresh"]) == new | reshaped
-    assert set(report["unused"]) == {name for name in theirs if name.startswith("blocks.3.")} | reshaped
+    assert (
+        set(report["unused"])
+        == {name for name in theirs if name.startswith("blocks.3.")} | reshaped
+    )
     for name, value in state(model).items():
         assert torch.equal(value, theirs[name] if name in report["carried"] else before[name]), name
 
@@ -54,7 +62,10 @@ def test_the_models_dtype_and_its_parameters_stay():
     report = warm_start(model, source.state_dict())
     assert report == {"carried": list(state(model)), "fresh": [], "unused": []}
     assert dict(model.named_parameters()) == parameters
-    assert all(parameter.requires_grad and parameter.dtype == torch.float32 for parameter in parameters.values())
+    assert all(
+        parameter.requires_grad and parameter.dtype == torch.float32
+        for parameter in parameters.values()
+    )
     torch.testing.assert_close(model.head.weight, source.head.weight.float())
 
 
@@ -67,13 +78,17 @@ def refused(model, source, *words):
 
 
 def test_a_source_of_which_nothing_or_no_attention_fits_is_refused():
-    """If the head and the positions fit, nobody would notice that the attention layers start afresh."""
+    """If the head and the positions fit, nobody would notice that the attention layers start
+    afresh."""
     refused(nn.Linear(2, 3), {}, "model")
-    renamed = {name.replace("blocks", "layers"): value for name, value in Network().state_dict().items()}
+    renamed = {
+        name.replace("blocks", "layers"): value for name, value in Network().state_dict().items()
+    }
     refused(Network(), renamed, "SoftmaxAttention")
     # KEP-SVGP's output map has the bias of softmax's, and no other weight.
     refused(Network(), Network(KEPSVGPAttention.partial(rank=1)).state_dict(), "SoftmaxAttention")
-    # The softmax block below fits; the KEP-SVGP block above, which the start is for, would begin afresh.
+    # The softmax block below fits; the KEP-SVGP block above, which the start is for, would begin
+    # afresh.
     source, model = Network(depth=2), Network(depth=2)
     model.blocks[1] = KEPSVGPAttention(4, 2, rank=1)
     refused(model, source.state_dict(), "KEPSVGPAttention")

@@ -1,4 +1,5 @@
-"""The common shape of methods and decisions: fit, state dict, files, pickle, and exported programs."""
+"""The common shape of methods and decisions: fit, state dict, files, pickle, and exported
+programs."""
 
 import pickle
 
@@ -29,7 +30,16 @@ from probattn.inference import (
 from probattn.models import Classifier, Supervised, ViT
 from probattn.models.likelihoods import Gaussian
 
-SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
+SHAPE = {
+    "image_size": 4,
+    "patch_size": 2,
+    "channels": 1,
+    "classes": 3,
+    "dim": 8,
+    "depth": 1,
+    "heads": 2,
+    "mlp_dim": 8,
+}
 X, Y = torch.linspace(-2, 2, 60 * 16).sin().view(60, 1, 4, 4), torch.arange(60) % 3
 TRAIN = [(X[:40], Y[:40]), (X[40:], Y[40:])]
 CLASSES = {
@@ -40,7 +50,9 @@ CLASSES = {
     "sv-dkl": lambda base: SVDKL(base, epochs=1),
     "lac": lambda base: conformal.LAC(base, alpha=0.3),
     "risk": lambda base: RiskThreshold(base, target=0.8),
-    "stacked": lambda base: conformal.LAC(TemperatureScaling(Ensemble([base, base])).fit(TRAIN), alpha=0.3),
+    "stacked": lambda base: conformal.LAC(
+        TemperatureScaling(Ensemble([base, base])).fit(TRAIN), alpha=0.3
+    ),
 }
 NUMBERS = {
     "normalised": lambda base: conformal.Normalised(base, alpha=0.3),
@@ -65,7 +77,9 @@ def regression(seed):
 def built(name, seed=0, base=PosteriorPredictive):
     """A method on a model of this seed, and the data that it is fitted to."""
     if name in NUMBERS:
-        return NUMBERS[name](base(*regression(seed), num_samples=3)), [(X, torch.stack([Y, 2.0 * Y], 1))]
+        return NUMBERS[name](base(*regression(seed), num_samples=3)), [
+            (X, torch.stack([Y, 2.0 * Y], 1))
+        ]
     return CLASSES[name](base(*classifier(seed), num_samples=3)), TRAIN
 
 
@@ -121,7 +135,12 @@ def test_an_exported_program_says_what_the_method_says(tmp_path, name):
     assert exported.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(exported[key], value, rtol=1e-4, atol=1e-5)
-    decided = {"laplace": {"probs"}, "stacked": {"set"}, "risk": {"accepted"}, "normalised": {"low", "high"}}
+    decided = {
+        "laplace": {"probs"},
+        "stacked": {"set"},
+        "risk": {"accepted"},
+        "normalised": {"low", "high"},
+    }
     assert decided[name] <= exported.keys()
 
 
@@ -167,7 +186,9 @@ def test_a_method_leaves_the_model_as_it_was_and_takes_class_indices(name):
     method.fit(data).predict(X)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
-    assert all(parameter.grad is None and not parameter.requires_grad for parameter in model.parameters())
+    assert all(
+        parameter.grad is None and not parameter.requires_grad for parameter in model.parameters()
+    )
     for wrong in (Y.float(), Y + 1):
         with pytest.raises(ValueError, match="class indices"):
             method.fit([(X, wrong)])

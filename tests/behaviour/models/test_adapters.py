@@ -1,4 +1,5 @@
-"""Calls of attention layers by other libraries, and networks whose outputs come in several forms."""
+"""Calls of attention layers by other libraries, and networks whose outputs come in several
+forms."""
 
 from collections import namedtuple
 from types import SimpleNamespace
@@ -12,7 +13,12 @@ from torch.testing import assert_close
 from probattn import SoftmaxAttention, guides
 from probattn.inference import ELBOLoss, predict
 from probattn.models import Classifier, replace_attention
-from probattn.models.third_party.adapters import Adapter, ClassAttentionAdapter, MultiheadAttentionAdapter, token_mask
+from probattn.models.third_party.adapters import (
+    Adapter,
+    ClassAttentionAdapter,
+    MultiheadAttentionAdapter,
+    token_mask,
+)
 
 REAL = torch.tensor([[True, True, False], [True, True, True]])
 ADDED = torch.tensor([[0.0, 0.0, -torch.inf], [0.0, 0.0, 0.0]])
@@ -60,8 +66,12 @@ def x():
 @pytest.mark.parametrize("padding", [~REAL, ADDED])
 def test_calls_of_pytorch(layer, x, padding):
     for batch_first in (True, False):
-        adapter = MultiheadAttentionAdapter(layer, nn.MultiheadAttention(4, 2, batch_first=batch_first))
-        tokens = [(x if batch_first else x.transpose(0, 1)).clone() for _ in range(3)]  # equal, but not one object
+        adapter = MultiheadAttentionAdapter(
+            layer, nn.MultiheadAttention(4, 2, batch_first=batch_first)
+        )
+        tokens = [
+            (x if batch_first else x.transpose(0, 1)).clone() for _ in range(3)
+        ]  # equal, but not one object
         output = adapter(*tokens, key_padding_mask=padding, need_weights=False)
         assert_close(output if batch_first else output.transpose(0, 1), layer(x, REAL))
 
@@ -70,7 +80,9 @@ def test_calls_of_timm(layer, x):
     adapter = Adapter(layer, SimpleNamespace(proj_drop=nn.Dropout(0.999)))
     assert (adapter(x) == 0).double().mean() > 0.8
     adapter.eval()
-    assert torch.equal(adapter(x, attn_mask=REAL[:, None, None], is_causal=False, rope=None), layer(x, REAL))
+    assert torch.equal(
+        adapter(x, attn_mask=REAL[:, None, None], is_causal=False, rope=None), layer(x, REAL)
+    )
     assert torch.equal(ClassAttentionAdapter(layer, nn.Identity())(x), layer(x)[:, :1])
 
 
@@ -78,7 +90,13 @@ def test_calls_of_hugging_face(layer, x):
     adapter, mask = Adapter(layer, nn.Identity(), num_outputs=2), REAL[:, None, None]
     for output, others in (
         adapter(x, mask, None, None, False),
-        adapter(x, attention_mask=mask, encoder_hidden_states=None, cache=None, cache_position=torch.arange(3)),
+        adapter(
+            x,
+            attention_mask=mask,
+            encoder_hidden_states=None,
+            cache=None,
+            cache_position=torch.arange(3),
+        ),
         adapter(hidden_states=x, attention_mask=mask.float().log(), output_attentions=True),
     ):
         assert_close(output, layer(x, REAL))
@@ -143,10 +161,16 @@ def test_logits_and_the_only_tensor_are_the_output(form):
 
 @pytest.mark.parametrize(
     "form",
-    [lambda features, logits: (features, logits), lambda features, logits: {"features": features, "scores": logits}],
+    [
+        lambda features, logits: (features, logits),
+        lambda features, logits: {"features": features, "scores": logits},
+    ],
 )
 def test_several_outputs_without_that_name_are_refused(form):
     model = Classifier(replace_attention(Network(form), attention=KEP), num_data=4)
-    for call in (model.network, lambda x: predict(model, guides.for_model(model), [(x, Y)], num_samples=3)):
+    for call in (
+        model.network,
+        lambda x: predict(model, guides.for_model(model), [(x, Y)], num_samples=3),
+    ):
         with pytest.raises(TypeError, match="logits"):
             call(X)

@@ -1,4 +1,5 @@
-"""Networks of other libraries with our attention: trained, frozen, saved, copied, converted again."""
+"""Networks of other libraries with our attention: trained, frozen, saved, copied, converted
+again."""
 
 import copy
 
@@ -10,7 +11,15 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, KernelAttention, SGPAttention, guides
-from probattn.inference import MCDropout, PosteriorPredictive, TrainOptions, fit, load, predict, save
+from probattn.inference import (
+    MCDropout,
+    PosteriorPredictive,
+    TrainOptions,
+    fit,
+    load,
+    predict,
+    save,
+)
 from probattn.models import Classifier, Supervised, replace_attention
 from probattn.models.layer_factories import LAYERS
 
@@ -35,7 +44,10 @@ def drawn(model, guide, batch):
 @EVERY
 def test_it_trains_predicts_is_saved_and_copied_and_leaves_the_original_alone(name, tmp_path):
     given = third_party(name, dropout=0.1)
-    state, kinds = copy.deepcopy(given.network.state_dict()), [type(module) for module in given.network.modules()]
+    state, kinds = (
+        copy.deepcopy(given.network.state_dict()),
+        [type(module) for module in given.network.modules()],
+    )
     model, batch = modelled(given), batch_of(given)
     guide = guides.for_model(model)
     (site,) = dict(guides.latent_sites(model))
@@ -73,7 +85,9 @@ def test_each_layer_of_ours_by_name_trains_and_predicts(name, kind):
 @SOME
 def test_a_frozen_rest_does_not_move(name):
     given = third_party(name)
-    model = modelled(given, freeze_rest=True, attention=KEPSVGPAttention.partial(rank=2, learn_scale=False))
+    model = modelled(
+        given, freeze_rest=True, attention=KEPSVGPAttention.partial(rank=2, learn_scale=False)
+    )
     state = copy.deepcopy(model.state_dict())
     train(model, guides.for_model(model), batch_of(given), weight_decay=0.1)
     moved = {key for key, value in model.state_dict().items() if not torch.equal(value, state[key])}
@@ -95,7 +109,10 @@ class Normed(nn.Module):
 @pytest.mark.parametrize("frozen", [True, False])
 def test_frozen_batch_norm_has_the_same_statistics_after_training(frozen):
     converted = replace_attention(Normed(), attention=KEP, freeze_rest=frozen)
-    model, before = Classifier(converted, num_data=6).train(), converted.wrapped.norm.running_mean.clone()
+    model, before = (
+        Classifier(converted, num_data=6).train(),
+        converted.wrapped.norm.running_mean.clone(),
+    )
     train(model, guides.for_model(model), (torch.randn(6, 4, 8), torch.arange(6) % 3))
     assert torch.equal(converted.wrapped.norm.running_mean, before) == frozen
 
@@ -107,7 +124,9 @@ def test_layers_are_counted_in_the_order_of_definition():
     for layers, expected in (*chosen.items(), *arrays):
         converted = replace_attention(given.network, attention=KEP, layers=layers)
         sites = [site for site, _ in guides.latent_sites(Classifier(converted, num_data=4))]
-        assert sites == [f"network.wrapped.layers.{number}.self_attn.layer.u" for number in expected]
+        assert sites == [
+            f"network.wrapped.layers.{number}.self_attn.layer.u" for number in expected
+        ]
 
 
 @SOME
@@ -133,7 +152,10 @@ def test_a_converted_network_that_has_run_can_be_converted_again_and_become_part
 def test_the_mode_of_each_module_stays():
     given = third_party("timm", dropout=0.2)
     given.network.eval()
-    assert not any(module.training for module in replace_attention(given.network, attention=KEP).wrapped.modules())
+    assert not any(
+        module.training
+        for module in replace_attention(given.network, attention=KEP).wrapped.modules()
+    )
     given.network.train().blocks[2].attn.proj_drop.eval()
     for network in (replace_attention(given.network, attention=KEP).wrapped, given.network):
         still = [name for name, module in network.named_modules() if not module.training]
@@ -142,12 +164,16 @@ def test_the_mode_of_each_module_stays():
 
 def test_inducing_inputs_come_from_the_real_tokens_that_a_layer_sees():
     given = third_party("bert-sdpa")
-    converted = replace_attention(given.network, attention=SGPAttention.partial(inducing=4), layers=[1, 2])
+    converted = replace_attention(
+        given.network, attention=SGPAttention.partial(inducing=4), layers=[1, 2]
+    )
     streams = []
     for layer in converted.layers():
         layer.initialise = streams.append
     converted.train().initialise_inducing(given.x, given.mask)
-    hidden = given.network.eval()(given.x, attention_mask=given.mask.long(), output_hidden_states=True).hidden_states
+    hidden = given.network.eval()(
+        given.x, attention_mask=given.mask.long(), output_hidden_states=True
+    ).hidden_states
     assert_close(streams[0], hidden[1][given.mask])
     assert [stream.shape for stream in streams] == [(13, 8)] * 2
     assert converted.training
@@ -155,7 +181,8 @@ def test_inducing_inputs_come_from_the_real_tokens_that_a_layer_sees():
 
 @EVERY
 def test_dropout_draws_masks_of_their_own_for_each_draw_and_example(name):
-    """Equal inputs would give equal outputs; at rate 0 the prediction is the one without dropout."""
+    """Equal inputs would give equal outputs; at rate 0 the prediction is the one without
+    dropout."""
     given = third_party(name, dropout=0.4)
     x = given.x[:1].repeat(4, *[1] * (given.x.dim() - 1))
     model = modelled(given).eval()

@@ -1,4 +1,5 @@
-"""Networks, models and likelihoods of this library: attention by name, draws, gradients, silent mistakes."""
+"""Networks, models and likelihoods of this library: attention by name, draws, gradients, silent
+mistakes."""
 
 import pytest
 import torch
@@ -6,7 +7,15 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import ELBOLoss
-from probattn.models import Classifier, Supervised, TabularTransformer, TextTransformer, ViT, last, likelihoods
+from probattn.models import (
+    Classifier,
+    Supervised,
+    TabularTransformer,
+    TextTransformer,
+    ViT,
+    last,
+    likelihoods,
+)
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 from probattn.models.layer_factories import LAYERS
 
@@ -21,7 +30,9 @@ def vit(attention=SoftmaxAttention, *, depth=2, **options):
 
 
 def text(embedding=None, **options):
-    return TextTransformer(embedding or WordEmbedding(20, 8), max_length=6, classes=3, depth=2, **WIDTHS, **options)
+    return TextTransformer(
+        embedding or WordEmbedding(20, 8), max_length=6, classes=3, depth=2, **WIDTHS, **options
+    )
 
 
 def kinds(network):
@@ -31,7 +42,10 @@ def kinds(network):
 def test_names_classes_and_factories_mix_in_a_sequence():
     for name, factory in LAYERS.items():
         assert kinds(vit(name)) == [type(factory(8, 2))] * 2
-    assert kinds(vit(["softmax", SGPAttention.partial(inducing=2)])) == [SoftmaxAttention, SGPAttention]
+    assert kinds(vit(["softmax", SGPAttention.partial(inducing=2)])) == [
+        SoftmaxAttention,
+        SGPAttention,
+    ]
     for number in range(4):
         network = vit(last(number, KEP, of=3), depth=3)
         assert kinds(network) == [SoftmaxAttention] * (3 - number) + [KEPSVGPAttention] * number
@@ -51,9 +65,15 @@ def test_names_classes_and_factories_mix_in_a_sequence():
         (lambda: vit()(torch.randn(2, 3, 4, 5)), "4, 5"),
         (lambda: vit(dropout=float("nan")), "dropout"),
         (lambda: text()(torch.ones(1, 7, dtype=torch.long)), "max_length"),
-        (lambda: text()(torch.ones(2, 2).long(), torch.tensor([[True, False], [False, False]])), "rows"),
+        (
+            lambda: text()(torch.ones(2, 2).long(), torch.tensor([[True, False], [False, False]])),
+            "rows",
+        ),
         (lambda: text(attention=KEPSVGPAttention.partial(rank=2, merge="concat")), "tokens"),
-        (lambda: TabularTransformer([None], outputs=1, depth=1, **WIDTHS)(torch.zeros(4, 3)), "columns"),
+        (
+            lambda: TabularTransformer([None], outputs=1, depth=1, **WIDTHS)(torch.zeros(4, 3)),
+            "columns",
+        ),
         (lambda: Classifier(vit(), num_data=0), "training set"),
         (lambda: likelihoods.Gaussian(0.0), "scale"),
         (lambda: likelihoods.StudentT(0.0), "df"),
@@ -76,13 +96,17 @@ def test_draws_appear_at_the_first_stochastic_layer_and_layers_below_run_once():
     network, shapes = vit(last(2, KEP, of=4), depth=4), []
     for name in ("embed", "blocks.1", "blocks.2.norm_attention", "blocks.2.attention", "blocks.3"):
         module = network.get_submodule(name)
-        module.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape)))
+        module.register_forward_hook(
+            lambda module, inputs, output: shapes.append(tuple(output.shape))
+        )
     with draws(7):
         assert network(IMAGES).shape == (7, 2, 5)
     assert shapes == [(2, 4, 8)] * 3 + [(7, 2, 4, 8)] * 2
 
 
-@pytest.mark.parametrize("attention", [last(1, KEP, of=3), last(2, SGPAttention.partial(inducing=3), of=3)])
+@pytest.mark.parametrize(
+    "attention", [last(1, KEP, of=3), last(2, SGPAttention.partial(inducing=3), of=3)]
+)
 def test_every_parameter_gets_a_gradient_from_the_elbo(attention):
     model = Classifier(vit(attention, depth=3), num_data=10)
     model.network.initialise_inducing(torch.randn(4, 3, 4, 4))
@@ -96,7 +120,9 @@ def test_every_parameter_gets_a_gradient_from_the_elbo(attention):
 
 def test_words_may_come_spelled_or_as_features():
     assert text(SpelledEmbedding(20, 9, 8))(torch.randint(0, 9, (2, 4, 6))).shape == (2, 3)
-    assert text(nn.Linear(5, 8))(torch.randn(2, 4, 5), torch.ones(2, 4, dtype=torch.bool)).shape == (2, 3)
+    assert text(nn.Linear(5, 8))(
+        torch.randn(2, 4, 5), torch.ones(2, 4, dtype=torch.bool)
+    ).shape == (2, 3)
 
 
 class Own(nn.Module):
@@ -105,7 +131,9 @@ class Own(nn.Module):
     def __init__(self, outputs=2, *, pool=True):
         super().__init__()
         self.first, self.pool = nn.Linear(3, 4), pool
-        self.body = nn.ModuleDict({"attention": nn.Sequential(nn.LayerNorm(4), KEPSVGPAttention(4, 2, rank=2))})
+        self.body = nn.ModuleDict(
+            {"attention": nn.Sequential(nn.LayerNorm(4), KEPSVGPAttention(4, 2, rank=2))}
+        )
         self.head = nn.Linear(4, outputs)
 
     def forward(self, x, mask=None):
@@ -123,7 +151,9 @@ def test_an_own_module_becomes_a_model_whose_sites_are_named_by_their_paths():
     assert list(dict(guides.latent_sites(model))) == ["network.body.attention.1.u"]
     assert list(own.state_dict()) == names
     own.head.bias.data.copy_(torch.tensor([0.0, 50.0]))
-    assert torch.equal(model(X), torch.ones(6, dtype=torch.long)), "labels are drawn where none are given"
+    assert torch.equal(model(X), torch.ones(6, dtype=torch.long)), (
+        "labels are drawn where none are given"
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +166,9 @@ def test_an_own_module_becomes_a_model_whose_sites_are_named_by_their_paths():
         (likelihoods.Poisson(), 1, torch.tensor([0.0, 1, 2, 3, 4, -1])[:, None], "y"),
     ],
 )
-def test_labels_out_of_range_and_labels_that_would_broadcast_are_refused(likelihood, outputs, labels, words):
+def test_labels_out_of_range_and_labels_that_would_broadcast_are_refused(
+    likelihood, outputs, labels, words
+):
     model = Supervised(Own(outputs), likelihood, num_data=6)
     with pytest.raises(ValueError, match=words):
         ELBOLoss(model, guides.for_model(model))(X, labels)

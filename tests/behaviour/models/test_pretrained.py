@@ -11,13 +11,22 @@ pytest.importorskip("transformers")
 from transformers import BertConfig, BertModel  # noqa: E402
 
 KEP = KEPSVGPAttention.partial(rank=3)
-MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)
+MASK = torch.tensor(
+    [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool
+)
 LABELS = torch.tensor([0, 1, 0, 1])
-SIZES = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}
+SIZES = {
+    "hidden_size": 8,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 
 
 def bert(**options):
-    return BertModel(BertConfig(vocab_size=20, max_position_embeddings=8, **SIZES, **options)).eval()
+    return BertModel(
+        BertConfig(vocab_size=20, max_position_embeddings=8, **SIZES, **options)
+    ).eval()
 
 
 @pytest.fixture
@@ -28,7 +37,9 @@ def x():
 def test_dropout_of_the_encoder_and_of_the_head_is_active_in_training_only(x):
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     for encoder, dropout in ((bert(), 0.0), (bert(**off), 0.5)):
-        classifier = PretrainedClassifier(encoder, classes=2, dropout=dropout, attention=SoftmaxAttention, last=0)
+        classifier = PretrainedClassifier(
+            encoder, classes=2, dropout=dropout, attention=SoftmaxAttention, last=0
+        )
         assert Classifier(classifier, num_data=4).training
         assert torch.equal(classifier.pooled(x, MASK), classifier.pooled(x, MASK)) == bool(dropout)
         assert not torch.equal(classifier(x, MASK), classifier(x, MASK))
@@ -37,9 +48,14 @@ def test_dropout_of_the_encoder_and_of_the_head_is_active_in_training_only(x):
 
 @pytest.mark.parametrize("last", [1, 2])
 def test_draws_differ_and_padding_changes_nothing(x, last):
-    model = Classifier(PretrainedClassifier(bert(), classes=2, attention=KEP, last=last), num_data=4).eval()
+    model = Classifier(
+        PretrainedClassifier(bert(), classes=2, attention=KEP, last=last), num_data=4
+    ).eval()
     guide, predictions = guides.for_model(model), []
-    padded, mask = torch.cat([x, x.new_full((4, 2), 7)], 1), torch.cat([MASK, MASK.new_zeros(4, 2)], 1)
+    padded, mask = (
+        torch.cat([x, x.new_full((4, 2), 7)], 1),
+        torch.cat([MASK, MASK.new_zeros(4, 2)], 1),
+    )
     for batch in ((x, LABELS, MASK), (padded, LABELS, mask)):
         torch.manual_seed(0)
         predictions.append(predict(model, guide, [batch], num_samples=6))
@@ -53,7 +69,11 @@ def test_it_is_trained_by_fit_and_the_encoder_may_stay_as_it_is(x):
     for scale in ({"network.encoder.*": 0.0}, {}):
         options = TrainOptions(epochs=1, lr=0.01, min_lr=0.01, lr_scale=scale)
         fit(model, guides.for_model(model), [(x, LABELS, MASK)], options=options, progress=False)
-        moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+        moved = {
+            name
+            for name, value in model.state_dict().items()
+            if not torch.equal(value, before[name])
+        }
         if scale:
             assert moved == {"network.head.weight", "network.head.bias"}
     still = {name for name, _ in model.named_parameters()} - moved

@@ -1,4 +1,5 @@
-"""Errors for modules that resemble replaceable attention, and for networks that would silently be wrong with draws."""
+"""Errors for modules that resemble replaceable attention, and for networks that would silently be
+wrong with draws."""
 
 import copy
 import warnings
@@ -114,7 +115,9 @@ def test_batch_norm_is_refused_where_it_mixes_the_draws_of_a_stochastic_layer():
             with draws(number), pytest.raises(ValueError, match="after a stochastic layer"):
                 network(X)
     model = Classifier(converted, num_data=4)
-    assert predict(model, guides.for_model(model), [(X, Y)], num_samples=3).probs.isfinite().all(), "running statistics"
+    assert (
+        predict(model, guides.for_model(model), [(X, Y)], num_samples=3).probs.isfinite().all()
+    ), "running statistics"
     below = replace_attention(Stem(first=True), attention=KEP)
     for network in (below, replace_attention(Stem(first=False), attention=SoftmaxAttention)):
         loss(network).backward()
@@ -126,7 +129,9 @@ class Loop(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.block = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+        self.first, self.block = (
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)
+        )
         self.head = nn.Linear(8, 3)
 
     def forward(self, x):
@@ -145,7 +150,9 @@ def test_a_stochastic_layer_that_blocks_share_is_refused_and_others_are_not():
 
 
 def switch(network, on):
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # transformers 5 has a second name for it
+    with warnings.catch_warnings(
+        action="ignore", category=FutureWarning
+    ):  # transformers 5 has a second name for it
         network.gradient_checkpointing_enable() if on else network.gradient_checkpointing_disable()
 
 

@@ -55,7 +55,12 @@ def test_what_is_no_prediction_of_binary_labels_is_an_error(probs, labels):
 
 def test_labels_of_numbers_that_would_broadcast_or_are_not_finite_are_errors():
     prediction = predicted(dist.Normal(torch.zeros(2, 2, 1), 1.0).to_event(1))
-    for labels in (torch.zeros(1, 1), torch.zeros(2), torch.zeros(2, 2), torch.tensor([[1.0], [math.nan]])):
+    for labels in (
+        torch.zeros(1, 1),
+        torch.zeros(2),
+        torch.zeros(2, 2),
+        torch.tensor([[1.0], [math.nan]]),
+    ):
         with pytest.raises(ValueError, match="labels"):
             regression.rmse(prediction, labels)
     with pytest.raises(ValueError, match="numbers"):
@@ -86,7 +91,9 @@ def test_rounding_is_forgiven():
     assert (rounded.double().sum(dim=1) - 1).abs().max() > 1e-3
     assert metrics.brier(rounded, labels) == pytest.approx(metrics.brier(probs, labels), abs=5e-3)
     exact = metrics.evaluate(torch.tensor([[1.0, 0.0], [0.3, 0.7]]), LABELS[:2] % 2)
-    assert metrics.evaluate(torch.tensor([[1.00005, -0.00005], [0.3, 0.7]]), LABELS[:2] % 2) == exact
+    assert (
+        metrics.evaluate(torch.tensor([[1.00005, -0.00005], [0.3, 0.7]]), LABELS[:2] % 2) == exact
+    )
 
 
 def test_gradients_integer_width_and_memory_layout_do_not_matter():
@@ -114,7 +121,9 @@ def test_metrics_follow_the_kind_of_likelihood():
 def test_what_chooses_the_best_epoch_favours_the_better_classifier():
     def evaluated(confidence, right):
         probs, labels = predictions(confidence, right)
-        roll = torch.arange(5) % 2  # two names of the classes in turn, so that predictions are of two classes
+        roll = (
+            torch.arange(5) % 2
+        )  # two names of the classes in turn, so that predictions are of two classes
         rows = torch.stack([row.roll(int(by)) for row, by in zip(probs, roll, strict=True)])
         return metrics.evaluate(rows, (labels + roll) % 3)
 

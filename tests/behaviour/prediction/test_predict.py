@@ -53,7 +53,9 @@ def test_layers_below_the_first_stochastic_one_run_once_for_all_samples():
     shapes = {}
     for name in ("embed", "head"):
         layer = model.network.get_submodule(name)
-        layer.register_forward_pre_hook(lambda layer, inputs, name=name: shapes.update({name: inputs[0].shape}))
+        layer.register_forward_pre_hook(
+            lambda layer, inputs, name=name: shapes.update({name: inputs[0].shape})
+        )
     predict(model, guide, torch.randn(2, 5, 3, dtype=F64), num_samples=7)
     assert shapes == {"embed": (2, 5, 3), "head": (7, 2, 4)}
 
@@ -65,7 +67,9 @@ def test_train_and_eval_modes_come_back_module_by_module():
     guide.eval()
     modes = [(module, module.training) for part in (model, guide) for module in part.modules()]
     x, dropout_modes = torch.randn(2, 5, 3, dtype=F64), []
-    model.network.dropout.register_forward_hook(lambda module, *_: dropout_modes.append(module.training))
+    model.network.dropout.register_forward_hook(
+        lambda module, *_: dropout_modes.append(module.training)
+    )
     assert not predict(model, guide, x, keep_draws=True).draws.requires_grad
     assert all(module.training == mode for module, mode in modes)
     for broken in ([(x,), (x[..., :2],)], [x, x * math.nan], []):
@@ -86,7 +90,12 @@ def test_nothing_of_earlier_batches_is_kept_but_results(likelihood):
         for _ in range(4):
             x = torch.randn(2, 5, 3, dtype=F64)
             inputs.append(weakref.ref(x))
-            yield x, torch.zeros(2, dtype=torch.long) if isinstance(likelihood, Categorical) else torch.zeros(2, 3)
+            yield (
+                x,
+                torch.zeros(2, dtype=torch.long)
+                if isinstance(likelihood, Categorical)
+                else torch.zeros(2, 3),
+            )
             del x
             alive.append(sum(ref() is not None for ref in inputs))
 
@@ -113,7 +122,8 @@ def test_an_auto_guide_is_an_error_until_it_is_materialised_and_where_it_holds_l
 
 
 class OwnSite(nn.Module):
-    """A network with a statement of its own, whose value has no dimension for samples of a batch."""
+    """A network with a statement of its own, whose value has no dimension for samples of a
+    batch."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +138,11 @@ def test_samples_of_a_users_own_site_are_not_taken_for_examples():
     model, x = Supervised(OwnSite(), Categorical(), num_data=10), torch.randn(4, 5, 8)
     with pytest.raises(ValueError, match="vectorize=False"):
         predict(model, None, x, num_samples=4)
-    assert predict(model, None, x, num_samples=4, vectorize=False, keep_draws=True).draws.shape == (4, 4, 3)
+    assert predict(model, None, x, num_samples=4, vectorize=False, keep_draws=True).draws.shape == (
+        4,
+        4,
+        3,
+    )
     samples = {"shift": torch.randn(4, 3), "network.attention.u": torch.randn(4, 2, 2, 2)}
     result = predict(model, samples, x, keep_draws=True, num_samples=4)
     values = {name: value[2] for name, value in samples.items()}

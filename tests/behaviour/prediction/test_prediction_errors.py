@@ -1,4 +1,5 @@
-"""Inputs, labels, weights and networks that would give a wrong prediction are errors that name their place."""
+"""Inputs, labels, weights and networks that would give a wrong prediction are errors that name
+their place."""
 
 import math
 
@@ -75,7 +76,13 @@ def test_a_network_that_pools_over_samples_is_an_error():
 
 
 @pytest.mark.parametrize(
-    "batch", [(X, Y[:1]), (X, Y, torch.ones(7, 4, dtype=torch.bool)), (X[:0], Y[:0]), {"x": X[:0], "y": Y[:0]}]
+    "batch",
+    [
+        (X, Y[:1]),
+        (X, Y, torch.ones(7, 4, dtype=torch.bool)),
+        (X[:0], Y[:0]),
+        {"x": X[:0], "y": Y[:0]},
+    ],
 )
 def test_batches_of_unequal_lengths_and_empty_ones_are_errors_everywhere(batch):
     model = Classifier(nn.Linear(4, 3), num_data=8)

@@ -1,4 +1,5 @@
-"""Four threads get what one gets: calls queue behind one lock, and networks with stored samples do not."""
+"""Four threads get what one gets: calls queue behind one lock, and networks with stored samples do
+not."""
 
 import multiprocessing
 import threading
@@ -52,21 +53,28 @@ def train(model, guide, batches, valid, **options):
 
 
 def assert_equal(results, expected):
-    for (values, records), (expected_values, expected_records) in zip(results, expected, strict=True):
+    for (values, records), (expected_values, expected_records) in zip(
+        results, expected, strict=True
+    ):
         assert_same(values, expected_values)
         assert records == expected_records
 
 
 def test_threads_predict_what_one_does():
     model, guide, _, _ = build()
-    calls = [partial(predict, model, guide, BATCHES, num_samples=5, seed=seed) for seed in range(12)]
+    calls = [
+        partial(predict, model, guide, BATCHES, num_samples=5, seed=seed) for seed in range(12)
+    ]
     expected = [call().probs for call in calls]
     for prediction, probs in zip(in_threads(calls), expected, strict=True):
         assert torch.equal(prediction.probs, probs)
 
 
 def test_threads_train_what_one_does():
-    runs = [[partial(train, *build(seed, dropout=0.1), epochs=3, seed=seed) for seed in range(8)] for _ in range(2)]
+    runs = [
+        [partial(train, *build(seed, dropout=0.1), epochs=3, seed=seed) for seed in range(8)]
+        for _ in range(2)
+    ]
     assert_equal(in_threads(runs[0]), [run() for run in runs[1]])
 
 
@@ -92,7 +100,9 @@ def losses(seed):
 
 def test_threads_with_loops_of_their_own_train_what_one_does():
     """Also where handlers are around the loss, which other threads must not see."""
-    assert_equal(in_threads([losses(seed) for seed in range(8)]), [losses(seed)() for seed in range(8)])
+    assert_equal(
+        in_threads([losses(seed) for seed in range(8)]), [losses(seed)() for seed in range(8)]
+    )
 
 
 def test_what_else_runs_or_builds_models_meanwhile_leaves_a_prediction_as_it_is():
@@ -133,7 +143,9 @@ def predicted_at_mean(model, guide):
 
 def calibration(model, guide):
     options = {"num_simulations": 2, "num_samples": 3}
-    return simulation_based_calibration(model, X, lambda *_: posterior_draws(model, guide, X, num_samples=3), **options)
+    return simulation_based_calibration(
+        model, X, lambda *_: posterior_draws(model, guide, X, num_samples=3), **options
+    )
 
 
 def predictor(model, guide):
@@ -151,7 +163,9 @@ CALLS = {
     "predictor_network": predictor_network,
     "refit_guide": lambda model, guide: refit_guide(model, guide, BATCHES, epochs=2),
     "sgld": lambda model, guide: sgld(model, BATCHES, num_samples=3, warmup_steps=1),
-    "posterior_predictive_check": lambda *pair: posterior_predictive_check(*pair, BATCHES, num_replicates=3),
+    "posterior_predictive_check": lambda *pair: posterior_predictive_check(
+        *pair, BATCHES, num_replicates=3
+    ),
     "posterior_summary": posterior_summary,
     "convergence": lambda model, guide: convergence(model, guide, BATCHES, refit_epochs=1),
     "psis_khat": lambda model, guide: psis_khat(model, guide, (X, Y), num_samples=25),
@@ -235,15 +249,21 @@ def probs_of(model, guide):
     return predict(model, guide, X, num_samples=3, seed=0).probs
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork")
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork"
+)
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_forked_process_predicts_even_if_another_thread_did(threads, is_alone):
-    """As the workers of a loader do, of which one is forked while another thread is in a prediction."""
+    """As the workers of a loader do, of which one is forked while another thread is in a
+    prediction."""
     threads(1)
     pair = build()[:2]
     expected = probs_of(*pair)
-    with nullcontext() if is_alone else another_predicts(), multiprocessing.get_context("fork").Pool(1) as pool:
+    with (
+        nullcontext() if is_alone else another_predicts(),
+        multiprocessing.get_context("fork").Pool(1) as pool,
+    ):
         assert torch.equal(pool.apply_async(probs_of, pair).get(60), expected)
 
 

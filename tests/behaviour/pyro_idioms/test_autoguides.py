@@ -17,16 +17,26 @@ from probattn.models import Supervised
 
 FAST = ("AutoNormal", "AutoMultivariateNormal", "AutoStructured", "AutoNormalMessenger")
 """Common ones of each construction; `make test-all` runs all."""
-OTHERS = ("AutoDiagonalNormal", "AutoLowRankMultivariateNormal", "AutoIAFNormal", "AutoDelta", "AutoGaussian")
+OTHERS = (
+    "AutoDiagonalNormal",
+    "AutoLowRankMultivariateNormal",
+    "AutoIAFNormal",
+    "AutoDelta",
+    "AutoGaussian",
+)
 OTHERS += ("AutoLaplaceApproximation", "AutoHierarchicalNormalMessenger", "AutoRegressiveMessenger")
 OPTIONS = {"AutoIAFNormal": {"hidden_dim": [8]}, "AutoGaussian": {"backend": "dense"}}
 
 
-@pytest.mark.parametrize("auto", [*FAST, *(pytest.param(auto, marks=pytest.mark.slow) for auto in OTHERS)])
+@pytest.mark.parametrize(
+    "auto", [*FAST, *(pytest.param(auto, marks=pytest.mark.slow) for auto in OTHERS)]
+)
 def test_every_autoguide_of_pyro_finds_the_posterior_mean(problem, auto):
     model, x, y = problem
     exact, guide = conjugate(model, x, y), getattr(autoguide, auto)(model, **OPTIONS.get(auto, {}))
-    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4))
+    svi = SVI(
+        model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4)
+    )
     for _ in range(90):
         svi.step(x, y)
     if auto == "AutoLaplaceApproximation":
@@ -54,7 +64,8 @@ def test_an_autoguide_list_combines_guides_of_a_layers_site_and_of_a_users_own(o
 
 
 def test_stock_svi_finds_a_gamma_posterior():
-    """y ~ Poisson(r), r ~ Gamma(2, 1): posterior Gamma(2 + Σy, 1 + n); sites of AutoGuides are mapped points."""
+    """y ~ Poisson(r), r ~ Gamma(2, 1): posterior Gamma(2 + Σy, 1 + n); sites of AutoGuides are
+    mapped points."""
     y = torch.tensor([2.0, 3.0, 1.0, 4.0])
 
     def program(x, y=None):
@@ -93,16 +104,28 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(caplog):
     y = features @ torch.randn(4, 1) + SIGMA * torch.randn(N, 1)
     model = Supervised(network, lambda outputs: dist.Normal(outputs, SIGMA).to_event(1), num_data=N)
     guide = guides.for_model(model, rest=autoguide.AutoMultivariateNormal)
-    fit(model, guide, [(x, y)] * 20, options=TrainOptions(epochs=7, lr=0.1, num_particles=4), progress=False)
+    fit(
+        model,
+        guide,
+        [(x, y)] * 20,
+        options=TrainOptions(epochs=7, lr=0.1, num_particles=4),
+        progress=False,
+    )
     assert "one after another" in caplog.text
     prediction = predict(model, guide, [(x, y)], num_samples=400)
     precision = torch.eye(4) + features.T @ features / SIGMA**2
     weight = torch.linalg.solve(precision, features.T @ y / SIGMA**2)
-    variance = (features @ torch.linalg.inv(precision) @ features.T).diagonal().unsqueeze(-1) + SIGMA**2
+    variance = (features @ torch.linalg.inv(precision) @ features.T).diagonal().unsqueeze(
+        -1
+    ) + SIGMA**2
     assert_close(prediction.mean, features @ weight, atol=0.12, rtol=0)
     assert_close(prediction.variance, variance, atol=0.05, rtol=0.15)
-    check = posterior_predictive_check(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_replicates=100)
+    check = posterior_predictive_check(
+        model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_replicates=100
+    )
     assert check.replicated_labels.shape == (100, N, 1)
     assert_close(check.replicated_labels.mean(0), features @ weight, atol=0.25, rtol=0)
-    sampled = inference.posterior_draws(model, guide, [(x, y)], num_samples=300)["network.head.weight"]
+    sampled = inference.posterior_draws(model, guide, [(x, y)], num_samples=300)[
+        "network.head.weight"
+    ]
     assert_close(sampled.mean(0), weight.T, atol=0.15, rtol=0)

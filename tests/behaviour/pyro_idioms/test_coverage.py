@@ -48,14 +48,19 @@ def test_a_guide_that_does_not_cover_the_model_is_refused_everywhere(problem, gu
 
 
 def test_another_event_shape_or_support_is_refused(problem):
-    """A shape only where the model can compute with it at all: prediction cannot, and raises PyTorch's error."""
+    """A shape only where the model can compute with it at all: prediction cannot, and raises
+    PyTorch's error."""
     model, x, y = problem
     guide = Program(lambda x, y=None: sample(dist.Normal(torch.zeros(2, 2), 1.0).to_event(2)))
-    with pytest.raises(ValueError, match=r"event shape \(1, 2, 2\) .* in the model and event shape \(2, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"event shape \(1, 2, 2\) .* in the model and event shape \(2, 2\)"
+    ):
         elbos.Trace_ELBO()(model, guide)(x, y)
     with pytest.raises(RuntimeError):
         predict(model, guide, x)
-    positive = Regression(prior=lambda scale: dist.Gamma(2 * torch.ones_like(scale), 1 / scale).to_event(3))
+    positive = Regression(
+        prior=lambda scale: dist.Gamma(2 * torch.ones_like(scale), 1 / scale).to_event(3)
+    )
     guide = Program(lambda x, y=None: sample(dist.Normal(-torch.ones(1, 2, 2), 0.01).to_event(3)))
     with pytest.raises(ValueError, match="within the support"):
         elbos.Trace_ELBO()(positive, guide)(x, y)

@@ -1,4 +1,5 @@
-"""Effect handlers of Pyro on layers of this library: condition, do, scale, block, lift, substitute, reparam."""
+"""Effect handlers of Pyro on layers of this library: condition, do, scale, block, lift, substitute,
+reparam."""
 
 import math
 
@@ -26,7 +27,9 @@ def test_condition_and_do_reach_the_labels(problem):
     model, x, y = problem
     exact, u = conjugate(model, x, y), torch.randn(1, 2, 2)
     expected = exact.intercept + exact.features @ u.flatten()
-    conditioned, done = (handler(model, data={"attention.u": u}) for handler in (pyro.condition, pyro.do))
+    conditioned, done = (
+        handler(model, data={"attention.u": u}) for handler in (pyro.condition, pyro.do)
+    )
     trace = poutine.trace(conditioned).get_trace(x, y)
     assert_close(trace.nodes["y"]["fn"].mean, expected)
     joint = dist.Normal(expected, SIGMA).log_prob(y).sum() + dist.Normal(0, 1.5).log_prob(u).sum()
@@ -57,7 +60,10 @@ def test_lift_and_substitute_and_pyro_sample_give_lambda_a_prior(problem):
     def check_prior_of_u(program):
         nodes = nodes_of(program, x, y)
         scale, u = (nodes[f"attention.{name}"] for name in ("log_scale", "u"))
-        assert_close(u["fn"].log_prob(u["value"]), dist.Normal(0.0, scale["value"].exp()).log_prob(u["value"]).sum())
+        assert_close(
+            u["fn"].log_prob(u["value"]),
+            dist.Normal(0.0, scale["value"].exp()).log_prob(u["value"]).sum(),
+        )
 
     check_prior_of_u(poutine.lift(model, prior={"attention.log_scale": prior}))
     value = torch.tensor([[0.2, 3.0]])
@@ -69,8 +75,12 @@ def test_lift_and_substitute_and_pyro_sample_give_lambda_a_prior(problem):
     assert set(guide.sites) == {"attention.log_scale", "attention.u"}
     check_prior_of_u(model)
     inference.refit_guide(model, guide, 30 * [(x, y)], epochs=4)
-    log_scale = inference.posterior_draws(model, guide, [(x, y)], num_samples=400)["attention.log_scale"]
-    exact = torch.digamma(torch.tensor(4.0)) - math.log(2.0)  # F depends on u/λ alone: λ keeps its prior
+    log_scale = inference.posterior_draws(model, guide, [(x, y)], num_samples=400)[
+        "attention.log_scale"
+    ]
+    exact = torch.digamma(torch.tensor(4.0)) - math.log(
+        2.0
+    )  # F depends on u/λ alone: λ keeps its prior
     assert_close(log_scale.mean(0), exact.expand(1, 2), atol=0.25, rtol=0)
 
 
@@ -80,7 +90,9 @@ def test_loc_scale_reparam_has_the_same_law(problem):
     evidence = conjugate(model, x, y).evidence
     other = poutine.reparam(model, config={"attention.u": LocScaleReparam(0.0)})
     guide = autoguide.AutoMultivariateNormal(other)
-    svi = SVI(other, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4))
+    svi = SVI(
+        other, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4)
+    )
     for _ in range(90):
         svi.step(x, y)
     assert abs(bound(other, guide, x, y) + evidence) < 0.25
@@ -96,7 +108,9 @@ def test_scaled_and_conditioned_models_train_and_predict(problem):
         means.append(predict(programs[0], None, x, num_samples=7).mean)
     assert_close(*losses)
     assert_close(*means)
-    svi = SVI(programs[0], autoguide.AutoNormal(programs[0]), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
+    svi = SVI(
+        programs[0], autoguide.AutoNormal(programs[0]), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()
+    )
     losses = [svi.step(x, y) for _ in range(60)]
     assert sum(losses[-20:]) < sum(losses[:20])
     conditioned = pyro.condition(model, data={})
@@ -106,5 +120,8 @@ def test_scaled_and_conditioned_models_train_and_predict(problem):
 def test_models_are_rendered(problem):
     pytest.importorskip("graphviz")
     model, x, y = problem
-    for program, edge in ((Regression(prior="horseshoe"), "attention.prior.zeta -> attention.u"), (model, "u -> y")):
+    for program, edge in (
+        (Regression(prior="horseshoe"), "attention.prior.zeta -> attention.u"),
+        (model, "u -> y"),
+    ):
         assert edge in pyro.render_model(program, model_args=(x, y)).source.replace('"', "")

@@ -1,4 +1,5 @@
-"""Every layer in a user's program, in a plate of the examples, outside it and without one, under Pyro's own ELBOs."""
+"""Every layer in a user's program, in a plate of the examples, outside it and without one, under
+Pyro's own ELBOs."""
 
 import elbos
 import pyro
@@ -15,12 +16,15 @@ from probattn.site_info import info_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::probattn.JitterWarning"),
-    pytest.mark.filterwarnings("ignore:Failed to verify mean field"),  # hyperparameters are drawn first
+    pytest.mark.filterwarnings(
+        "ignore:Failed to verify mean field"
+    ),  # hyperparameters are drawn first
 ]
 
 
 class Own(PyroModule):
-    """y ~ N(mean of the layer's output, 0.5²), with the layer or the labels in a plate, or neither."""
+    """y ~ N(mean of the layer's output, 0.5²), with the layer or the labels in a plate, or
+    neither."""
 
     def __init__(self, layer, where):
         super().__init__()
@@ -45,21 +49,27 @@ class Own(PyroModule):
 def test_a_layer_says_whether_it_has_local_sites(name):
     layer = LAYERS[name](8, 2)
     nodes = poutine.trace(local_posteriors(layer)).get_trace(torch.randn(3, 4, 8)).nodes.values()
-    assert layer.has_local_sites() == any(info_of(node).drawn for node in nodes if node["type"] == "sample")
+    assert layer.has_local_sites() == any(
+        info_of(node).drawn for node in nodes if node["type"] == "sample"
+    )
 
 
 FAST = ("kep-svgp-residual", "sgpa", "cgp", "anchored-draw")
 
 
 @pytest.mark.parametrize("where", ["inside", "outside", "event"])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in LAYERS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in LAYERS]
+)
 def test_single_and_vectorised_particles_and_one_pass_have_one_loss(name, where):
     model = Own(LAYERS[name](8, 2), where).double().eval()
     x, y = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
     guide, wrapped = guides.for_model(model).double(), local_posteriors(model)
     single = guides.for_model(wrapped).double()
     single.load_state_dict(guide.state_dict())
-    many = TraceMeanField_ELBO(num_particles=15, vectorize_particles=True, max_plate_nesting=int(where != "event"))
+    many = TraceMeanField_ELBO(
+        num_particles=15, vectorize_particles=True, max_plate_nesting=int(where != "event")
+    )
     with torch.no_grad():
         first = elbos.losses(TraceMeanField_ELBO, model, guide, x, y, number=40)
         one_pass = elbos.losses(TraceMeanField_ELBO, wrapped, single, x, y, number=40)

@@ -30,7 +30,9 @@ def test_a_users_guide_of_a_local_site_is_drawn_anew_for_each_draw():
     prediction = predict(model, guide, x, num_samples=50, keep_draws=True)
     assert len(prediction.draws[:, 0].unique(dim=0)) == 50
     assert (prediction.mutual_information > 0.01).all()
-    elbos.assert_agree(*(elbos.losses(e, model, guide, x, y, number=300) for e in (elbos.Trace_ELBO, Trace_ELBO)))
+    elbos.assert_agree(
+        *(elbos.losses(e, model, guide, x, y, number=300) for e in (elbos.Trace_ELBO, Trace_ELBO))
+    )
 
 
 def test_a_users_guide_of_z_o_has_the_layers_weight_under_every_elbo():
@@ -42,7 +44,9 @@ def test_a_users_guide_of_z_o_has_the_layers_weight_under_every_elbo():
 
     kinds = (Trace_ELBO, TraceMeanField_ELBO, elbos.Trace_ELBO, elbos.TraceMeanField_ELBO)
     elbos.assert_agree(*(elbos.losses(kind, model, Program(program), x, y) for kind in kinds))
-    with pytest.raises(ValueError, match="z_o has a weight in its layer, which an AutoGuide cannot follow"):
+    with pytest.raises(
+        ValueError, match="z_o has a weight in its layer, which an AutoGuide cannot follow"
+    ):
         Trace_ELBO().loss(model, autoguide.AutoNormal(model), x, y)
 
 
@@ -50,4 +54,6 @@ def test_a_conditioned_local_site_needs_no_guide_in_svi():
     model, x, y = made(SGPAttention(8, 2, inducing=3), 5)
     conditioned = pyro.condition(model, data={"network.0.g": torch.randn(5, 2, 4, 4)})
     guide, programs = guides.for_model(conditioned), (conditioned, local_posteriors(conditioned))
-    elbos.assert_agree(*(elbos.losses(Trace_ELBO, program, guide, x, y, number=200) for program in programs))
+    elbos.assert_agree(
+        *(elbos.losses(Trace_ELBO, program, guide, x, y, number=200) for program in programs)
+    )

@@ -1,4 +1,5 @@
-"""Pyro's plates of samples and of particles around models and guides: each draw is one of its own."""
+"""Pyro's plates of samples and of particles around models and guides: each draw is one of its
+own."""
 
 import pyro
 import pyro.distributions as dist
@@ -100,7 +101,9 @@ def test_the_loss_of_a_model_without_a_plate_is_exact(problem):
     u = guide(x)["attention.u"]
     exact = conjugate(model, x, y)
     factor = model.attention.compute(x, None, scale=model.attention.scale, u=u)[1]["ksvd"].sum()
-    likelihood = dist.Normal(exact.intercept + exact.features @ u.flatten(), SIGMA).log_prob(y).sum()
+    likelihood = (
+        dist.Normal(exact.intercept + exact.features @ u.flatten(), SIGMA).log_prob(y).sum()
+    )
     v = (u / model.attention.scale).flatten()
     expected = -(likelihood + dist.Normal(0.0, 1.0).log_prob(v).sum() + factor)
     for options in ({}, {"num_particles": 5, "vectorize_particles": True}):
@@ -138,9 +141,9 @@ def test_branches_give_each_point_equally_often_in_every_way_to_draw(problem):
         check(guide(x)["attention.u"])
     for parallel in (False, True):
         check(
-            Predictive(model, guide=guide, num_samples=8, parallel=parallel, return_sites=["attention.u"])(x)[
-                "attention.u"
-            ]
+            Predictive(
+                model, guide=guide, num_samples=8, parallel=parallel, return_sites=["attention.u"]
+            )(x)["attention.u"]
         )
 
 
@@ -153,7 +156,9 @@ def test_branches_predict_by_all_points_and_the_same_with_a_seed(problem, vector
     prediction = predict(model, guide, x, num_samples=8, vectorize=vectorize)
     assert_close(prediction.mean, means.mean(0))
     assert_close(prediction.variance, SIGMA**2 + means.var(0, correction=0))
-    first, second = (predict(model, guide, x, num_samples=6, seed=0, vectorize=vectorize) for _ in range(2))
+    first, second = (
+        predict(model, guide, x, num_samples=6, seed=0, vectorize=vectorize) for _ in range(2)
+    )
     assert_close(first.mean, second.mean, rtol=0, atol=0)
 
 
@@ -177,9 +182,13 @@ class Discrete(PyroModule):
         self.requires_grad_(False).eval()
 
     def forward(self, x, y=None):
-        c = pyro.sample("c", dist.Categorical(torch.tensor([0.3, 0.7])), infer={"enumerate": "parallel"})
+        c = pyro.sample(
+            "c", dist.Categorical(torch.tensor([0.3, 0.7])), infer={"enumerate": "parallel"}
+        )
         shift = torch.tensor([0.0, 0.8])[c]
-        inputs = x + shift.reshape(*shift.shape, *(1,) * (3 if not shift.dim() or not self.plated else 2))
+        inputs = x + shift.reshape(
+            *shift.shape, *(1,) * (3 if not shift.dim() or not self.plated else 2)
+        )
         law = dist.Normal(3 * self.attention(inputs).mean((-2, -1)), SIGMA)
         if not self.plated:
             return pyro.sample("y", law.to_event(1), obs=y)
@@ -202,7 +211,10 @@ def test_a_discrete_site_below_a_layer_is_summed_out(plated, nesting):
             output, factors = layer.compute(inputs, None, scale=layer.scale, u=u)
         likelihood = dist.Normal(3 * output.mean((-2, -1)), SIGMA).log_prob(y).sum()
         logs.append(torch.tensor(share).log() + likelihood + factors["ksvd"].sum())
-    prior = dist.Normal(0.0, 1.0).log_prob(u / layer.scale.unsqueeze(-2)).sum() - 2 * layer.scale.log().sum()
+    prior = (
+        dist.Normal(0.0, 1.0).log_prob(u / layer.scale.unsqueeze(-2)).sum()
+        - 2 * layer.scale.log().sum()
+    )
     expected = -(torch.stack(logs).logsumexp(0) + prior).item()
     nesting = nesting if plated else nesting - 1
     loss = TraceEnum_ELBO(max_plate_nesting=nesting).loss(program, lambda *_: None, x, y)
@@ -232,13 +244,16 @@ def test_local_sites_have_the_loss_of_single_particles(where):
     program, guide = local_posteriors(model), guides.for_model(local_posteriors(attention))
     with torch.no_grad():
         one_by_one = losses(Trace_ELBO, program, guide, x, y, number=200)
-        at_once = Trace_ELBO(num_particles=2000, vectorize_particles=True).loss(program, guide, x, y)
+        at_once = Trace_ELBO(num_particles=2000, vectorize_particles=True).loss(
+            program, guide, x, y
+        )
     error = one_by_one.std() / 200**0.5 + one_by_one.std() / 2000**0.5
     assert abs(at_once - one_by_one.mean()) < 5 * error
 
 
 def test_a_random_lambda_is_drawn_for_each_particle(problem):
-    """log λ ~ N(0, 1) as a PyroSample: the density of u given its own λ, also without a plate of examples."""
+    """log λ ~ N(0, 1) as a PyroSample: the density of u given its own λ, also without a plate of
+    examples."""
     _, x, _ = problem
     for kind in (Regression, Unplated):
         model = kind()

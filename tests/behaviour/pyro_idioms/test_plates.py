@@ -24,15 +24,23 @@ from probattn.models import Classifier
 def test_predictive_gives_the_posterior_predictive(problem, parallel, number):
     """Also with as many draws as examples, which must not be paired."""
     model, x, y = problem
-    sampled = Predictive(model, guide=guides.for_model(model), num_samples=number, parallel=parallel)(x)
+    sampled = Predictive(
+        model, guide=guides.for_model(model), num_samples=number, parallel=parallel
+    )(x)
     exact = conjugate(model, x, y)
-    residual = sampled["y"] - exact.intercept - sampled["attention.u"].reshape(number, 4) @ exact.features.T
+    residual = (
+        sampled["y"]
+        - exact.intercept
+        - sampled["attention.u"].reshape(number, 4) @ exact.features.T
+    )
     assert sampled["y"].shape == (number, N)
     assert abs(residual.mean()) < 5 * SIGMA / (number * N) ** 0.5
     assert abs(residual.std() / SIGMA - 1) < 5 / (2 * number * N) ** 0.5
 
 
-@pytest.mark.parametrize("layer", [KEPSVGPAttention.partial(rank=2), SGPAttention.partial(inducing=3)])
+@pytest.mark.parametrize(
+    "layer", [KEPSVGPAttention.partial(rank=2), SGPAttention.partial(inducing=3)]
+)
 def test_a_layer_has_one_log_joint_inside_and_outside_a_users_plate(layer):
     attention, head = layer(8, 2), nn.Linear(8, 3)
     x, y = torch.randn(5, 4, 8), torch.arange(5) % 3
@@ -49,7 +57,9 @@ def test_a_layer_has_one_log_joint_inside_and_outside_a_users_plate(layer):
     guide = guides.for_model(local_posteriors(attention))
     model = Classifier(nn.Sequential(*copy.deepcopy((attention, Pool(), head))), num_data=50)
     trained = guides.for_model(local_posteriors(model))
-    trained.load_state_dict({f"network.0.{name}": value for name, value in guide.state_dict().items()})
+    trained.load_state_dict(
+        {f"network.0.{name}": value for name, value in guide.state_dict().items()}
+    )
     values = []
     for program, its_guide in (
         (outside, guide),
@@ -65,20 +75,24 @@ def test_a_layer_has_one_log_joint_inside_and_outside_a_users_plate(layer):
 
 
 def test_a_subsampled_plate_gives_model_and_guide_the_same_examples():
-    """Local sites come from a run of the model in the guide, which must draw the same indices (SGPA's g)."""
+    """Local sites come from a run of the model in the guide, which must draw the same indices
+    (SGPA's g)."""
     attention, head = SGPAttention(8, 2, inducing=3), nn.Linear(8, 3)
     x, y = torch.randn(20, 4, 8), torch.arange(20) % 3
 
     def model(x, y, size=5):
         with pyro.plate("data", 20, subsample_size=size) as index:
-            pyro.sample("y", dist.Categorical(logits=head(attention(x[index]).mean(-2))), obs=y[index])
+            pyro.sample(
+                "y", dist.Categorical(logits=head(attention(x[index]).mean(-2))), obs=y[index]
+            )
 
     guide, program = guides.for_model(local_posteriors(attention)), local_posteriors(model)
     assert_agree(*(losses(Trace_ELBO, program, guide, x, y, size=size) for size in (5, 20)))
 
 
 class Plated(Regression):
-    """A global site of a user's own in a plate at dimension −1 that is not the plate of the examples."""
+    """A global site of a user's own in a plate at dimension −1 that is not the plate of the
+    examples."""
 
     def forward(self, x, y=None):
         with pyro.plate("features", 4):
@@ -91,10 +105,14 @@ class Plated(Regression):
 @pytest.mark.parametrize("number", [5, N, 200])
 def test_a_plate_of_a_users_own_is_not_the_plate_of_the_examples(number):
     model, x = Plated(), torch.randn(N, 3, 4)
-    guide = guides.for_model(model, rest=lambda program: autoguide.AutoNormal(program, init_scale=1.0))
+    guide = guides.for_model(
+        model, rest=lambda program: autoguide.AutoNormal(program, init_scale=1.0)
+    )
     guide_checks.materialise(guide, (x, torch.zeros(N)))
     parts = predict(model, guide, [x[:1], x[:1]], num_samples=number)
     assert_close(parts.mean[0], parts.mean[1])  # draw s is one function on all batches
     if number == 200:
         sampled = Predictive(model, guide=guide, num_samples=400)(x)["y"]
-        assert_close(predict(model, guide, x, num_samples=400).variance, sampled.var(0), rtol=0.3, atol=0.02)
+        assert_close(
+            predict(model, guide, x, num_samples=400).variance, sampled.var(0), rtol=0.3, atol=0.02
+        )

@@ -15,7 +15,9 @@ from probattn import families, guides, priors
 from probattn.inference import predict
 
 
-@pytest.mark.parametrize(("prior", "sites"), [("horseshoe", ["tau", "zeta"]), (priors.ARD(), ["precision"])])
+@pytest.mark.parametrize(
+    ("prior", "sites"), [("horseshoe", ["tau", "zeta"]), (priors.ARD(), ["precision"])]
+)
 def test_hierarchical_priors_are_programs(problem, prior, sites):
     (_, x, y), model = problem, Regression(prior=prior)
     guide = guides.for_model(model)
@@ -31,7 +33,9 @@ def test_hierarchical_priors_are_programs(problem, prior, sites):
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_positive_prior_has_positive_draws_from_every_family(problem, family):
     _, x, y = problem
-    model = Regression(prior=lambda scale: dist.Gamma(2 * torch.ones_like(scale), 1 / scale).to_event(3))
+    model = Regression(
+        prior=lambda scale: dist.Gamma(2 * torch.ones_like(scale), 1 / scale).to_event(3)
+    )
     guide = guides.for_model(model, family)
     for elbo in (Trace_ELBO, TraceMeanField_ELBO):
         assert math.isfinite(SVI(model, guide, pyro.optim.Adam({"lr": 0.03}), elbo()).step(x, y))
@@ -40,5 +44,7 @@ def test_a_positive_prior_has_positive_draws_from_every_family(problem, family):
 
 def test_a_prior_without_to_event_is_named():
     model = Regression(prior=lambda scale: dist.Normal(torch.zeros_like(scale), scale))
-    with pytest.raises(ValueError, match=r"prior of site attention.u has batch shape \(1, 2, 2\).*\.to_event\(3\)"):
+    with pytest.raises(
+        ValueError, match=r"prior of site attention.u has batch shape \(1, 2, 2\).*\.to_event\(3\)"
+    ):
         guides.for_model(model)

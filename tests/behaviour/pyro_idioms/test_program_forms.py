@@ -1,4 +1,5 @@
-"""One program in every form that Pyro's tools take: local sites, functions, messengers, children, reparametrised."""
+"""One program in every form that Pyro's tools take: local sites, functions, messengers, children,
+reparametrised."""
 
 from contextlib import nullcontext
 
@@ -115,7 +116,9 @@ def test_every_pair_of_program_and_guide_has_one_loss(sgpa, kind):
     with torch.no_grad():
         estimates = [elbos.losses(kind, program, of, x, y, number=300) for program, of in pairs]
         estimates.append(elbos.losses(elbos.Trace_ELBO, model, guide, x, y, number=300))
-        estimates.append(elbos.losses(elbos.TraceMeanField_ELBO, model, its_guide, x, y, number=300))
+        estimates.append(
+            elbos.losses(elbos.TraceMeanField_ELBO, model, its_guide, x, y, number=300)
+        )
     elbos.assert_agree(*estimates)
 
 
@@ -141,7 +144,11 @@ def test_a_users_draw_of_a_local_site_counts_with_its_density(sgpa):
 
     log_q = dist.Normal(0.0, 1e-9).log_prob(torch.zeros((), dtype=torch.float64))
     _, c = sgpa_parts(model.network, x)
-    log_p_g = MultivariateNormal(torch.zeros(3, 4, 2, dtype=torch.float64), c.unsqueeze(1)).log_prob(g[:, 0].mT).sum()
+    log_p_g = (
+        MultivariateNormal(torch.zeros(3, 4, 2, dtype=torch.float64), c.unsqueeze(1))
+        .log_prob(g[:, 0].mT)
+        .sum()
+    )
     a, _ = sgpa_parts(model.network, x)
     log_p_y = model.likelihood(a @ u[0].T + g[:, 0]).log_prob(y).sum()
     expected = -(log_p_y + log_p_g + dist.Normal(0.0, 1.0).log_prob(u).sum())
@@ -155,7 +162,10 @@ def test_a_users_draw_of_a_local_site_counts_with_its_density(sgpa):
 @pytest.mark.parametrize("around", [False, True])
 def test_a_condition_on_a_local_site_holds_inside_and_around_local_posteriors(sgpa, around):
     model, _, x, _ = sgpa
-    data = {"network.g": torch.randn(3, 1, 2, 4, dtype=torch.float64), "network.u": torch.zeros(1, 4, 2).double()}
+    data = {
+        "network.g": torch.randn(3, 1, 2, 4, dtype=torch.float64),
+        "network.u": torch.zeros(1, 4, 2).double(),
+    }
     if around:
         program = pyro.condition(local_posteriors(model), data=data)
     else:
@@ -292,14 +302,18 @@ def test_loc_scale_reparam_of_the_default_prior_has_the_same_law(problem, center
     model, x, y = problem
     other = poutine.reparam(model, config={"attention.u": LocScaleReparam(centered)})
     value = torch.randn(1, 2, 2)
-    trace = poutine.trace(poutine.condition(other, data={"attention.u_decentered": value})).get_trace(x, y)
+    trace = poutine.trace(
+        poutine.condition(other, data={"attention.u_decentered": value})
+    ).get_trace(x, y)
     scale = model.attention.scale.unsqueeze(-2)
     u = scale ** (1 - centered) * value
     assert_close(trace.nodes["attention.u"]["value"], u)
     expected = dist.Normal(0.0, scale**centered).log_prob(value).sum()
     assert_close(trace.nodes["attention.u_decentered"]["fn"].log_prob(value), expected)
     guide = autoguide.AutoMultivariateNormal(other)
-    svi = SVI(other, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4))
+    svi = SVI(
+        other, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4)
+    )
     for _ in range(90):
         svi.step(x, y)
     assert abs(bound(other, guide, x, y) + conjugate(model, x, y).evidence) < 0.4
@@ -313,7 +327,10 @@ class SharedScale(PyroModule):
     def __init__(self):
         super().__init__()
         self.tau = PyroSample(dist.HalfNormal(torch.tensor(1.0)))
-        layers = [KEPSVGPAttention(8, 2, rank=2, prior=lambda scale: priors.normal(scale * self.tau)) for _ in range(2)]
+        layers = [
+            KEPSVGPAttention(8, 2, rank=2, prior=lambda scale: priors.normal(scale * self.tau))
+            for _ in range(2)
+        ]
         self.layers = PyroModule[nn.Sequential](*layers, Pool(), nn.Linear(8, 3))
         name_layers(self)
 
@@ -327,7 +344,13 @@ def test_a_shared_random_scale_trains_and_predicts():
     model, x, y = SharedScale(), torch.randn(N, 4, 8), torch.arange(N) % 3
     guide = guides.for_model(model)
     assert guide.sites[0] == "tau"
-    history = fit(model, guide, [(x, y)] * 5, options=TrainOptions(epochs=12, lr=0.05, log_every=1), progress=False)
+    history = fit(
+        model,
+        guide,
+        [(x, y)] * 5,
+        options=TrainOptions(epochs=12, lr=0.05, log_every=1),
+        progress=False,
+    )
     assert history.steps[-1]["loss"] < history.steps[0]["loss"]
     assert predict(model, guide, x, num_samples=6).probs.shape == (N, 3)
     with torch.no_grad():
@@ -353,7 +376,9 @@ def test_a_loaded_store_is_followed_by_every_tool_before_a_step(tmp_path):
     for use in (
         lambda model, guide: predict(model, guide, x, num_samples=20, seed=0).probs,
         lambda model, guide: Predictive(model, guide=guide, num_samples=2)(x),
-        lambda model, guide: SVI(model, guide, pyro.optim.Adam({}), Trace_ELBO()).evaluate_loss(x, y),
+        lambda model, guide: SVI(model, guide, pyro.optim.Adam({}), Trace_ELBO()).evaluate_loss(
+            x, y
+        ),
         lambda model, guide: ELBOLoss(model, guide)(x, y),
     ):
         pyro.clear_param_store()

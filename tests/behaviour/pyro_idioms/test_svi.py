@@ -35,7 +35,8 @@ def function_guide(x, y=None):
 
 
 def gap(precision, blocks):
-    """KL from the best Gaussian with independent blocks to the Gaussian of that precision (in nats)."""
+    """KL from the best Gaussian with independent blocks to the Gaussian of that precision (in
+    nats)."""
     return 0.5 * (sum(precision[block][:, block].logdet() for block in blocks) - precision.logdet())
 
 
@@ -78,13 +79,20 @@ def test_svi_reaches_the_best_bound_of_the_guides_family(problem, elbo, guide):
     sampled = Predictive(model, guide=guide, num_samples=300)(x)
     assert (sampled["y"].var(0) > 0.8 * SIGMA**2).all()
     spread = torch.linalg.inv(exact.precision).diagonal().sqrt()
-    assert ((sampled["attention.u"].reshape(300, 4).mean(0) - exact.location).abs() < 0.5 * spread).all()
+    assert (
+        (sampled["attention.u"].reshape(300, 4).mean(0) - exact.location).abs() < 0.5 * spread
+    ).all()
 
 
 @pytest.mark.slow
 def test_renyi_bounds_are_tighter_than_the_elbo(problem):
     model, x, y = problem
-    svi = SVI(model, function_guide, pyro.optim.Adam({"lr": 0.1}), infer.RenyiELBO(alpha=0.0, num_particles=10))
+    svi = SVI(
+        model,
+        function_guide,
+        pyro.optim.Adam({"lr": 0.1}),
+        infer.RenyiELBO(alpha=0.0, num_particles=10),
+    )
     for _ in range(75):
         svi.step(x, y)
     with torch.no_grad():
@@ -98,15 +106,26 @@ def test_nine_estimates_of_one_elbo_agree(problem):
     exact, guide = conjugate(model, x, y), guides.for_model(model)
     prior = model.attention.sites()["u"]
     q = guide.attention.u(prior)
-    loc, tril = q.mean.flatten().detach(), 1.5 * torch.block_diag(*guide.attention.u.scale_tril[0]).detach()
+    loc, tril = (
+        q.mean.flatten().detach(),
+        1.5 * torch.block_diag(*guide.attention.u.scale_tril[0]).detach(),
+    )
     expected = dist.Normal(exact.intercept + exact.features @ loc, SIGMA).log_prob(y).sum()
     expected -= 0.5 * (exact.features @ tril).square().sum() / SIGMA**2
     expected -= torch.distributions.kl_divergence(q, prior).item()
-    kinds = (Trace_ELBO, infer.TraceMeanField_ELBO, infer.TraceGraph_ELBO, elbos.Trace_ELBO, elbos.TraceMeanField_ELBO)
+    kinds = (
+        Trace_ELBO,
+        infer.TraceMeanField_ELBO,
+        infer.TraceGraph_ELBO,
+        elbos.Trace_ELBO,
+        elbos.TraceMeanField_ELBO,
+    )
     estimates = [-elbos.losses(kind, model, guide, x, y, number=60) for kind in kinds]
     for number in ("example", 5):
         with draws(number):
-            estimates.append(-elbos.losses(elbos.TraceMeanField_ELBO, model, guide, x, y, number=60))
+            estimates.append(
+                -elbos.losses(elbos.TraceMeanField_ELBO, model, guide, x, y, number=60)
+            )
     for values in estimates:
         assert (values.mean() - expected).abs() < 5 * values.std() / len(values) ** 0.5 + 1e-4
     assert expected < exact.evidence
@@ -140,7 +159,9 @@ def test_plain_functions_are_models(problem):
         return module(x, y)
 
     exact, guide = conjugate(module, x, y), guides.for_model(module)
-    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.975}), Trace_ELBO(num_particles=4))
+    svi = SVI(
+        model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.975}), Trace_ELBO(num_particles=4)
+    )
     for _ in range(120):
         svi.step(x, y)
     assert abs(bound(model, guide, x, y) + exact.evidence - gap(exact.precision, ROWS)) < 0.4

@@ -1,4 +1,5 @@
-"""Programs as Pyro users write them around layers, with values from independent calculations in float64."""
+"""Programs as Pyro users write them around layers, with values from independent calculations in
+float64."""
 
 import copy
 import functools
@@ -24,7 +25,16 @@ from torch.distributions import kl
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_posteriors, name_layers, priors
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    SGPAttention,
+    draws,
+    guides,
+    local_posteriors,
+    name_layers,
+    priors,
+)
 from probattn.draws import at_mean
 from probattn.inference import ELBOLoss, TrainOptions, fit, predict, refit_guide
 from probattn.models import Classifier
@@ -87,7 +97,8 @@ PRESENT, WEIGHTS = torch.tensor([1, 1, 0, 1, 0, 0]).bool(), torch.tensor([1, 2, 
 
 
 @pytest.mark.parametrize(
-    ("handler", "factor"), [(poutine.mask(mask=PRESENT), PRESENT), (poutine.scale(scale=WEIGHTS), WEIGHTS)]
+    ("handler", "factor"),
+    [(poutine.mask(mask=PRESENT), PRESENT), (poutine.scale(scale=WEIGHTS), WEIGHTS)],
 )
 def test_masks_and_scales_of_single_examples_leave_the_density_of_u_alone(data, handler, factor):
     attention, head = KEPSVGPAttention(8, 2, rank=2, eta=0.0), nn.Linear(8, 3)
@@ -111,7 +122,9 @@ def test_nuts_under_missing_labels_has_the_exact_standard_deviation(problem):
             pyro.sample("y", dist.Normal(regression.mean(x), SIGMA), obs=y)
 
     precision = conjugate(regression, x[present], y[present]).precision
-    chain = MCMC(NUTS(model, max_tree_depth=3), num_samples=120, warmup_steps=40, disable_progbar=True)
+    chain = MCMC(
+        NUTS(model, max_tree_depth=3), num_samples=120, warmup_steps=40, disable_progbar=True
+    )
     chain.run(x, y)
     spread = chain.get_samples()["attention.u"].flatten(1).std(0)
     assert ((spread / torch.linalg.inv(precision).diagonal().sqrt() - 1).abs() < 0.3).all()
@@ -138,7 +151,8 @@ def test_predictive_draws_local_sites_from_their_posteriors(data):
 
 @pytest.mark.parametrize("make", [classifier, Own])
 def test_training_goes_on_from_a_loaded_parameter_store(data, tmp_path, make):
-    """The new modules take what the store holds: guide, Λ and weights, in a model of the library and in a user's."""
+    """The new modules take what the store holds: guide, Λ and weights, in a model of the library
+    and in a user's."""
 
     def made():
         model = make(KEP(8, 2))
@@ -175,7 +189,9 @@ def test_a_guide_with_another_subsampling_size_is_refused_after_any_batch():
 
     loss = ELBOLoss(model, Program(guide))
     assert loss(x, y).isfinite()  # the whole data set: both count once
-    with pytest.raises(ValueError, match=r"\(-1, 5, 20\).* in the model and .*\(-1, 5, 5\).* in the guide"):
+    with pytest.raises(
+        ValueError, match=r"\(-1, 5, 20\).* in the model and .*\(-1, 5, 5\).* in the guide"
+    ):
         loss(x[:5], y[:5])
 
 
@@ -237,7 +253,9 @@ def test_a_hyperparameter_may_be_a_scalar_and_shared_by_layers(data):
     class Scalar(priors.Hierarchical):
         def forward(self, scale, event_dim=None):
             factor = self.sample("factor", dist.HalfNormal(torch.tensor(1.0)))
-            return priors.at(priors.normal, scale * factor[..., None, None, None], event_dim or scale.dim())
+            return priors.at(
+                priors.normal, scale * factor[..., None, None, None], event_dim or scale.dim()
+            )
 
     model = classifier(KEPSVGPAttention(8, 2, rank=2, prior=Scalar()))
     guide = guides.for_model(model)
@@ -248,7 +266,9 @@ def test_a_hyperparameter_may_be_a_scalar_and_shared_by_layers(data):
 
     class Shared(Own):
         def __init__(self):
-            super().__init__(*(KEPSVGPAttention(8, 2, rank=2, prior=self.prior, eta=0.0) for _ in range(2)))
+            super().__init__(
+                *(KEPSVGPAttention(8, 2, rank=2, prior=self.prior, eta=0.0) for _ in range(2))
+            )
             self.factor = PyroSample(dist.HalfNormal(torch.tensor(1.0)))
 
         def prior(self, scale):
@@ -257,7 +277,9 @@ def test_a_hyperparameter_may_be_a_scalar_and_shared_by_layers(data):
     model, sites = Shared(), ("factor", "layers.0.u", "layers.1.u")
     trace = poutine.trace(model).get_trace(*data)
     factor, *values = (trace.nodes[name]["value"] for name in sites)
-    density = dist.Normal(0, factor).log_prob(torch.stack(values)).sum() + dist.HalfNormal(1.0).log_prob(factor)
+    density = dist.Normal(0, factor).log_prob(torch.stack(values)).sum() + dist.HalfNormal(
+        1.0
+    ).log_prob(factor)
     assert_close(trace.log_prob_sum() - trace.nodes["y"]["log_prob_sum"], density)
     guide = guides.for_model(model)
     assert guide.sites == sites
@@ -277,7 +299,9 @@ def test_two_supervised_models_are_parts_of_one_program(data):
             self.b(x, y)
 
     pair = Pair()
-    alone = [site for part in (pair.a, pair.b) for site in guides.for_model(copy.deepcopy(part)).sites]
+    alone = [
+        site for part in (pair.a, pair.b) for site in guides.for_model(copy.deepcopy(part)).sites
+    ]
     guide = guides.for_model(pair)
     assert guide.sites == ("a.network.0.u", "b.network.0.u") == tuple(alone)
     trace = poutine.trace(pair).get_trace(*data)
@@ -299,11 +323,19 @@ def test_an_enumerated_site_is_summed_out(data):
             means = self.head(self.attention(x).mean(-2))
             with pyro.plate("data", len(x), dim=-1):
                 z = pyro.sample("z", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
-                return pyro.sample("y", dist.Normal(torch.where(z.bool(), means[..., 0], means[..., 1]), 0.5), obs=y)
+                return pyro.sample(
+                    "y",
+                    dist.Normal(torch.where(z.bool(), means[..., 0], means[..., 1]), 0.5),
+                    obs=y,
+                )
 
     model, y = Mixture(), torch.randn(N)
     guide = guides.for_model(model, "delta")
-    means = poutine.trace(poutine.replay(model, poutine.trace(guide).get_trace())).get_trace(data[0]).nodes
+    means = (
+        poutine.trace(poutine.replay(model, poutine.trace(guide).get_trace()))
+        .get_trace(data[0])
+        .nodes
+    )
     u = means["attention.u"]["value"]
     with poutine.condition(data={"attention.u": u}):
         f = model.head(model.attention(data[0]).mean(-2))
@@ -311,7 +343,10 @@ def test_an_enumerated_site_is_summed_out(data):
     expected = -(parts.logsumexp(-1).sum() + dist.Normal(0.0, 1.0).log_prob(u).sum())
     assert_close(ELBOLoss(model, guide, TraceEnum_ELBO(max_plate_nesting=1))(data[0], y), expected)
     options = TrainOptions(epochs=2, lr=0.01, elbo="enum", samples_per="batch")
-    assert fit(model, guide, [(data[0], y)] * 3, options=options, progress=False).steps[-1]["loss"] < 10
+    assert (
+        fit(model, guide, [(data[0], y)] * 3, options=options, progress=False).steps[-1]["loss"]
+        < 10
+    )
 
 
 def test_a_guide_is_fitted_below_bayesian_weights(data, caplog):
@@ -332,7 +367,9 @@ def test_a_guide_messenger_of_pyro_trains_with_layers(data):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("factory", [KEP, SGPAttention.partial(inducing=3), CGPAttention.partial(noise=0.5)])
+@pytest.mark.parametrize(
+    "factory", [KEP, SGPAttention.partial(inducing=3), CGPAttention.partial(noise=0.5)]
+)
 def test_groups_of_examples_share_u_where_the_layer_is_outside_both_plates(factory):
     attention, head = factory(8, 2), nn.Linear(8, 3)
     x, y = torch.randn(3, 5, 4, 8), torch.randint(3, (3, 5))
@@ -349,14 +386,23 @@ def test_groups_of_examples_share_u_where_the_layer_is_outside_both_plates(facto
     assert_close(*losses)
 
 
-TRANSFORMED = ("kep-svgp", "kep-svgp-svd", "kep-svgp-concat", "softmax", "kernel", "sgpa", "sgpa-standard")
+TRANSFORMED = (
+    "kep-svgp",
+    "kep-svgp-svd",
+    "kep-svgp-concat",
+    "softmax",
+    "kernel",
+    "sgpa",
+    "sgpa-standard",
+)
 TRANSFORMED += ("cgp", "cgp-collapsed-mean", "sparse-cgp", "anchored")
 
 
 @pytest.mark.parametrize("name", TRANSFORMED)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_layers_under_the_transforms_of_torch_func(name):
-    """vmap over examples, forward derivatives and Hessians; softmax attention's fused kernel has no forward ones."""
+    """vmap over examples, forward derivatives and Hessians; softmax attention's fused kernel has no
+    forward ones."""
     layer, x = LAYERS[name](8, 2), torch.randn(3, 4, 8)
 
     def output(x):
@@ -367,7 +413,9 @@ def test_layers_under_the_transforms_of_torch_func(name):
         return output(x[None]).square().sum()
 
     assert_close(torch.func.vmap(lambda example: output(example[None])[0])(x), output(x))
-    assert_close(torch.func.jacfwd(output)(x[:1]), torch.autograd.functional.jacobian(output, x[:1]))
+    assert_close(
+        torch.func.jacfwd(output)(x[:1]), torch.autograd.functional.jacobian(output, x[:1])
+    )
     assert_close(torch.func.hessian(total)(x[0]), torch.autograd.functional.hessian(total, x[0]))
 
 
@@ -380,7 +428,9 @@ def test_a_mixture_is_the_guide_of_u(data):
 
         def forward(self, prior):
             base = dist.MixtureOfDiagNormals(self.locs, torch.full((2, 4), 0.1), torch.zeros(2))
-            return dist.TransformedDistribution(base, [dist.transforms.ReshapeTransform((4,), self.shape)])
+            return dist.TransformedDistribution(
+                base, [dist.transforms.ReshapeTransform((4,), self.shape)]
+            )
 
     model = classifier(KEPSVGPAttention(8, 1, rank=2))
     guide = guides.for_model(model, Mixture)
@@ -390,7 +440,9 @@ def test_a_mixture_is_the_guide_of_u(data):
     with draws(4000):
         u = guide()["network.0.u"].flatten(1)
     assert_close(u.sign().abs().sum(-1), torch.full((4000,), 4.0))
-    assert ((u.mean(-1) > 0).double().mean() - 0.5).abs() < 0.05  # both components, each draw from one of them
+    assert (
+        (u.mean(-1) > 0).double().mean() - 0.5
+    ).abs() < 0.05  # both components, each draw from one of them
     assert (u.sign().sum(-1).abs() == 4).all()
     assert predict(model, guide, data[0], num_samples=20).probs.shape == (N, 3)
 
@@ -414,7 +466,14 @@ def test_tensors_whose_entries_share_memory_train_and_load(data, tmp_path):
 
 
 def test_the_library_registers_nothing_for_the_classes_of_others():
-    own = [kinds for kinds, function in kl._KL_REGISTRY.items() if function.__module__.startswith("probattn")]
+    own = [
+        kinds
+        for kinds, function in kl._KL_REGISTRY.items()
+        if function.__module__.startswith("probattn")
+    ]
     assert own
     assert all(any(kind.__module__.startswith("probattn") for kind in kinds) for kinds in own)
-    assert not any(handler.__module__.startswith("probattn") for handler in integrator._EXCEPTION_HANDLERS.values())
+    assert not any(
+        handler.__module__.startswith("probattn")
+        for handler in integrator._EXCEPTION_HANDLERS.values()
+    )

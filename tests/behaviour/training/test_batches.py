@@ -23,7 +23,13 @@ Example = make_dataclass("Example", ["inputs", "target", "key_padding_mask"])
 Named = namedtuple("Named", ["labels", "input_ids", "attention_mask"])
 FORMS = {
     "numpy": (X.numpy(), Y.numpy(), MASK.numpy()),
-    "huggingface": {"input_ids": X, "attention_mask": MASK.long(), "labels": Y, "token_type_ids": X * 0, "idx": Y},
+    "huggingface": {
+        "input_ids": X,
+        "attention_mask": MASK.long(),
+        "labels": Y,
+        "token_type_ids": X * 0,
+        "idx": Y,
+    },
     "uint8": {"x": X, "y": Y, "key_padding_mask": (~MASK).to(torch.uint8)},
     "dataclass": Example(X, Y, (~MASK).int()),
     "namedtuple": Named(Y, X, MASK),
@@ -57,7 +63,10 @@ def test_inputs_alone_have_none_for_the_rest_and_numbers_keep_their_type_but_flo
         ({"pixels": X}, "select_fields"),
         ({"input_ids": X, "token_type_ids": X * 0 + 1}, "second segment"),
         ({"input_ids": X, "attention_mask": MASK.float()}, "boolean"),
-        ({"input_ids": X, "attention_mask": MASK, "src_key_padding_mask": ~MASK}, "attention_mask and src_key"),
+        (
+            {"input_ids": X, "attention_mask": MASK, "src_key_padding_mask": ~MASK},
+            "attention_mask and src_key",
+        ),
         ((X, Y, MASK, Y), "tuple"),
         ((torch.zeros(3), torch.tensor(2)), "3 inputs and labels"),
     ],
@@ -84,21 +93,34 @@ POSITIONS = torch.arange(5).expand(6, 5)
     ],
 )
 @pytest.mark.parametrize("convert", [torch.as_tensor, torch.Tensor.numpy])
-def test_what_the_network_would_need_is_refused_and_its_defaults_are_not(name, needed, default, convert):
+def test_what_the_network_would_need_is_refused_and_its_defaults_are_not(
+    name, needed, default, convert
+):
     batch = {"input_ids": X, "attention_mask": MASK.long(), "labels": Y}
     with pytest.raises(ValueError, match=name):
         unpack_batch(batch | {name: convert(needed)})
-    other = {"special_tokens_mask": X * 0, "example_ids": Y, "length": Y, "text": ["a"] * 6, "past_key_values": None}
+    other = {
+        "special_tokens_mask": X * 0,
+        "example_ids": Y,
+        "length": Y,
+        "text": ["a"] * 6,
+        "past_key_values": None,
+    }
     defaults = {} if default is None else {name: convert(default)}
     assert equal(unpack_batch(batch | defaults | other), (X, Y, MASK))
-    loader = select_fields(DataLoader([0], collate_fn=lambda _: batch | {name: needed}), x="input_ids", y="labels")
+    loader = select_fields(
+        DataLoader([0], collate_fn=lambda _: batch | {name: needed}), x="input_ids", y="labels"
+    )
     assert equal(next(iter(loader))[:2], (X, Y))
 
 
 def test_other_names_of_fields_are_selected_in_the_workers_of_a_loader():
     examples = [{"tokens": X[i], "kind": Y[i], "padding": ~MASK[i], "number": i} for i in range(6)]
     loader = DataLoader(examples, batch_size=6, num_workers=1)
-    assert equal(next(iter(select_fields(loader, x="tokens", y="kind", padding_mask="padding"))), (X, Y, MASK))
+    assert equal(
+        next(iter(select_fields(loader, x="tokens", y="kind", padding_mask="padding"))),
+        (X, Y, MASK),
+    )
     assert "tokens" in next(iter(loader))  # the loader itself is unchanged
 
 
@@ -117,7 +139,14 @@ def test_single_batches_and_data_sets_are_told_from_iterables_of_batches():
 def test_training_on_what_is_no_loader_or_has_no_labels_is_refused():
     model, good = classifier(), [(X, Y)]
     guide = guides.for_model(model)
-    for data in (TensorDataset(X, X), X, (X, Y), FORMS["huggingface"], iter(good), [{"input_ids": X}]):
+    for data in (
+        TensorDataset(X, X),
+        X,
+        (X, Y),
+        FORMS["huggingface"],
+        iter(good),
+        [{"input_ids": X}],
+    ):
         with pytest.raises((TypeError, ValueError)):
             fit(model, guide, data, progress=False)
     with pytest.raises(TypeError, match="valid must be a loader"):
@@ -127,14 +156,23 @@ def test_training_on_what_is_no_loader_or_has_no_labels_is_refused():
 def classifier():
     torch.manual_seed(0)
     sizes = {"max_length": 5, "classes": 2, "dim": 4, "depth": 1, "heads": 2, "mlp_dim": 4}
-    network = TextTransformer(nn.Embedding(10, 4), attention=KEPSVGPAttention.partial(rank=2), **sizes)
+    network = TextTransformer(
+        nn.Embedding(10, 4), attention=KEPSVGPAttention.partial(rank=2), **sizes
+    )
     return Classifier(network, num_data=6)
 
 
 def trained(batch):
     model = classifier()
     guide = guides.for_model(model)
-    fit(model, guide, [batch], [batch], options=TrainOptions(epochs=1, lr=0.1, seed=1), progress=False)
+    fit(
+        model,
+        guide,
+        [batch],
+        [batch],
+        options=TrainOptions(epochs=1, lr=0.1, seed=1),
+        progress=False,
+    )
     torch.manual_seed(2)
     return predict(model, guide, [batch], num_samples=2)
 

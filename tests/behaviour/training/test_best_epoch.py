@@ -1,4 +1,5 @@
-"""The best epoch by the monitored metric is kept, also in a run that is killed, and patience ends a run."""
+"""The best epoch by the monitored metric is kept, also in a run that is killed, and patience ends a
+run."""
 
 import math
 
@@ -12,13 +13,23 @@ from probattn.inference.training import trainer
 from probattn.inference.training.validation import is_better
 from probattn.models.likelihoods import Gaussian
 
-HIGHER = ("log_prob", "accuracy", "mcc", "auroc", "aupr_success", "aupr_error",
-          "label_accuracy", "exact_match", "label_auroc")  # fmt: skip
+HIGHER = (
+    "log_prob",
+    "accuracy",
+    "mcc",
+    "auroc",
+    "aupr_success",
+    "aupr_error",
+    "label_accuracy",
+    "exact_match",
+    "label_auroc",
+)
 
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Let validation return given values by epoch, also when the run is resumed; return the weights that it sees."""
+    """Let validation return given values by epoch, also when the run is resumed; return the weights
+    that it sees."""
 
     def script(values, monitor="nll"):
         validate, seen = trainer.Trainer._validate, []
@@ -42,10 +53,14 @@ def scripted(monkeypatch):
         ("auroc", [math.nan] * 4, 1, True),
     ],
 )
-def test_the_best_epoch_is_kept_and_the_model_ends_with_it(tmp_path, scripted, monitor, values, best, on_disk):
+def test_the_best_epoch_is_kept_and_the_model_ends_with_it(
+    tmp_path, scripted, monitor, values, best, on_disk
+):
     seen = scripted(values, monitor)
     model, guide, train, valid = build()
-    history = fit(model, guide, train, valid, out=tmp_path if on_disk else None, **short(monitor=monitor))
+    history = fit(
+        model, guide, train, valid, out=tmp_path if on_disk else None, **short(monitor=monitor)
+    )
     assert history.best_epoch == best
     assert history.best_value == values[best - 1] or math.isnan(values[best - 1])
     assert_same(weights(model, guide), seen[best - 1])
@@ -105,8 +120,12 @@ def trained(out, **options):
     return history, weights(model, guide)
 
 
-@pytest.mark.parametrize(("name", "every", "epoch"), [("last.pt", 1, 2), ("best.pt", 1, 5), ("last.pt", 3, 5)])
-def test_a_run_killed_between_its_two_checkpoints_loses_none(tmp_path, monkeypatch, scripted, name, every, epoch):
+@pytest.mark.parametrize(
+    ("name", "every", "epoch"), [("last.pt", 1, 2), ("best.pt", 1, 5), ("last.pt", 3, 5)]
+)
+def test_a_run_killed_between_its_two_checkpoints_loses_none(
+    tmp_path, monkeypatch, scripted, name, every, epoch
+):
     scripted(NLL)
     expected, end = trained(tmp_path / "whole", checkpoint_every=every)
     save = checkpoint.save
@@ -123,11 +142,17 @@ def test_a_run_killed_between_its_two_checkpoints_loses_none(tmp_path, monkeypat
     history, last = trained(tmp_path / "run", resume=True, checkpoint_every=every)
     assert_same(last, end)
     assert untimed(history.epochs) == untimed(expected.epochs)
-    assert (history.best_epoch, history.best_value) == (expected.best_epoch, expected.best_value) == (5, 0.5)
+    assert (
+        (history.best_epoch, history.best_value)
+        == (expected.best_epoch, expected.best_value)
+        == (5, 0.5)
+    )
     assert checkpoint.read(tmp_path / "run" / "best.pt")["extra"]["epoch"] == 5
 
 
-@pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-100])])
+@pytest.mark.parametrize(
+    "lose", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-100])]
+)
 def test_lost_best_weights_are_an_error(tmp_path, scripted, lose):
     scripted(NLL)
     trained(tmp_path)

@@ -1,4 +1,5 @@
-"""Callbacks in their order, their decisions and their state; the terms of each step in the log and in loggers."""
+"""Callbacks in their order, their decisions and their state; the terms of each step in the log and
+in loggers."""
 
 import functools
 import json
@@ -52,7 +53,9 @@ def test_callbacks_are_called_in_their_order_and_loggers_get_the_records():
         calls += [("epoch end", e + 1, (e + 1) * STEPS)]
     assert recorder.calls == [*calls, ("end", 2, 2 * STEPS)]
     assert [epoch["extra"] for epoch in history.epochs] == [2.5, 2.5]
-    losses = [(step, values["step/loss"]) for step, values in recorder.logged if "step/loss" in values]
+    losses = [
+        (step, values["step/loss"]) for step, values in recorder.logged if "step/loss" in values
+    ]
     assert losses == [(record["step"], record["loss"]) for record in history.steps]
     logged = [values["valid/nll"] for _, values in recorder.logged if "valid/nll" in values]
     assert logged == [epoch["valid/nll"] for epoch in history.epochs]
@@ -68,7 +71,15 @@ def test_a_callback_stops_the_run_which_then_is_finished(tmp_path, hook, steps):
     setattr(callback, hook, stop)
     for resume in (False, True):
         model, guide, train, valid = build()
-        history = fit(model, guide, train, valid, callbacks=[callback], out=tmp_path, **short(resume=resume, epochs=9))
+        history = fit(
+            model,
+            guide,
+            train,
+            valid,
+            callbacks=[callback],
+            out=tmp_path,
+            **short(resume=resume, epochs=9),
+        )
         assert (len(history.epochs), len(history.steps)) == (2, steps)
     assert train.started == 0
 
@@ -91,7 +102,9 @@ class ChooseBy(Callback):
 
 def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
     model, guide, train, valid = build()
-    history = fit(model, guide, train, valid, callbacks=[ChooseBy()], out=tmp_path / "whole", **short())
+    history = fit(
+        model, guide, train, valid, callbacks=[ChooseBy()], out=tmp_path / "whole", **short()
+    )
     losses = [epoch["train_loss"] for epoch in history.epochs]
     assert history.best_epoch == 1 + losses.index(max(losses))
     expected = weights(model, guide)
@@ -99,11 +112,22 @@ def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
     train.at, train.callback = (3, 1), kill
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
-        fit(model, guide, train, valid, callbacks=[ChooseBy()], loggers=[recorder], out=tmp_path / "killed", **short())
+        fit(
+            model,
+            guide,
+            train,
+            valid,
+            callbacks=[ChooseBy()],
+            loggers=[recorder],
+            out=tmp_path / "killed",
+            **short(),
+        )
     assert recorder.status == ["failed"]
     model, guide, train, valid = build()
     again = ChooseBy()
-    resumed = fit(model, guide, train, valid, callbacks=[again], out=tmp_path / "killed", **short(resume=True))
+    resumed = fit(
+        model, guide, train, valid, callbacks=[again], out=tmp_path / "killed", **short(resume=True)
+    )
     assert (resumed.best_epoch, again.best) == (history.best_epoch, max(losses))
     assert_same(weights(model, guide), expected)
     with pytest.raises(CheckpointError, match="another run"):
@@ -117,7 +141,11 @@ def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
     assert [record["step"] for record in history.steps] == [1, 2, 4, 6, 8]
     assert [record["epoch"] for record in history.steps] == [1, 1, 2, 2, 3]
     for record in history.steps:
-        terms = {key: value for key, value in record.items() if key not in ("kind", "step", "epoch", "loss", "lr")}
+        terms = {
+            key: value
+            for key, value in record.items()
+            if key not in ("kind", "step", "epoch", "loss", "lr")
+        }
         assert set(terms) == {"nll", "kl/network.attention.u", "penalty/network.attention.ksvd"}
         assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-5)
     assert history.steps[0]["kl/network.attention.u"] == 0
@@ -133,12 +161,16 @@ def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 25])
-def test_a_half_written_last_line_of_the_log_is_dropped_and_records_after_the_checkpoint_are_too(tmp_path, cut):
+def test_a_half_written_last_line_of_the_log_is_dropped_and_records_after_the_checkpoint_are_too(
+    tmp_path, cut
+):
     path, loss = tmp_path / "log.jsonl", 0.1 + 0.2
     log = RunLog(path, step=0)
     for step in (1, 2, 3):
         log.write("step", step, loss=loss, other=math.inf)
-        assert [json.loads(line) for line in path.read_text().splitlines()] == log.records  # on disk at once
+        assert [
+            json.loads(line) for line in path.read_text().splitlines()
+        ] == log.records  # on disk at once
     complete = path.read_text()
     path.write_text(complete[:-cut])
     assert read_log(path) == log.records[:2]

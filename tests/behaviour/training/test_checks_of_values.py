@@ -1,4 +1,5 @@
-"""Checks of values in training and prediction: few reads of the device, no error lost, the user's settings kept."""
+"""Checks of values in training and prediction: few reads of the device, no error lost, the user's
+settings kept."""
 
 import math
 import warnings
@@ -31,7 +32,13 @@ from probattn.models.likelihoods import (
 
 KEP = KEPSVGPAttention.partial(rank=2, eta=0.1)
 SIZES = {"classes": 3, "dim": 8, "depth": 7, "heads": 2, "mlp_dim": 8}
-READS = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::masked_select")
+READS = (
+    "aten::_local_scalar_dense",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::nonzero",
+    "aten::masked_select",
+)
 
 
 class Reads(TorchDispatchMode):
@@ -64,7 +71,9 @@ def deep(name):
     """Return a model of seven layers, its guide and a batch."""
     if name == "texts":
         model = Supervised(
-            TextTagger(WordEmbedding(9, 8), max_length=6, attention=KEP, **SIZES), TokenCategorical(), num_data=4
+            TextTagger(WordEmbedding(9, 8), max_length=6, attention=KEP, **SIZES),
+            TokenCategorical(),
+            num_data=4,
         )
         return model, guides.for_model(model), texts()
     network = ViT(image_size=4, patch_size=2, channels=1, attention=LAYERS[name], **SIZES)
@@ -72,7 +81,17 @@ def deep(name):
     return model, guides.for_model(model), (torch.randn(4, 1, 4, 4), torch.arange(4) % 3)
 
 
-DEEP = ("softmax", "kernel", "kep-svgp", "kep-svgp-concat", "sgpa", "cgp", "sparse-cgp", "anchored", "texts")
+DEEP = (
+    "softmax",
+    "kernel",
+    "kep-svgp",
+    "kep-svgp-concat",
+    "sgpa",
+    "cgp",
+    "sparse-cgp",
+    "anchored",
+    "texts",
+)
 
 
 @pytest.mark.parametrize("name", DEEP)
@@ -88,7 +107,12 @@ def test_a_step_of_seven_layers_waits_for_at_most_twenty_reads(name):
 @pytest.mark.parametrize("name", ["softmax", "kep-svgp", "texts"])
 def test_a_prediction_of_seven_layers_waits_for_at_most_twenty_reads_a_batch(name):
     model, guide, (x, _, *mask) = deep(name)
-    assert reads_per_batch(lambda batches: predict(model, guide, batches, num_samples=3), [(x, None, *mask)]) <= 20
+    assert (
+        reads_per_batch(
+            lambda batches: predict(model, guide, batches, num_samples=3), [(x, None, *mask)]
+        )
+        <= 20
+    )
 
 
 DIVERGING = {
@@ -129,7 +153,13 @@ def test_validation_data_that_overflow_are_named():
     for likelihood, labels in ((Categorical(), Y), (Gaussian(), Y.float().unsqueeze(1))):
         model, guide, *_ = build(num_data=9, likelihood=likelihood)
         with pytest.raises(NonFiniteError, match="after step 3: .*outputs"):
-            fit(model, guide, three_batches(labels=labels), [(X, labels), (1e20 * X, labels)], **short())
+            fit(
+                model,
+                guide,
+                three_batches(labels=labels),
+                [(X, labels), (1e20 * X, labels)],
+                **short(),
+            )
 
 
 ONES = torch.ones(9, 1)
@@ -222,7 +252,9 @@ def test_what_the_user_has_set_stays_and_callbacks_see_it(of_pyro, of_torch):
     with chosen(of_pyro, of_torch):
         before = settings()
         model, guide, *_ = build(num_data=9)
-        fit(model, guide, three_batches(), three_batches(), callbacks=[Looking()], **short(epochs=1))
+        fit(
+            model, guide, three_batches(), three_batches(), callbacks=[Looking()], **short(epochs=1)
+        )
         predict(model, guide, three_batches(), num_samples=3)
         with pytest.raises(NonFiniteError):
             fit(model, guide, three_batches((1, 1e20, 1)), callbacks=[Looking()], **short(epochs=1))
@@ -241,7 +273,9 @@ def test_what_the_user_does_not_validate_is_not():
 
 def test_a_warning_of_the_model_is_shown_once_in_a_run():
     model, guide, *_ = build(num_data=9)
-    model.network.head.register_forward_pre_hook(lambda *_: warnings.warn("of the model", UserWarning, stacklevel=1))
+    model.network.head.register_forward_pre_hook(
+        lambda *_: warnings.warn("of the model", UserWarning, stacklevel=1)
+    )
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
         fit(model, guide, three_batches(), **short(epochs=2))

@@ -19,7 +19,8 @@ SGPA = SGPAttention.partial(inducing=3)
 
 @pytest.fixture(scope="module", autouse=True)
 def _restore_validation():
-    """Undo the first compilation in a process, which turns off PyTorch's validation of distributions."""
+    """Undo the first compilation in a process, which turns off PyTorch's validation of
+    distributions."""
     with pyro.validation_enabled():
         yield
 
@@ -66,7 +67,9 @@ def graphs(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("layer", [KEP, pytest.param(SGPA, marks=pytest.mark.slow)], ids=["kep-svgp", "sgpa"])
+@pytest.mark.parametrize(
+    "layer", [KEP, pytest.param(SGPA, marks=pytest.mark.slow)], ids=["kep-svgp", "sgpa"]
+)
 def test_compiled_blocks_compute_what_the_program_computes(layer, graphs):
     expected = value_and_gradients(*build(layer))
     model, guide, x, y = build(layer)
@@ -90,13 +93,17 @@ def test_a_compiled_run_leaves_a_model_as_any_other(tmp_path):
 
 
 def counted(graphs, layers, *, dropout=0.0):
-    """Numbers of graphs that are traced for two batches of different size, and run for the second."""
+    """Numbers of graphs that are traced for two batches of different size, and run for the
+    second."""
     torch._dynamo.reset()
     model, guide, x, y = build(layers, depth=len(layers), dropout=dropout)
     compile_blocks(model)
     module = TraceMeanField_ELBO()(model.train(), guide)
     graphs.update(traced=0, run=0)
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True), pyro.validation_enabled(False):
+    with (
+        torch._dynamo.config.patch(fail_on_recompile_limit_hit=True),
+        pyro.validation_enabled(False),
+    ):
         module(x, y)
         graphs["run"] = 0
         module(x[:4], y[:4])
@@ -105,7 +112,8 @@ def counted(graphs, layers, *, dropout=0.0):
 
 @pytest.mark.slow
 def test_all_blocks_of_a_kind_share_their_code_and_a_block_without_sites_is_one_graph(graphs):
-    """The name of a block, which its sites begin with, is no reason to compile it anew; also with dropout."""
+    """The name of a block, which its sites begin with, is no reason to compile it anew; also with
+    dropout."""
     few, many = (counted(graphs, [SoftmaxAttention] * n + [KEP], dropout=0.1) for n in (1, 3))
     assert few["traced"] == many["traced"]
     assert many["run"] - few["run"] == 2

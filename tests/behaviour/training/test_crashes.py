@@ -33,11 +33,14 @@ def train(out):
 
 
 def child(function, *arguments):
-    """Run a function in a fork of this process; return its exit status, negative if a signal ended it."""
+    """Run a function in a fork of this process; return its exit status, negative if a signal ended
+    it."""
     pid = os.fork()
     if pid == 0:
         try:
-            torch.set_num_threads(1)  # makes PyTorch's thread pool of this fork, before other threads race to it
+            torch.set_num_threads(
+                1
+            )  # makes PyTorch's thread pool of this fork, before other threads race to it
             function(*arguments)
             os._exit(0)
         except BaseException:
@@ -99,7 +102,10 @@ def out_of_space(out, size):
 def content(folder):
     """Return what a run has left, without times, in a form that can be compared."""
     checkpoints = [checkpoint.read(folder / name) for name in ("best.pt", "last.pt")]
-    for unused in ("python", "numpy"):  # random states that a fork seeds anew, and that this run does not use
+    for unused in (
+        "python",
+        "numpy",
+    ):  # random states that a fork seeds anew, and that this run does not use
         del checkpoints[1]["extra"]["random"][0][unused]
     log = small_fit.untimed(run_log.read_log(folder / "log.jsonl"))
     return repr((log, small_fit.flat(checkpoints), sorted(os.listdir(folder))))
@@ -115,7 +121,11 @@ def main(root, amount):
     assert len(lines) > 100
     writes, sizes = range(3), range(0, (root / "whole" / "last.pt").stat().st_size, 1000)
     if amount == "some":
-        lines, sizes, writes = random.Random(0).sample(lines, 2), random.Random(0).sample(sizes, 1), range(1, 2)
+        lines, sizes, writes = (
+            random.Random(0).sample(lines, 2),
+            random.Random(0).sample(sizes, 1),
+            range(1, 2),
+        )
     crashes = [(killed_at_line, number, -signal.SIGKILL) for number in lines]
     crashes += [(killed_in_file, number, -signal.SIGKILL) for number in writes]
     crashes += [(out_of_space, size, 0) for size in sizes]
@@ -130,8 +140,13 @@ def main(root, amount):
 
 @pytest.mark.parametrize("amount", ["some", pytest.param("all", marks=pytest.mark.slow)])
 def test_a_crashed_run_resumes_as_if_nothing_had_happened(tmp_path, amount):
-    support = os.pathsep.join([str(Path(small_fit.__file__).parent), os.environ.get("PYTHONPATH", "")])
-    command, environment = [sys.executable, __file__, tmp_path, amount], os.environ | {"PYTHONPATH": support}
+    support = os.pathsep.join(
+        [str(Path(small_fit.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
+    command, environment = (
+        [sys.executable, __file__, tmp_path, amount],
+        os.environ | {"PYTHONPATH": support},
+    )
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [], done.stderr

@@ -1,4 +1,5 @@
-"""Settings of PyTorch that hold during training alone: precision of products, kernels of attention, determinism."""
+"""Settings of PyTorch that hold during training alone: precision of products, kernels of attention,
+determinism."""
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ def state():
     )
 
 
-@pytest.mark.parametrize(("option", "device", "inside"), [(None, CUDA, "high"), ("medium", CPU, "medium")])
+@pytest.mark.parametrize(
+    ("option", "device", "inside"), [(None, CUDA, "high"), ("medium", CPU, "medium")]
+)
 def test_settings_hold_inside_and_are_restored(option, device, inside):
     before = state()
     options = TrainOptions(matmul_precision=option, deterministic=True)
@@ -55,7 +58,9 @@ def train(layer, change=lambda x: x, **options):
 
 def test_a_run_trains_and_validates_with_its_options():
     before = state()
-    assert train(SoftmaxAttention, matmul_precision="high", deterministic=True) == {("high", False, 2, False)}
+    assert train(SoftmaxAttention, matmul_precision="high", deterministic=True) == {
+        ("high", False, 2, False)
+    }
     assert state() == before
 
 

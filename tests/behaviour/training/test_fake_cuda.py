@@ -17,23 +17,41 @@ NETWORK = {"classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8, "dropou
 
 
 @pytest.mark.parametrize(
-    "layer", ["softmax-dropout", "kep-svgp-residual", "kep-svgp-concat", "sgpa", "cgp", "sparse-cgp", "anchored-draw"]
+    "layer",
+    [
+        "softmax-dropout",
+        "kep-svgp-residual",
+        "kep-svgp-concat",
+        "sgpa",
+        "cgp",
+        "sparse-cgp",
+        "anchored-draw",
+    ],
 )
 def test_the_loss_of_texts_or_of_images_is_on_the_gpu(layer, monkeypatch):
     monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *args, **kwargs: True)
-    monkeypatch.setattr("probattn.families.has_stddev", lambda prior: True)  # read once, when the guide is built
-    for module in (pyro.infer.trace_elbo, pyro.infer.trace_mean_field_elbo):  # fake tensors have no values
+    monkeypatch.setattr(
+        "probattn.families.has_stddev", lambda prior: True
+    )  # read once, when the guide is built
+    for module in (
+        pyro.infer.trace_elbo,
+        pyro.infer.trace_mean_field_elbo,
+    ):  # fake tensors have no values
         monkeypatch.setattr(module, "torch_item", lambda value: 0.0)
         monkeypatch.setattr(module, "warn_if_nan", lambda *args: None)
     monkeypatch.setattr(Objective, "_is_valid", lambda *args, **kwargs: True)
     with FakeTensorMode(), branch_free(), pyro.validation_enabled(False):
         with torch.device("cuda"):
             if layer in ANY_LENGTH:
-                network = TextTransformer(WordEmbedding(20, 8), max_length=6, attention=LAYERS[layer], **NETWORK)
+                network = TextTransformer(
+                    WordEmbedding(20, 8), max_length=6, attention=LAYERS[layer], **NETWORK
+                )
                 x, masks = torch.ones(4, 5, dtype=torch.long), (torch.ones(4, 5, dtype=torch.bool),)
             else:
-                network = ViT(image_size=4, patch_size=2, channels=1, attention=LAYERS[layer], **NETWORK)
+                network = ViT(
+                    image_size=4, patch_size=2, channels=1, attention=LAYERS[layer], **NETWORK
+                )
                 x, masks = torch.randn(4, 1, 4, 4), ()
             model, y = Classifier(network, num_data=10), torch.ones(4, dtype=torch.long)
             guide = guides.for_model(model)

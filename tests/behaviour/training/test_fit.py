@@ -1,4 +1,5 @@
-"""fit: what it learns, reproducibility, modes, precision, draws, and silent mistakes that it refuses."""
+"""fit: what it learns, reproducibility, modes, precision, draws, and silent mistakes that it
+refuses."""
 
 import math
 
@@ -18,7 +19,9 @@ from probattn.models.likelihoods import Categorical, Gaussian
 def test_loss_falls_and_accuracy_rises():
     model, guide, _, _ = build(num_data=30)
     train = DataLoader(data(30), batch_size=10, shuffle=True)
-    history = fit(model, guide, train, train, options=TrainOptions(epochs=20, lr=0.05), progress=False)
+    history = fit(
+        model, guide, train, train, options=TrainOptions(epochs=20, lr=0.05), progress=False
+    )
     first, best = history.epochs[0], history.epochs[history.best_epoch - 1]
     assert history.epochs[-1]["train_loss"] < 0.8 * first["train_loss"]
     assert first["valid/nll"] > best["valid/nll"] == history.best_value
@@ -49,7 +52,9 @@ def test_what_would_silently_be_wrong_is_refused():
         fit(model, guide, [(x, y + 2)], **short())
 
     class FromTheLeft(Network):
-        def forward(self, x):  # fine in training, which has no dimension of samples that it could confuse
+        def forward(
+            self, x
+        ):  # fine in training, which has no dimension of samples that it could confuse
             return self.head(self.attention(self.embed(x))[:, 0])
 
     model = Supervised(FromTheLeft(), Categorical(), num_data=8)
@@ -62,7 +67,9 @@ def test_noise_starts_at_the_deviation_of_the_labels_unless_it_was_given(scale):
     model, guide, _, _ = build(likelihood=Gaussian(scale) if scale else Gaussian())
     x, y = torch.randn(8, 4, 3), 50 * torch.randn(8, 1) + 300
     fit(model, guide, [(x, y)], **short(epochs=1, lr=1e-6, min_lr=0.0))
-    assert model.likelihood.log_scale.exp().item() == pytest.approx(scale or y.std(correction=0).item(), rel=1e-4)
+    assert model.likelihood.log_scale.exp().item() == pytest.approx(
+        scale or y.std(correction=0).item(), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("samples_per", ["example", "batch"])
@@ -71,13 +78,17 @@ def test_samples_are_per_example_or_per_batch_and_particles_a_dimension(samples_
     """A network of equal inputs has equal outputs where an example shares its sample."""
     model, guide, _, _ = build()
     outputs = []
-    model.network.attention.register_forward_hook(lambda module, inputs, output: outputs.append(output.detach()))
+    model.network.attention.register_forward_hook(
+        lambda module, inputs, output: outputs.append(output.detach())
+    )
     batch = (torch.randn(1, 4, 3).expand(3, 4, 3).contiguous(), torch.arange(3))
     options = short(epochs=1, samples_per=samples_per, num_particles=particles, vectorize=True)
     model.num_data = 3
     fit(model, guide, [batch], **options)
     assert outputs[0].shape == ((2,) if particles == 2 else ()) + (3, 4, 4)
-    assert torch.allclose(outputs[0][..., 0, :, :], outputs[0][..., 1, :, :]) == (samples_per == "batch")
+    assert torch.allclose(outputs[0][..., 0, :, :], outputs[0][..., 1, :, :]) == (
+        samples_per == "batch"
+    )
 
 
 def test_bf16_starts_from_the_float32_loss_and_takes_labels_as_they_are():
@@ -87,14 +98,22 @@ def test_bf16_starts_from_the_float32_loss_and_takes_labels_as_they_are():
         def forward(self, outputs, mask=None):
             distribution = super().forward(outputs, mask)
             original = distribution.log_prob
-            distribution.log_prob = lambda value: seen.append((outputs.dtype, value.max().item())) or original(value)
+            distribution.log_prob = lambda value: (
+                seen.append((outputs.dtype, value.max().item())) or original(value)
+            )
             return distribution
 
     x, y = torch.randn(8, 4, 3), torch.full((8, 1), 20.0001)
     for precision in ("32", "bf16-mixed"):
         model, guide, _, _ = build(likelihood=Spy())
-        losses.append(fit(model, guide, [(x, y)], **short(epochs=12, lr=0.3, precision=precision)).steps)
-    assert losses[0][0]["loss"] != losses[1][0]["loss"] == pytest.approx(losses[0][0]["loss"], rel=0.03)
+        losses.append(
+            fit(model, guide, [(x, y)], **short(epochs=12, lr=0.3, precision=precision)).steps
+        )
+    assert (
+        losses[0][0]["loss"]
+        != losses[1][0]["loss"]
+        == pytest.approx(losses[0][0]["loss"], rel=0.03)
+    )
     assert losses[1][-1]["loss"] < 0.5 * losses[1][0]["loss"]
     assert set(seen) == {(torch.float32, y.max().item()), (torch.bfloat16, y.max().item())}
     assert all(p.dtype == torch.float32 for p in [*model.parameters(), *guide.parameters()])
@@ -115,10 +134,15 @@ class WithNorm(Network):
 def test_submodules_in_evaluation_mode_stay_there_and_a_model_as_a_whole_is_trained(evaluated):
     network = WithNorm()
     (network if evaluated is None else network.get_submodule(evaluated)).eval()
-    before, mean = [module.training for module in network.modules()], network.norm.running_mean.clone()
+    before, mean = (
+        [module.training for module in network.modules()],
+        network.norm.running_mean.clone(),
+    )
     model = Supervised(network, Categorical(), num_data=8)
     _, _, train, valid = build()
     fit(model, guides.for_model(model), train, valid, **short(epochs=1))
     expected = before if evaluated else [True] * len(before)
     assert network.modes == [module.training for module in network.modules()] == expected
-    assert math.isclose(0.0, (network.norm.running_mean - mean).abs().max()) == (evaluated == "norm")
+    assert math.isclose(0.0, (network.norm.running_mean - mean).abs().max()) == (
+        evaluated == "norm"
+    )

@@ -45,8 +45,15 @@ class SeededByLightning(lightning.Callback):
 
 
 def trainer(tmp_path, **options):
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
-    return lightning.Trainer(default_root_dir=tmp_path, enable_checkpointing=False, **quiet | options)
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "logger": False,
+        "accelerator": "cpu",
+    }
+    return lightning.Trainer(
+        default_root_dir=tmp_path, enable_checkpointing=False, **quiet | options
+    )
 
 
 def test_its_losses_and_weights_are_those_of_fit(tmp_path):
@@ -73,7 +80,13 @@ def test_validation_metrics_are_of_the_whole_set_and_its_checkpoint_holds_model_
     run = trainer(tmp_path, max_epochs=1, accumulate_grad_batches=2)
     run.fit(module, DataLoader(data(), batch_size=3), valid)
     assert run.global_step == 2
-    assert {"train_loss", "train/nll", "valid/nll", "valid/log_prob", "valid/ece"} <= run.callback_metrics.keys()
+    assert {
+        "train_loss",
+        "train/nll",
+        "valid/nll",
+        "valid/log_prob",
+        "valid/ece",
+    } <= run.callback_metrics.keys()
     run.save_checkpoint(tmp_path / "whole.ckpt")
     again, other, *_ = build(seed=4, guide="delta")
     loaded = SVIModule.load_from_checkpoint(tmp_path / "whole.ckpt", model=again, guide=other)

@@ -21,7 +21,10 @@ class Network(nn.Module):
 
     def __init__(self, outputs):
         super().__init__()
-        self.attention, self.head = KEPSVGPAttention(4, 2, rank=2, merge="add"), nn.Linear(4, outputs)
+        self.attention, self.head = (
+            KEPSVGPAttention(4, 2, rank=2, merge="add"),
+            nn.Linear(4, outputs),
+        )
 
     def forward(self, x, mask=None):
         return self.head(x.mean(-2) + 0.1 * self.attention(x, mask).mean(-2))
@@ -52,7 +55,11 @@ CASES = {  # the true distribution, the likelihood, and a learned parameter with
         lambda: NegativeBinomial(1.5),
         lambda likelihood: likelihood.concentration.item() / 2,
     ),
-    "ordinal": (ordered, lambda: Ordinal(3), lambda likelihood: likelihood.cutpoints.diff().item() / 2.5),
+    "ordinal": (
+        ordered,
+        lambda: Ordinal(3),
+        lambda likelihood: likelihood.cutpoints.diff().item() / 2.5,
+    ),
     "cauchy": (cauchy, lambda: cauchy, lambda likelihood: 1.0),
     "low-rank": (low_rank, lambda: low_rank, lambda likelihood: 1.0),
 }
@@ -71,7 +78,9 @@ def trained(case, likelihood=None):
     guide = guides.for_model(model)
     monitor = {"student": "crps", "negative": "crps", "ordinal": "rps"}.get(case, "log_prob")
     options = TrainOptions(epochs=20, lr=0.05, monitor=monitor, num_samples=2)
-    fit(model, guide, data[0], data[1][:1], options=options, progress=False)  # a part, since intervals take long
+    fit(
+        model, guide, data[0], data[1][:1], options=options, progress=False
+    )  # a part, since intervals take long
     return model, guide, data, truth
 
 
@@ -101,7 +110,9 @@ def test_what_is_learned_and_predicted_is_close_to_the_truth(case):
         below = {"below": lambda y, p: (y < p.median).double().mean()}
         check = posterior_predictive_check(model, guide, data, statistics=below, num_replicates=100)
         with pytest.raises(ValueError, match="'rmse' is NaN"):
-            posterior_predictive_check(model, guide, data, statistics={"rmse": REGRESSION["rmse"]}, num_replicates=3)
+            posterior_predictive_check(
+                model, guide, data, statistics={"rmse": REGRESSION["rmse"]}, num_replicates=3
+            )
     else:
         check = posterior_predictive_check(model, guide, data, num_replicates=100)
     for name, p in check.p_values.items():
@@ -112,8 +123,12 @@ def test_a_wrong_likelihood_fails_its_check_and_scores_worse():
     largest, results = {"largest": lambda y, p: (y - p.mean).abs().max()}, []
     for likelihood in (None, Gaussian):
         model, guide, (data, _), _ = trained("student", likelihood)
-        check = posterior_predictive_check(model, guide, data, statistics=largest, num_replicates=200)
+        check = posterior_predictive_check(
+            model, guide, data, statistics=largest, num_replicates=200
+        )
         prediction = predict(model, guide, data)
-        results.append((check.p_values["largest"].item(), prediction.log_prob(prediction.labels).mean().item()))
+        results.append(
+            (check.p_values["largest"].item(), prediction.log_prob(prediction.labels).mean().item())
+        )
     assert results[1][0] < 0.01 < results[0][0] < 0.99
     assert results[0][1] > results[1][1] + 0.03

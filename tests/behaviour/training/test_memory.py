@@ -32,7 +32,9 @@ class Watched(list):
         return super().__iter__()
 
 
-@pytest.mark.parametrize("layer", [None, SGPAttention.partial(inducing=3)], ids=["kep-svgp", "sgpa"])
+@pytest.mark.parametrize(
+    "layer", [None, SGPAttention.partial(inducing=3)], ids=["kep-svgp", "sgpa"]
+)
 def test_training_and_prediction_do_not_grow(tmp_path, layer):
     model, guide, *_ = build(attention=layer)
     x, y = data().tensors

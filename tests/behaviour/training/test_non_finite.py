@@ -1,4 +1,5 @@
-"""A NaN or Inf in training is named with its source and never reaches the disk; other errors are unchanged."""
+"""A NaN or Inf in training is named with its source and never reaches the disk; other errors are
+unchanged."""
 
 import math
 
@@ -23,7 +24,9 @@ def broken(value=math.nan):
 
 
 def traced(name, value, observed=None):
-    trace = poutine.trace(lambda: pyro.sample(name, dist.Delta(torch.tensor(value)), obs=observed)).get_trace()
+    trace = poutine.trace(
+        lambda: pyro.sample(name, dist.Delta(torch.tensor(value)), obs=observed)
+    ).get_trace()
     trace.compute_log_prob()
     return (trace,)
 
@@ -37,7 +40,12 @@ def test_the_first_source_is_named_and_none_where_everything_is_finite():
         ((), {}, (), None),
         ((bad_x, bad_y), {"model": broken()}, (), "inputs, rows [1, 3]"),
         ((x, bad_y), {"model": broken()}, (), "labels, rows [2]"),
-        ((x, y), {"model": fine, "guide": nn.Sequential(fine, broken())}, (), "1.bias of the guide"),
+        (
+            (x, y),
+            {"model": fine, "guide": nn.Sequential(fine, broken())},
+            (),
+            "1.bias of the guide",
+        ),
         ((), {}, traced("u", math.inf), "site u"),
         ((), {}, traced("v", 0.0, torch.tensor(1.0)), "site v"),  # of log density −∞
     ):
@@ -77,7 +85,11 @@ POISONS = {
 def test_what_is_not_finite_is_named_and_never_reaches_the_disk(tmp_path, poison, options):
     """In an epoch's last batch, after which only the checkpoints are written."""
     model, guide, train, valid = build(**options)
-    options, files, train.at = {name: value for name, value in options.items() if name != "valid"}, {}, (2, 2)
+    options, files, train.at = (
+        {name: value for name, value in options.items() if name != "valid"},
+        {},
+        (2, 2),
+    )
 
     def callback(batch):
         files.update({name: (tmp_path / name).read_bytes() for name in ("last.pt", "best.pt")})
@@ -88,7 +100,9 @@ def test_what_is_not_finite_is_named_and_never_reaches_the_disk(tmp_path, poison
         fit(model, guide, train, valid, out=tmp_path, **short(**options))
     assert files == {name: (tmp_path / name).read_bytes() for name in ("last.pt", "best.pt")}
     content = checkpoint.read(tmp_path / "last.pt")
-    assert all(value.isfinite().all() for part in ("model", "guide") for value in content[part].values())
+    assert all(
+        value.isfinite().all() for part in ("model", "guide") for value in content[part].values()
+    )
 
 
 def test_an_error_of_the_numerics_in_validation_is_named(tmp_path):

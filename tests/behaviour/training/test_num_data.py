@@ -41,7 +41,9 @@ def test_the_size_is_that_of_an_epoch(loader, sizes):
         check_num_data(model, loader)
     model.num_data = 17
     if sizes:
-        with pytest.raises(ValueError, match=f"num_data=17, and the training loader {min(sizes)} examples"):
+        with pytest.raises(
+            ValueError, match=f"num_data=17, and the training loader {min(sizes)} examples"
+        ):
             check_num_data(model, loader)
     else:
         check_num_data(model, loader)

@@ -7,7 +7,14 @@ from pyro.nn import PyroModule, PyroParam
 from small_fit import build
 from torch import nn
 
-from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
 from probattn.inference import TrainOptions, fit
 from probattn.inference.training.optimizers import Optimizers, decayed_names, parameter_groups
 from probattn.models import TextTransformer
@@ -20,20 +27,40 @@ from probattn.models.embeddings import SpelledEmbedding
         (KernelAttention, {"kernel": "ard"}, "query_key_value out"),
         (SGPAttention, {"inducing": 4, "bias": True}, "query_value out"),
         (SGPAttention, {"inducing": None}, "query_value out form.spread"),
-        (CGPAttention, {"canonical_guide": "learned"}, "query_key_value out latent canonical.linear"),
+        (
+            CGPAttention,
+            {"canonical_guide": "learned"},
+            "query_key_value out latent canonical.linear",
+        ),
         (SparseCGPAttention, {}, "query_key_value out latent"),
     ],
 )
-def test_weights_of_layers_decay_and_scales_inducing_inputs_and_biases_do_not(layer, options, expected):
-    assert set(decayed_names(layer(8, 2, **options))) == {f"{name}.weight" for name in expected.split()}
+def test_weights_of_layers_decay_and_scales_inducing_inputs_and_biases_do_not(
+    layer, options, expected
+):
+    assert set(decayed_names(layer(8, 2, **options))) == {
+        f"{name}.weight" for name in expected.split()
+    }
     lowrank = {"query_key.weight", "out.weight", "projection.weights", "merge.a", "merge.b"}
-    assert set(decayed_names(KEPSVGPAttention(8, 2, rank=3, merge="concat_lowrank", tokens=4))) == lowrank
+    assert (
+        set(decayed_names(KEPSVGPAttention(8, 2, rank=3, merge="concat_lowrank", tokens=4)))
+        == lowrank
+    )
 
 
 def test_matrices_of_a_network_decay_and_norms_positions_and_biases_do_not():
-    sizes = {"classes": 3, "dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8, "attention": SoftmaxAttention}
+    sizes = {
+        "classes": 3,
+        "dim": 8,
+        "depth": 1,
+        "heads": 2,
+        "mlp_dim": 8,
+        "attention": SoftmaxAttention,
+    }
     network = TextTransformer(SpelledEmbedding(20, 10, 8), max_length=5, **sizes)
-    matrices = {n for n, value in network.named_parameters() if n.endswith("weight") and value.dim() > 1}
+    matrices = {
+        n for n, value in network.named_parameters() if n.endswith("weight") and value.dim() > 1
+    }
     assert set(decayed_names(network)) == matrices
 
 
@@ -41,28 +68,45 @@ def test_what_is_not_a_weight_by_its_module_or_its_name():
     class Own(PyroModule):
         def __init__(self):
             super().__init__()
-            self.norm, self.group, self.conv = nn.LayerNorm([3, 4]), nn.GroupNorm(2, 4), nn.Conv2d(2, 4, 3)
+            self.norm, self.group, self.conv = (
+                nn.LayerNorm([3, 4]),
+                nn.GroupNorm(2, 4),
+                nn.Conv2d(2, 4, 3),
+            )
             self.attention, self.recurrent = nn.MultiheadAttention(4, 2), nn.GRU(3, 4)
             self.tied, self.tied_again = nn.Linear(4, 4), nn.Linear(4, 4)
             self.tied_again.weight = self.tied.weight
             self.weight = PyroParam(torch.ones(2, 3), constraint=constraints.positive)
-            self.cls_token, self.log_variance = nn.Parameter(torch.zeros(1, 4)), nn.Parameter(torch.zeros(2, 2))
+            self.cls_token, self.log_variance = (
+                nn.Parameter(torch.zeros(1, 4)),
+                nn.Parameter(torch.zeros(2, 2)),
+            )
             self.inducing = nn.ParameterList([nn.Parameter(torch.zeros(2, 3))])
 
     attention, recurrent = ("in_proj_weight", "out_proj.weight"), ("weight_ih_l0", "weight_hh_l0")
-    names = {*(f"attention.{name}" for name in attention), *(f"recurrent.{name}" for name in recurrent)}
+    names = {
+        *(f"attention.{name}" for name in attention),
+        *(f"recurrent.{name}" for name in recurrent),
+    }
     assert set(decayed_names(Own())) == {"conv.weight", "tied.weight", *names}
 
 
 def test_fit_moves_other_parameters_as_without_weight_decay():
-    """One step of Adam moves each parameter by its gradient's sign: decay of 100 changes that of weights alone."""
+    """One step of Adam moves each parameter by its gradient's sign: decay of 100 changes that of
+    weights alone."""
     results = []
     for decay in (0.0, 100.0):
         model, guide, train, _ = build()
         options = TrainOptions(epochs=1, weight_decay=decay)
         fit(model, guide, [next(iter(train))], options=options, progress=False)
         modules = {"model": model, "guide": guide}
-        results.append({(part, name): p for part, module in modules.items() for name, p in module.named_parameters()})
+        results.append(
+            {
+                (part, name): p
+                for part, module in modules.items()
+                for name, p in module.named_parameters()
+            }
+        )
     changed = {key for key, value in results[0].items() if not torch.equal(value, results[1][key])}
     assert changed == {("model", name) for name in decayed_names(model)}
 
@@ -88,21 +132,33 @@ def test_groups_differ_in_decay_and_rate_and_hold_each_parameter_once():
         (0.0, 3.0, [guide.weight, guide.bias]),
     ]
     groups = parameter_groups(model, guide, options=options)
-    assert [(each["weight_decay"], each["lr"]) for each in groups] == [each[:2] for each in expected]
+    assert [(each["weight_decay"], each["lr"]) for each in groups] == [
+        each[:2] for each in expected
+    ]
     for group, (_, _, parameters) in zip(groups, expected, strict=True):
         assert [id(p) for p in group["params"]] == [id(p) for p in parameters]
     with pytest.raises(ValueError, match="Encoder"):
         parameter_groups(model, guide, options=TrainOptions(lr_scale={"Encoder.*": 1.0}))
 
 
-@pytest.mark.parametrize(("decoupled", "kind"), [(True, torch.optim.AdamW), (False, torch.optim.Adam)])
+@pytest.mark.parametrize(
+    ("decoupled", "kind"), [(True, torch.optim.AdamW), (False, torch.optim.Adam)]
+)
 def test_a_factory_gets_the_groups_and_the_default_is_adam(decoupled, kind):
     model, guide, *_ = build()
-    sizes = {"options": TrainOptions(decoupled_weight_decay=decoupled), "num_data": 8, "steps_per_epoch": 3}
+    sizes = {
+        "options": TrainOptions(decoupled_weight_decay=decoupled),
+        "num_data": 8,
+        "steps_per_epoch": 3,
+    }
     assert type(Optimizers(model, guide, **sizes).optimizer) is kind
-    own = Optimizers(model, guide, **sizes, optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.9)).optimizer
+    own = Optimizers(
+        model, guide, **sizes, optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.9)
+    ).optimizer
     assert [group["weight_decay"] for group in own.param_groups] == [0.0]
-    assert sum(len(group["params"]) for group in own.param_groups) == len([*model.parameters(), *guide.parameters()])
+    assert sum(len(group["params"]) for group in own.param_groups) == len(
+        [*model.parameters(), *guide.parameters()]
+    )
 
 
 def test_entries_that_share_memory_are_trained_apart():

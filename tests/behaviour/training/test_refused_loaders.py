@@ -6,7 +6,14 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from probattn import guides
-from probattn.inference import PosteriorPredictive, TemperatureScaling, TrainOptions, fit, predict, refit_guide
+from probattn.inference import (
+    PosteriorPredictive,
+    TemperatureScaling,
+    TrainOptions,
+    fit,
+    predict,
+    refit_guide,
+)
 from probattn.models import Classifier
 
 X, Y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -35,7 +42,10 @@ LOADERS = {
     "nothing": (lambda: None, "loader"),
     "no batches": (list, "no batches"),
     "no examples": (lambda: DataLoader(TensorDataset(X[:0], Y[:0])), "no batches"),
-    "a last batch that is dropped": (lambda: DataLoader(TensorDataset(X, Y), 16, drop_last=True), "no batches"),
+    "a last batch that is dropped": (
+        lambda: DataLoader(TensorDataset(X, Y), 16, drop_last=True),
+        "no batches",
+    ),
     "no length": (lambda: DataLoader(Stream(), batch_size=3), "length"),
     "labels in some batches": (lambda: PARTLY, "labels"),
 }

@@ -1,4 +1,5 @@
-"""A run that was stopped resumes exactly, and folders that cannot be resumed are refused and unchanged."""
+"""A run that was stopped resumes exactly, and folders that cannot be resumed are refused and
+unchanged."""
 
 import random
 import shutil
@@ -7,7 +8,19 @@ import numpy as np
 import pytest
 import torch
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
-from small_fit import Regularised, assert_same, build, data, flat, kill, lines, short, snapshot, untimed, weights
+from small_fit import (
+    Regularised,
+    assert_same,
+    build,
+    data,
+    flat,
+    kill,
+    lines,
+    short,
+    snapshot,
+    untimed,
+    weights,
+)
 from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
@@ -18,10 +31,27 @@ VARIANTS = {
     "plain, random order": {"generator": False},
     "without validation": {"valid": False},
     "natural": {"guide_optimizer": "ngd", "clip_norm": 0.05, "kl_weight": 0.5},
-    "regulariser": {"alpha_start": 0.0, "alpha_end": 0.8, "schedule": "linear", "attention": Regularised},
+    "regulariser": {
+        "alpha_start": 0.0,
+        "alpha_end": 0.8,
+        "schedule": "linear",
+        "attention": Regularised,
+    },
     "auto multivariate": {"guide": AutoMultivariateNormal, "samples_per": "batch", "guide_lr": 0.2},
-    "all": {"dropout": 0.2, "guide": AutoNormal, "clip_norm": 0.5, "kl_anneal_epochs": 2, "num_particles": 2}
-    | {"elbo": "trace", "patience": 4, "monitor": "log_prob", "weight_decay": 0.01, "lr_scale": {"*.bias": 0.1}}
+    "all": {
+        "dropout": 0.2,
+        "guide": AutoNormal,
+        "clip_norm": 0.5,
+        "kl_anneal_epochs": 2,
+        "num_particles": 2,
+    }
+    | {
+        "elbo": "trace",
+        "patience": 4,
+        "monitor": "log_prob",
+        "weight_decay": 0.01,
+        "lr_scale": {"*.bias": 0.1},
+    }
     | {"warmup_epochs": 1.5, "precision": "bf16-mixed"},
 }
 BUILDING = ("guide", "dropout", "generator", "valid", "attention")
@@ -44,9 +74,12 @@ def halving(optimizer):
     ],
 )
 def test_a_killed_run_resumes_as_if_it_had_not_been(tmp_path, variant, epoch, factories):
-    """Killed at the second batch of an epoch; what is built anew has other weights and other random states."""
+    """Killed at the second batch of an epoch; what is built anew has other weights and other random
+    states."""
     options = VARIANTS[variant]
-    training = short(**{"epochs": 3} | {name: value for name, value in options.items() if name not in BUILDING})
+    training = short(
+        **{"epochs": 3} | {name: value for name, value in options.items() if name not in BUILDING}
+    )
     model, guide, train, valid = build(**options)
     first = training | {"resume": True}  # starts a run where there is none
     expected = fit(model, guide, train, valid, out=tmp_path / "whole", **first, **factories)
@@ -60,7 +93,15 @@ def test_a_killed_run_resumes_as_if_it_had_not_been(tmp_path, variant, epoch, fa
     model, guide, train, valid = build(seed=0 if epoch == 1 else 9, **options)
     with (tmp_path / "killed" / "log.jsonl").open("a") as log:
         log.write('{"kind": "step", "st')
-    resumed = fit(model, guide, train, valid, out=tmp_path / "killed", **training | {"resume": True}, **factories)
+    resumed = fit(
+        model,
+        guide,
+        train,
+        valid,
+        out=tmp_path / "killed",
+        **training | {"resume": True},
+        **factories,
+    )
 
     assert_same(weights(model, guide), end)
     assert untimed(resumed.steps + resumed.epochs) == untimed(expected.steps + expected.epochs)
@@ -115,10 +156,14 @@ def generators_of_the_users(seed):
 
 
 LOADERS = {
-    "sampler": lambda seed: loader(sampler=RandomSampler(data(), generator=torch.Generator().manual_seed(seed))),
+    "sampler": lambda seed: loader(
+        sampler=RandomSampler(data(), generator=torch.Generator().manual_seed(seed))
+    ),
     "NumPy and Python, global": global_generators,
     "NumPy in a batch sampler, Python in a data set": generators_of_the_users,
-    "two workers": lambda seed: loader(Augmented(lambda: torch.randn(())), num_workers=2, shuffle=True),
+    "two workers": lambda seed: loader(
+        Augmented(lambda: torch.randn(())), num_workers=2, shuffle=True
+    ),
 }
 
 
@@ -139,7 +184,9 @@ def test_runs_with_loaders_of_a_user_resume_exactly(tmp_path, name):
     def run(folder, seed=0, callbacks=(), **options):
         model, guide, _, _ = build(seed=seed)
         training = short(epochs=2, **options)
-        history = fit(model, guide, LOADERS[name](1), out=tmp_path / folder, callbacks=callbacks, **training)
+        history = fit(
+            model, guide, LOADERS[name](1), out=tmp_path / folder, callbacks=callbacks, **training
+        )
         return weights(model, guide), untimed(history.steps)
 
     expected, records = run("whole")
@@ -181,7 +228,14 @@ def refused(run, error, match, *, built=None, resume=True, options=()):
     model, guide, train, valid = built or build(seed=5)
     before = weights(model, guide)
     with pytest.raises(error, match=match):
-        fit(model, guide, train, valid, out=run, **short(**{"epochs": 1, "resume": resume} | dict(options)))
+        fit(
+            model,
+            guide,
+            train,
+            valid,
+            out=run,
+            **short(**{"epochs": 1, "resume": resume} | dict(options)),
+        )
     assert snapshot(run) == files
     assert_same(weights(model, guide), before)
 
@@ -194,7 +248,12 @@ def test_what_is_left_of_a_run_is_not_overwritten(run, left):
 
 
 def test_resuming_another_run_is_refused_with_what_differs(run):
-    refused(run, CheckpointError, r"lr: 0\.02 → 0\.5", options={"lr": 0.5, "epochs": 7, "clip_norm": 1.0})
+    refused(
+        run,
+        CheckpointError,
+        r"lr: 0\.02 → 0\.5",
+        options={"lr": 0.5, "epochs": 7, "clip_norm": 1.0},
+    )
     refused(run, CheckpointError, "lr_scale", options={"lr_scale": {"*": 0.1}})
     model, guide, train, valid = build(num_data=6)
     train.num_data = 6
@@ -211,7 +270,9 @@ def test_resuming_another_run_is_refused_with_what_differs(run):
 @pytest.mark.parametrize("share", [0.0, 0.7, None])
 def test_a_half_written_or_foreign_last_checkpoint_is_refused(run, share):
     complete, noise = (run / "last.pt").read_bytes(), torch.randint(256, (5000,)).tolist()
-    (run / "last.pt").write_bytes(bytes(noise) if share is None else complete[: int(share * len(complete))])
+    (run / "last.pt").write_bytes(
+        bytes(noise) if share is None else complete[: int(share * len(complete))]
+    )
     refused(run, CheckpointError, r"last\.pt is damaged")
 
 

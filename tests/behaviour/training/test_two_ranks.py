@@ -19,7 +19,11 @@ def ranks(tmp_path_factory):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(
-        [*launcher, two_ranks.__file__, folder], capture_output=True, text=True, timeout=480, env=environment
+        [*launcher, two_ranks.__file__, folder],
+        capture_output=True,
+        text=True,
+        timeout=480,
+        env=environment,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
@@ -47,7 +51,9 @@ def test_two_processes_train_as_one(ranks, name):
             assert step == pytest.approx(whole, rel=1e-10, abs=1e-10)
 
 
-@pytest.mark.parametrize(("name", "options"), [("fitted", {}), ("accumulated", {"accumulate_grad_batches": 3})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("fitted", {}), ("accumulated", {"accumulate_grad_batches": 3})]
+)
 def test_fit_on_two_processes_is_fit_on_one(ranks, tmp_path, name, options):
     records, weights = fitted(tmp_path, family="delta", **options)
     seen, last = ranks[0][name]
@@ -57,9 +63,13 @@ def test_fit_on_two_processes_is_fit_on_one(ranks, tmp_path, name, options):
         assert all(one[key] == pytest.approx(whole[key], rel=1e-10, abs=1e-10) for key in names)
 
 
-def test_a_run_on_two_processes_that_is_stopped_and_resumed_ends_bit_for_bit_as_one_that_is_not(ranks):
+def test_a_run_on_two_processes_that_is_stopped_and_resumed_ends_bit_for_bit_as_one_that_is_not(
+    ranks,
+):
     assert all(distance(rank["whole"][1], rank["resumed"][1]) == 0 for rank in ranks)
-    whole, resumed = ([record | {"seconds": 0} for record in ranks[0][name][0]] for name in ("whole", "resumed"))
+    whole, resumed = (
+        [record | {"seconds": 0} for record in ranks[0][name][0]] for name in ("whole", "resumed")
+    )
     assert resumed == whole
 
 
@@ -70,7 +80,9 @@ def test_two_processes_predict_as_one_bit_for_bit(ranks):
         assert rank["predicted"].keys() == expected.keys()
         for name, values in expected.items():
             assert rank["predicted"][name].keys() == values.keys()
-            assert all(torch.equal(rank["predicted"][name][key], values[key]) for key in values), name
+            assert all(torch.equal(rank["predicted"][name][key], values[key]) for key in values), (
+                name
+            )
 
 
 @pytest.mark.usefixtures("_one_thread")

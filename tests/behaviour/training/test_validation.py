@@ -15,15 +15,29 @@ X = torch.randn(9, 5, 4, dtype=torch.float64, generator=torch.Generator().manual
 CASES = {
     "classes": (Categorical, 3, torch.arange(9) % 3, lambda p, y: metrics.evaluate(p.probs, y)),
     "numbers": (lambda: Gaussian(0.5), 3, X[:, 0, :3], lambda p, y: regression.evaluate(p, y)),
-    "labels": (Bernoulli, 3, (X[:, 0, :3] > 0).long(), lambda p, y: metrics.label_metrics(p.mean, y)),
-    "ordinal": (lambda: Ordinal(4), 1, torch.arange(9) % 4, lambda p, y: {"rps": metrics.rps(p.probs, y)}),
+    "labels": (
+        Bernoulli,
+        3,
+        (X[:, 0, :3] > 0).long(),
+        lambda p, y: metrics.label_metrics(p.mean, y),
+    ),
+    "ordinal": (
+        lambda: Ordinal(4),
+        1,
+        torch.arange(9) % 4,
+        lambda p, y: {"rps": metrics.rps(p.probs, y)},
+    ),
 }
 
 
 class Network(nn.Module):
     def __init__(self, outputs, pool=True):
         super().__init__()
-        self.attention, self.head, self.pool = KEPSVGPAttention(4, 2, rank=2), nn.Linear(4, outputs), pool
+        self.attention, self.head, self.pool = (
+            KEPSVGPAttention(4, 2, rank=2),
+            nn.Linear(4, outputs),
+            pool,
+        )
 
     def forward(self, x, mask=None):
         outputs = self.head(self.attention(x, mask))

@@ -1,4 +1,5 @@
-"""Anchored attention against exact GP regression, GPyTorch's sparse GP, brute force and identities."""
+"""Anchored attention against exact GP regression, GPyTorch's sparse GP, brute force and
+identities."""
 
 import gpytorch
 import pyro
@@ -31,7 +32,8 @@ def anchors() -> Tensor:
 
 
 def exact(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance and log marginal likelihood of exact GP regression in each head, by dense solves."""
+    """Mean, variance and log marginal likelihood of exact GP regression in each head, by dense
+    solves."""
     covariance = rbf(key, key) + NOISE[:, None, None] * torch.eye(key.shape[-2], dtype=key.dtype)
     cross = rbf(query, key)
     gain = torch.linalg.solve(covariance, cross.mT).mT
@@ -62,12 +64,18 @@ def test_agrees_with_the_sparse_gp_of_gpytorch(points, anchors):
             self.covar_module = InducingPointKernel(base, inducing, likelihood)
 
         def forward(self, x):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(x), self.covar_module(x)
+            )
 
     for head in range(HEADS):
         likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
         likelihood.noise = NOISE[head]
-        model = SGPR(likelihood, key[0, head], value[0, head, :, 1], anchors[head].clone()).double().eval()
+        model = (
+            SGPR(likelihood, key[0, head], value[0, head, :, 1], anchors[head].clone())
+            .double()
+            .eval()
+        )
         with torch.no_grad(), gpytorch.settings.sgpr_diagonal_correction(False):
             predicted = model(query[0, head])
         torch.testing.assert_close(law.mean[0, head, :, 1], predicted.mean, rtol=1e-4, atol=1e-5)
@@ -77,7 +85,9 @@ def test_padding_is_as_if_it_were_not_there(points, anchors):
     query, key, value = points
     real = torch.ones(BATCH, 1, TOKENS, dtype=torch.bool)
     real[1, 0, 4:] = False
-    padded = Anchored(query, key, value.where(real[..., None], 0.0), anchors, NOISE, real, real.sum(-1))
+    padded = Anchored(
+        query, key, value.where(real[..., None], 0.0), anchors, NOISE, real, real.sum(-1)
+    )
     short = Anchored(*(part[1:, :, :4] for part in points), anchors, NOISE, None, 4)
     torch.testing.assert_close(padded.mean[1, :, :4], short.mean[0])
     torch.testing.assert_close(padded.evidence[1], short.evidence[0])
@@ -86,7 +96,9 @@ def test_padding_is_as_if_it_were_not_there(points, anchors):
 
 def test_a_repeated_token_counts_as_one_with_half_the_noise(points, anchors):
     query, key, value = points
-    twice = Anchored(query, key.repeat(1, 1, 2, 1), value.repeat(1, 1, 2, 1), anchors, NOISE, None, 2 * TOKENS)
+    twice = Anchored(
+        query, key.repeat(1, 1, 2, 1), value.repeat(1, 1, 2, 1), anchors, NOISE, None, 2 * TOKENS
+    )
     precise = Anchored(query, key, value, anchors, NOISE / 2, None, TOKENS)
     torch.testing.assert_close(twice.mean, precise.mean)
     torch.testing.assert_close(twice.variance, precise.variance)
@@ -111,8 +123,12 @@ def test_the_program_has_the_exact_posterior_and_its_kl():
     loc = torch.linalg.solve(precision, features.mT @ law.value) / law.noise[:, None, None]
     posterior = MultivariateNormal(loc.mT, precision_matrix=precision.unsqueeze(-3))
     prior = MultivariateNormal(torch.zeros_like(loc.mT), torch.eye(3, dtype=x.dtype))
-    torch.testing.assert_close(trace.nodes["layer.w_kl"]["log_prob"], -kl_divergence(posterior, prior).sum((-2, -1)))
-    torch.testing.assert_close(trace.nodes["layer.evidence"]["log_prob"], 0.5 * law.evidence.sum(-1))
+    torch.testing.assert_close(
+        trace.nodes["layer.w_kl"]["log_prob"], -kl_divergence(posterior, prior).sum((-2, -1))
+    )
+    torch.testing.assert_close(
+        trace.nodes["layer.evidence"]["log_prob"], 0.5 * law.evidence.sum(-1)
+    )
 
 
 def test_anchors_start_at_keys_of_vectors_seen_each_head_at_its_own():
@@ -131,7 +147,9 @@ def test_draws_have_the_mean_and_variance_of_the_posterior():
     with torch.no_grad(), draws(20_000):
         sampled = local_posteriors(layer)(x)
     law = layer.law(x, None)
-    torch.testing.assert_close(law.noise, torch.full((2,), 0.3**2, dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        law.noise, torch.full((2,), 0.3**2, dtype=torch.float64), rtol=1e-6, atol=0
+    )
     mean = layer.join_heads(law.mean)
     variance = law.variance.mT.repeat_interleave(layer.head_dim, -1)
     assert sampled.shape == (20_000, *x.shape)

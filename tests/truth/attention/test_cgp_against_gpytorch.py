@@ -30,13 +30,21 @@ def test_mean_covariances_and_evidence_are_those_of_two_regressions():
     torch.manual_seed(0)
     query, key, latent = 0.7 * torch.randn(3, HEADS, TOKENS, WIDTH, dtype=torch.float64)
     value = torch.randn(HEADS, TOKENS, COLUMNS, dtype=torch.float64)
-    scales, sigma2 = (0.4 * torch.randn(2, HEADS)).double().exp(), (0.3 * torch.randn(HEADS)).double().exp()
+    scales, sigma2 = (
+        (0.4 * torch.randn(2, HEADS)).double().exp(),
+        (0.3 * torch.randn(HEADS)).double().exp(),
+    )
     inputs = {"query": query, "key": key, "latent": latent, "value": value, "real": None}
     law = CGP(**inputs, scales=scales, noise=sigma2, count=TOKENS)
-    (sq, sk), noise, eye = scales[..., None, None], sigma2[:, None, None], torch.eye(TOKENS, dtype=torch.float64)
+    (sq, sk), noise, eye = (
+        scales[..., None, None],
+        sigma2[:, None, None],
+        torch.eye(TOKENS, dtype=torch.float64),
+    )
     one = torch.ones(HEADS, 1, dtype=torch.float64)
     with torch.no_grad(), settings.fast_computations(False, False, False), settings.debug(False):
-        # A GP at a scale of 1 sees z_k / σ_k with noise σ² / σ_k²; z_q is σ_q times what the second one predicts.
+        # A GP at a scale of 1 sees z_k / σ_k with noise σ² / σ_k²; z_q is σ_q times what the second
+        # one predicts.
         z, given_key = Regression(key, law.observed_key.mT / sk, noise / sk**2, one).at(latent)
         mean, of_query = Regression(latent, z, noise, one).at(query)
         units, _ = Regression(latent, eye.expand(HEADS, -1, -1), noise, one).at(query)

@@ -4,7 +4,20 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
-from correlated_reference import DIM, GUIDES, HEADS, KINDS, MASK, TOKENS, Dense, Sparse, log_density, normal, r_of, run
+from correlated_reference import (
+    DIM,
+    GUIDES,
+    HEADS,
+    KINDS,
+    MASK,
+    TOKENS,
+    Dense,
+    Sparse,
+    log_density,
+    normal,
+    r_of,
+    run,
+)
 from sampling import assert_moments, randn
 from torch.testing import assert_close
 
@@ -17,7 +30,9 @@ from probattn.site_info import info_of
 
 MASKS = pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
 COLLAPSED = pytest.mark.parametrize("collapsed", [True, False], ids=["collapsed", "through z_o"])
-OPTIONS = [(kind, options) for kind in (Dense(), Sparse()) for options in ({}, {"bias": False, "heads": 3})]
+OPTIONS = [
+    (kind, options) for kind in (Dense(), Sparse()) for options in ({}, {"bias": False, "heads": 3})
+]
 OPTIONS += [(Dense(), {"noisy_canonical": False}), (Dense(), {"noisy_output": False, "heads": 1})]
 OPTIONS += [(Sparse(), {"inducing_keys": None}), (Sparse(), {"inducing": 7})]
 
@@ -26,12 +41,17 @@ OPTIONS += [(Sparse(), {"inducing_keys": None}), (Sparse(), {"inducing": 7})]
 @MASKS
 def test_output_and_its_law_are_those_of_each_example_and_head(kind, options, mask):
     x = randn(3, TOKENS, DIM)
-    output, drawn = kind.make(alpha=0, **options)(x, mask), kind.make(alpha=0, **options, output="draw")
+    output, drawn = (
+        kind.make(alpha=0, **options)(x, mask),
+        kind.make(alpha=0, **options, output="draw"),
+    )
     nodes = run(drawn, x, mask)
     law, value = nodes["z_q"]["fn"], nodes["z_q"]["value"]
     for b, rows, heads in kind.loops(drawn, x, mask):
         assert_close(output[b, rows], drawn.out(drawn.join_heads(heads.nu)))
-        assert_close(nodes["_RETURN"]["value"][b, rows], drawn.out(drawn.join_heads(value[b][:, rows])))
+        assert_close(
+            nodes["_RETURN"]["value"][b, rows], drawn.out(drawn.join_heads(value[b][:, rows]))
+        )
         assert_close(law.mean[b][:, rows], heads.nu)
         assert_close(kind.covariance(law.covariance)[b][:, rows][..., rows], heads.predictive)
         assert_close(law.variance[b][:, rows], normal(heads.nu, heads.predictive).variance.mT)
@@ -54,7 +74,8 @@ THROUGH += [(Dense(), "posterior", {"noisy_canonical": False, "noisy_output": Fa
 @pytest.mark.parametrize(("kind", "guide", "options"), THROUGH)
 @MASKS
 def test_sites_of_the_program_through_z_o(kind, guide, options, mask):
-    """z_o has its prior and carries its guide; z_k and nu are observed, each with its density given z_o; then z_q."""
+    """z_o has its prior and carries its guide; z_k and nu are observed, each with its density given
+    z_o; then z_q."""
     layer = kind.make(canonical_guide=guide, collapsed=False, output="draw", alpha=0.7, **options)
     x = randn(3, TOKENS, DIM)
     nodes = run(layer, x, mask)
@@ -64,10 +85,14 @@ def test_sites_of_the_program_through_z_o(kind, guide, options, mask):
         drawn, scale, (mean, spread) = z_o[b][:, rows], 0.7 / (DIM * len(rows)), heads.drawn(guide)
         assert_close(posterior.mean[b][:, rows], mean)
         assert_close(posterior.variance[b][:, rows], normal(mean, spread).variance.mT)
-        log_q = scale * posterior.log_prob(z_o)[b]  # padding, drawn as plain noise, counts alike in both
+        log_q = (
+            scale * posterior.log_prob(z_o)[b]
+        )  # padding, drawn as plain noise, counts alike in both
         expected = log_density(drawn, heads.prior[1]) - log_density(drawn - mean, spread)
         assert_close(nodes["z_o"]["log_prob"][b] - log_q, scale * expected)
-        assert torch.as_tensor(info_of(nodes["z_o"]).weight).expand(3)[b].item() == pytest.approx(scale)
+        assert torch.as_tensor(info_of(nodes["z_o"]).weight).expand(3)[b].item() == pytest.approx(
+            scale
+        )
         for name, part, seen in (("nu", heads.q, heads.nu), ("z_k", heads.k, heads.z_k)):
             mean, spread = heads.given([part], [heads.o], drawn)
             assert_close(nodes[name]["value"][b][:, rows], seen)
@@ -75,7 +100,10 @@ def test_sites_of_the_program_through_z_o(kind, guide, options, mask):
         mean, spread = heads.given([heads.q], [heads.o], drawn)
         assert_close(z_q["fn"].mean[b][:, rows], mean)
         assert_close(kind.covariance(z_q["fn"].covariance)[b][:, rows][..., rows], spread)
-        assert_close(nodes["_RETURN"]["value"][b, rows], layer.out(layer.join_heads(z_q["value"][b][:, rows])))
+        assert_close(
+            nodes["_RETURN"]["value"][b, rows],
+            layer.out(layer.join_heads(z_q["value"][b][:, rows])),
+        )
 
 
 @KINDS
@@ -85,18 +113,30 @@ def test_learned_guide_starts_at_the_prior(kind):
     assert not layer.log_noise.requires_grad
     site = run(layer, randn(3, TOKENS, DIM), MASK)["z_o"]
     assert (info_of(site).posterior.mean == 0).all()
-    drawn, prior = (kind.covariance(law.covariance) for law in (info_of(site).posterior, site["fn"]))
+    drawn, prior = (
+        kind.covariance(law.covariance) for law in (info_of(site).posterior, site["fn"])
+    )
     assert_close(drawn, prior, rtol=1e-4, atol=1e-4)
 
 
 @KINDS
 @pytest.mark.parametrize("intervene", [poutine.condition, poutine.do])
 def test_interventions_on_z_o_reach_output_and_predictions(kind, intervene):
-    layer, x, z_o = kind.make(collapsed=False), randn(3, TOKENS, DIM), randn(3, HEADS, TOKENS, DIM // HEADS, seed=1)
-    means = [layer.join_heads(heads.given([heads.q], [heads.o], z_o[b])[0]) for b, _, heads in kind.loops(layer, x)]
+    layer, x, z_o = (
+        kind.make(collapsed=False),
+        randn(3, TOKENS, DIM),
+        randn(3, HEADS, TOKENS, DIM // HEADS, seed=1),
+    )
+    means = [
+        layer.join_heads(heads.given([heads.q], [heads.o], z_o[b])[0])
+        for b, _, heads in kind.loops(layer, x)
+    ]
     expected = layer.out(torch.stack(means))
     assert_close(intervene(layer, data={"z_o": z_o})(x), expected)
-    model = Classifier(torch.nn.Sequential(layer, torch.nn.Flatten(-2), torch.nn.Linear(30, 3)).double(), num_data=3)
+    model = Classifier(
+        torch.nn.Sequential(layer, torch.nn.Flatten(-2), torch.nn.Linear(30, 3)).double(),
+        num_data=3,
+    )
     with intervene(data={"network.0.z_o": z_o}):
         prediction = predict(model, guides.for_model(model), x, num_samples=4)
     assert_close(prediction.probs, model.network[2](expected.flatten(-2)).softmax(-1))
@@ -107,7 +147,9 @@ def test_attention_matrix_maps_values_to_the_mean(kind):
     layer, x = kind.make(alpha=0), randn(3, TOKENS, DIM)
     matrix = layer.attention_matrix(x, MASK)
     value = layer.query_key_value(x)[..., 2 * DIM :].unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    assert_close(layer.out((matrix @ value).transpose(1, 2).flatten(-2))[MASK], layer(x, MASK)[MASK])
+    assert_close(
+        layer.out((matrix @ value).transpose(1, 2).flatten(-2))[MASK], layer(x, MASK)[MASK]
+    )
     pairs = (MASK[:, None, :, None] & MASK[:, None, None, :]).expand_as(matrix)
     assert (matrix[~pairs] == 0).all()
     assert (matrix[pairs] != 0).all()
@@ -126,7 +168,8 @@ def test_at_the_mean_every_form_puts_out_nu(kind, mask):
 @KINDS
 @COLLAPSED
 def test_draws_have_the_predictive_moments(kind, collapsed):
-    """Mean ν and covariance V[z_q | z_k] + σ²I, in closed form and through z_o; heads and columns are independent."""
+    """Mean ν and covariance V[z_q | z_k] + σ²I, in closed form and through z_o; heads and columns
+    are independent."""
     layer, x = kind.make(output="draw", alpha=0, collapsed=collapsed), randn(1, 3, DIM)
     with torch.no_grad(), draws(20_000), local_posteriors():
         z_q = run(layer, x)["z_q"]["value"][:, 0]
@@ -150,7 +193,10 @@ def test_float32_at_the_papers_noise_needs_no_jitter(kind):
         layer.collapsed, layer.output = False, "draw"
         with poutine.condition(data={"z_o": z_o.to(dtype)}):
             nodes = run(layer, x.to(dtype))
-        return values + [nodes["z_q"]["fn"].mean, *(nodes[name]["log_prob"] for name in ("z_o", "z_k", "nu"))]
+        return values + [
+            nodes["z_q"]["fn"].mean,
+            *(nodes[name]["log_prob"] for name in ("z_o", "z_k", "nu")),
+        ]
 
     for single, double in zip(evaluate(torch.float32), evaluate(torch.float64), strict=True):
         assert single.dtype == torch.float32

@@ -6,7 +6,19 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from correlated_reference import DIM, GUIDES, HEADS, KINDS, MASK, TOKENS, Dense, Sparse, identity, loss_of, r_of
+from correlated_reference import (
+    DIM,
+    GUIDES,
+    HEADS,
+    KINDS,
+    MASK,
+    TOKENS,
+    Dense,
+    Sparse,
+    identity,
+    loss_of,
+    r_of,
+)
 from correlated_reference import run as run_layer
 from elbos import Trace_ELBO, TraceMeanField_ELBO
 from sampling import randn
@@ -27,7 +39,11 @@ REGULARISERS += [(Dense(), guide, {"noisy_output": False}) for guide in GUIDES]
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
 def test_closed_regulariser_is_the_bound(kind, guide, options, mask):
     norm, x = NORMS[guide], randn(3, TOKENS, DIM)
-    r = r_of(layer := kind.make(canonical_guide=guide, regulariser_norm=norm, alpha=0.7, **options), x, mask)
+    r = r_of(
+        layer := kind.make(canonical_guide=guide, regulariser_norm=norm, alpha=0.7, **options),
+        x,
+        mask,
+    )
     for b, rows, heads in kind.loops(layer, x, mask):
         count = {"scalar": DIM * len(rows), "column": DIM, "example": 1}[norm]
         assert_close(r[b], 0.7 * heads.bound(guide) / count)
@@ -38,7 +54,10 @@ def test_closed_regulariser_is_the_bound(kind, guide, options, mask):
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 def test_both_elbos_are_alpha_r_in_closed_form(kind, elbo):
     """A draw of the output costs nothing: it is drawn from its own predictive."""
-    layer, x = kind.make(canonical_guide="learned", output="draw", regulariser_norm="example"), randn(3, TOKENS, DIM)
+    layer, x = (
+        kind.make(canonical_guide="learned", output="draw", regulariser_norm="example"),
+        randn(3, TOKENS, DIM),
+    )
     expected = sum(heads.bound("learned") for _, _, heads in kind.loops(layer, x, MASK))
     assert_close(loss_of(elbo, layer, x, MASK), -expected)
     with alpha(0.3):
@@ -55,22 +74,31 @@ def assert_bound_in_expectation(layer, elbo, expected, x, mask=None):
     assert error < 0.02 * expected.abs()
     assert (estimates.mean() - expected).abs() < 4 * error
     with alpha(0.3):
-        assert (-loss_of(elbo, layer, *batch) / copies - 0.3 * expected).abs() < 0.3 * 5 * estimates.std()
+        assert (
+            -loss_of(elbo, layer, *batch) / copies - 0.3 * expected
+        ).abs() < 0.3 * 5 * estimates.std()
 
 
 @KINDS
 @pytest.mark.parametrize(
-    ("guide", "elbo"), [("posterior", Trace_ELBO), ("prior", TraceMeanField_ELBO), ("learned", Trace_ELBO)]
+    ("guide", "elbo"),
+    [("posterior", Trace_ELBO), ("prior", TraceMeanField_ELBO), ("learned", Trace_ELBO)],
 )
 def test_both_elbos_are_alpha_r_in_expectation_through_z_o(kind, guide, elbo):
-    options = {"canonical_guide": guide, "collapsed": False, "output": "draw", "regulariser_norm": "example"}
+    options = {
+        "canonical_guide": guide,
+        "collapsed": False,
+        "output": "draw",
+        "regulariser_norm": "example",
+    }
     layer, x, mask = kind.make(moved=0.1, **options), randn(1, TOKENS, DIM), MASK[1:2]
     ((_, _, heads),) = kind.loops(layer, x, mask)
     assert_bound_in_expectation(layer, elbo, heads.bound(guide, collapsed=False), x, mask)
 
 
 class Shifted(torch.nn.Module):
-    """A guide of one's own: the prior about a mean that is linear in the token, as `Canonical` or as a distribution."""
+    """A guide of one's own: the prior about a mean that is linear in the token, as `Canonical` or
+    as a distribution."""
 
     def __init__(self, dim, heads, *, plain):
         super().__init__()
@@ -85,7 +113,9 @@ class Shifted(torch.nn.Module):
 @pytest.mark.parametrize(("plain", "elbo"), [(True, Trace_ELBO), (False, TraceMeanField_ELBO)])
 def test_a_guide_of_ones_own_has_its_bound_in_expectation(kind, plain, elbo):
     guide = functools.partial(Shifted, plain=plain)
-    layer = kind.make(collapsed=False, canonical_guide=guide, output="draw", regulariser_norm="example", moved=0.1)
+    layer = kind.make(
+        collapsed=False, canonical_guide=guide, output="draw", regulariser_norm="example", moved=0.1
+    )
     x = randn(1, TOKENS, DIM)
     loc = layer.canonical.linear(x).detach().unflatten(-1, (HEADS, -1)).transpose(-3, -2)
     assert_close(info_of(run_layer(layer, x)["z_o"]).posterior.mean, loc)
@@ -98,7 +128,8 @@ def test_a_guide_of_ones_own_has_its_bound_in_expectation(kind, plain, elbo):
 
 @KINDS
 def test_every_draw_from_the_posterior_gives_the_weighted_evidence_of_the_keys(kind):
-    """w [log p(z_k | z_o) + log p(z_o) − log q(z_o)] = w log p(z_k) whatever z_o: Bayes, to rounding."""
+    """w [log p(z_k | z_o) + log p(z_o) − log q(z_o)] = w log p(z_k) whatever z_o: Bayes, to
+    rounding."""
     layer, x = kind.make(collapsed=False, alpha=0.7), randn(3, TOKENS, DIM)
     with local_posteriors():
         drawn = run_layer(layer, x, MASK)["z_o"]["value"]
@@ -117,7 +148,9 @@ def test_alpha_of_layer_and_handler_multiply_and_0_leaves_the_draws(kind, collap
 
     def log_probs(weight, handled):
         torch.manual_seed(1)
-        layer = kind.make(alpha=weight, collapsed=collapsed, canonical_guide="learned", output="draw")
+        layer = kind.make(
+            alpha=weight, collapsed=collapsed, canonical_guide="learned", output="draw"
+        )
         with alpha(handled), local_posteriors():
             nodes = run_layer(layer, x, MASK)
         return {name: node["log_prob"] for name, node in nodes.items() if node["type"] == "sample"}

@@ -1,4 +1,5 @@
-"""Identities of every form of every layer: examples on their own, padding, permutations, draws, memory layout."""
+"""Identities of every form of every layer: examples on their own, padding, permutations, draws,
+memory layout."""
 
 import pyro
 import pyro.poutine as poutine
@@ -28,13 +29,23 @@ def make(name):
 
 
 def run(layer, x, mask=None, u=None):
-    """Output and log density of what each example draws, at a value of u, with local sites at their posterior means."""
-    values = {name: randn(*prior.event_shape, seed=9) if u is None else u for name, prior in layer.sites().items()}
-    plates = [pyro.plate(f"plate {-dim}", x.shape[dim - 2], dim=dim) for dim in range(2 - x.dim(), 0)]
+    """Output and log density of what each example draws, at a value of u, with local sites at their
+    posterior means."""
+    values = {
+        name: randn(*prior.event_shape, seed=9) if u is None else u
+        for name, prior in layer.sites().items()
+    }
+    plates = [
+        pyro.plate(f"plate {-dim}", x.shape[dim - 2], dim=dim) for dim in range(2 - x.dim(), 0)
+    ]
     with under(at_mean(), local_posteriors(), poutine.condition(data=values), *plates):
         trace = poutine.trace(layer).get_trace(x, mask)
     trace.compute_log_prob()
-    sites = [node for name, node in trace.nodes.items() if node["type"] == "sample" and name not in values]
+    sites = [
+        node
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample" and name not in values
+    ]
     log_prob = sum((node["log_prob"] for node in sites), torch.zeros(x.shape[:-2], dtype=x.dtype))
     return trace.nodes["_RETURN"]["value"], log_prob
 
@@ -73,7 +84,9 @@ def test_draws_and_batches_of_the_input_are_each_what_they_are_alone(name):
     assert together.shape == x.shape
     for s in range(5):
         assert_close((together[s], log_prob[s]), run(layer, x[s].contiguous(), mask))
-    for prior in layer.sites().values():  # draw s of u belongs to draw s of the input, and to one input for all
+    for prior in (
+        layer.sites().values()
+    ):  # draw s of u belongs to draw s of the input, and to one input for all
         u, one = randn(5, 1, *prior.event_shape, seed=1), x[0, 0].expand(5, -1, -1, -1)
         for below, whole in ((x[:, 0], x[:, 0]), (one, x[0, 0])):
             together = output(layer, whole, mask, u)
@@ -92,14 +105,21 @@ def test_draws_are_one_dimension_more_where_something_is_drawn_and_none_elsewher
         assert put_out.shape == x.shape
         return
     assert put_out.shape == (number, *x.shape)
-    own = number * (3 if layer.local_sites(x, None) or not layer.sites() else 1)  # local sites differ between examples
+    own = number * (
+        3 if layer.local_sites(x, None) or not layer.sites() else 1
+    )  # local sites differ between examples
     assert len(put_out.flatten(2).flatten(0, 1).unique(dim=0)) >= own
 
 
-@pytest.mark.parametrize("name", sorted(LAYERS.keys() - {"kep-svgp-mean"}))  # its penalty: no gradient in x
+@pytest.mark.parametrize(
+    "name", sorted(LAYERS.keys() - {"kep-svgp-mean"})
+)  # its penalty: no gradient in x
 def test_gradients_of_output_and_log_density(name):
     layer, x = make(name), randn(2, 4, 8)
-    names, mask = [name for name, _ in layer.named_parameters()], None if name in FOUR_TOKENS else MASK[:2]
+    names, mask = (
+        [name for name, _ in layer.named_parameters()],
+        None if name in FOUR_TOKENS else MASK[:2],
+    )
 
     class Program(torch.nn.Module):
         def __init__(self):

@@ -11,7 +11,15 @@ from torch.testing import assert_close
 from probattn import KEPSVGPAttention, SGPAttention, guides
 from probattn.models import Classifier, ViT, last
 
-SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 6, "heads": 2, "mlp_dim": 8}
+SIZES = {
+    "image_size": 4,
+    "patch_size": 2,
+    "channels": 1,
+    "classes": 3,
+    "dim": 6,
+    "heads": 2,
+    "mlp_dim": 8,
+}
 STOCHASTIC = SGPAttention.partial(inducing=3)
 
 
@@ -27,11 +35,15 @@ def vit(depth=3, attention=STOCHASTIC, **options):
 
 def norm(x, module):
     centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * module.weight + module.bias
+    return (
+        centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * module.weight
+        + module.bias
+    )
 
 
 def carried(network, i):
-    """β of layer i by hand: the MLP half of the block below, this block's norm, then W_q of each head."""
+    """β of layer i by hand: the MLP half of the block below, this block's norm, then W_q of each
+    head."""
     beta, layer = network.blocks[i].attention.form.inducing, network.blocks[i].attention
     if i > 0:
         below = network.blocks[i - 1]
@@ -52,33 +64,49 @@ def test_inducing_inputs_pass_through_the_block_below_and_this_blocks_norm(top):
     for i in range(3 - top, 3):
         points = network.blocks[i].attention.inducing_points()
         assert_close(points, carried(network, i))
-        gradients = torch.autograd.grad(points.square().sum(), list(network.parameters()), allow_unused=True)
+        gradients = torch.autograd.grad(
+            points.square().sum(), list(network.parameters()), allow_unused=True
+        )
         named = zip(dict(network.named_parameters()), gradients, strict=True)
-        reached = {name for name, gradient in named if gradient is not None and gradient.abs().sum() > 0}
+        reached = {
+            name for name, gradient in named if gradient is not None and gradient.abs().sum() > 0
+        }
         own = {f"blocks.{i}.attention.form.inducing", f"blocks.{i}.attention.query_value.weight"}
         own |= {f"blocks.{i}.norm_attention.{part}" for part in ("weight", "bias")}
         if i > 0:
             parts = ("norm_mlp", "mlp.0", "mlp.3")
-            own |= {f"blocks.{i - 1}.{part}.{kind}" for part in parts for kind in ("weight", "bias")}
+            own |= {
+                f"blocks.{i - 1}.{part}.{kind}" for part in parts for kind in ("weight", "bias")
+            }
         assert reached == own
 
 
 @pytest.mark.parametrize(
-    ("training", "lower"), [(False, SGPAttention.partial(inducing=9)), (True, KEPSVGPAttention.partial(rank=2))]
+    ("training", "lower"),
+    [(False, SGPAttention.partial(inducing=9)), (True, KEPSVGPAttention.partial(rank=2))],
 )
 def test_initialise_inducing_takes_vectors_of_the_stream(lower, training):
-    """Each inducing input is near one token's vector at that place, with draws in the layers below, and no dropout."""
+    """Each inducing input is near one token's vector at that place, with draws in the layers below,
+    and no dropout."""
     network = vit(attention=[lower, STOCHASTIC, SGPAttention.partial(inducing=5)], dropout=0.5)
     network.train(training)
     images, streams = randn(3, 1, 4, 4), [None, None, None]
     for i in (1, 2):
         network.blocks[i - 1].norm_mlp.register_forward_pre_hook(
-            lambda module, inputs, i=i: streams.__setitem__(i, inputs[0]) if inputs[0].shape[-2] == 4 else None
+            lambda module, inputs, i=i: (
+                streams.__setitem__(i, inputs[0]) if inputs[0].shape[-2] == 4 else None
+            )
         )
-    before = {name: p.clone() for name, p in network.named_parameters() if not name.endswith("form.inducing")}
+    before = {
+        name: p.clone()
+        for name, p in network.named_parameters()
+        if not name.endswith("form.inducing")
+    }
     network.initialise_inducing(images)
     assert all(module.training is training for module in network.modules())
-    assert all(torch.equal(p, before[name]) for name, p in network.named_parameters() if name in before)
+    assert all(
+        torch.equal(p, before[name]) for name, p in network.named_parameters() if name in before
+    )
     network.eval()
     streams[0] = network.tokens(images)
     for i, block in enumerate(network.blocks):

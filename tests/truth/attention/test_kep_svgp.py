@@ -1,4 +1,5 @@
-"""The KEP-SVGP layer as a program: the papers' equations in float64, its law under the guide, masks, draws."""
+"""The KEP-SVGP layer as a program: the papers' equations in float64, its law under the guide,
+masks, draws."""
 
 import itertools
 
@@ -31,12 +32,18 @@ def from_equations(layer, u, x, real):
         rows = min(n, state["projection.weights"].shape[1])
         index = [j * (n - 1) // max(rows - 1, 1) for j in range(rows)]
         f_x = x[real][index].view(rows, layer.heads, -1)
-        w_e, w_r = torch.einsum("phd,hps->hds", f_x, state["projection.weights"][:, :rows]).chunk(2, dim=-1)
+        w_e, w_r = torch.einsum("phd,hps->hds", f_x, state["projection.weights"][:, :rows]).chunk(
+            2, dim=-1
+        )
     inverse, scores = 1 / state["log_scale"].exp(), {"e": phi_q @ w_e, "r": phi_k @ w_r}
-    variances = 0.5 * sum(torch.einsum("hns,hs,hns->h", score, inverse, score) for score in scores.values())
+    variances = 0.5 * sum(
+        torch.einsum("hns,hs,hns->h", score, inverse, score) for score in scores.values()
+    )
     penalty = layer.eta * ((torch.einsum("hds,hds->h", w_e, w_r) - variances) / n).square().mean()
     f = torch.zeros(2, layer.heads, len(x), layer.rank, dtype=x.dtype)
-    f[:, :, real] = torch.stack([torch.einsum("hns,hs,hds->hnd", scores[part], inverse, u) for part in layer.pair])
+    f[:, :, real] = torch.stack(
+        [torch.einsum("hns,hs,hds->hnd", scores[part], inverse, u) for part in layer.pair]
+    )
     w_1 = torch.eye(len(x), dtype=x.dtype).repeat(1, 2)
     if "merge.weights" in state:
         w_1 = state["merge.weights"]
@@ -49,7 +56,9 @@ def from_equations(layer, u, x, real):
 def assert_equations(layer, x, mask=None):
     u = randn(layer.heads, layer.rank, layer.rank, seed=1)
     real = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
-    outputs, penalties = zip(*(from_equations(layer, u, x[b], real[b]) for b in range(len(x))), strict=True)
+    outputs, penalties = zip(
+        *(from_equations(layer, u, x[b], real[b]) for b in range(len(x))), strict=True
+    )
     nodes = run(layer, x, mask, u=u).nodes
     assert_close(nodes["_RETURN"]["value"], torch.stack(outputs))
     assert_close(nodes["ksvd"]["fn"].log_factor, -torch.stack(penalties))
@@ -57,11 +66,15 @@ def assert_equations(layer, x, mask=None):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("projection", ["data", "plain"])
-@pytest.mark.parametrize(("merge", "pair"), [*((merge, "er") for merge in MERGES), ("add", "ee"), ("concat", "rr")])
+@pytest.mark.parametrize(
+    ("merge", "pair"), [*((merge, "er") for merge in MERGES), ("add", "ee"), ("concat", "rr")]
+)
 def test_layer_is_the_papers_equations(merge, pair, projection, masked):
     """Table 5: the branches that are merged change with the pair, the KSVD penalty does not."""
     layer = make(merge=merge, pair=pair, projection=projection, eta=3.0, multiple=2, bias=masked)
-    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 1, 0, 1, 1, 1], [0, 0, 1, 0, 0, 0]]).bool()
+    mask = torch.tensor(
+        [[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 1, 0, 1, 1, 1], [0, 0, 1, 0, 0, 0]]
+    ).bool()
     x = randn(4, 6, 12)
     assert_equations(layer, *((x.where(mask.unsqueeze(-1), torch.nan), mask) if masked else (x,)))
 

@@ -30,7 +30,9 @@ def values_and_branches(layer, *, noises):
     f = output(layer, x, noise=noise).unflatten(-1, (2, 2))
     (e, r, *_), (loc, tril) = layer.scores(x), posterior(layer)
     u = loc.unsqueeze(1) + torch.einsum("hdij,bhnj->bhndi", tril, noise)
-    chosen = torch.cat([{"e": e, "r": r}[branch] for branch in layer.pair], dim=-2).unflatten(-2, (2, 5))
+    chosen = torch.cat([{"e": e, "r": r}[branch] for branch in layer.pair], dim=-2).unflatten(
+        -2, (2, 5)
+    )
     u = u.unflatten(2, (-1, 5)).expand(1, 2, 2, 5, 2, 2)
     return f, torch.einsum("bhpns,hs,bhpnds->pbnhd", chosen, 1 / layer.scale, u)
 
@@ -44,12 +46,16 @@ def test_each_token_has_the_papers_law_with_noise_that_its_outputs_share(pair):
 def test_concatenated_branches_have_noise_of_their_own_and_w1_mixes_the_tokens():
     layer = make(merge="concat", tokens=5)
     f, branches = values_and_branches(layer, noises=10)
-    assert_close(f, torch.einsum("npm,pbmhd->bnhd", layer.merge.weights.unflatten(-1, (2, 5)), branches))
+    assert_close(
+        f, torch.einsum("npm,pbmhd->bnhd", layer.merge.weights.unflatten(-1, (2, 5)), branches)
+    )
 
 
 def test_initial_values_are_those_of_the_authors_code():
     layer = AuthorsKEPSVGPAttention(128, 4, rank=8, merge="concat", tokens=64)
-    for projection in layer.projection.weights.detach().chunk(2, dim=-1):  # (H, rows, s), orthonormal columns
+    for projection in layer.projection.weights.detach().chunk(
+        2, dim=-1
+    ):  # (H, rows, s), orthonormal columns
         assert_close(projection.mT @ projection, torch.eye(8).expand(4, 8, 8), rtol=0, atol=1e-5)
     linear = torch.nn.Linear(128, 64).weight.detach()
     assert_close(layer.merge.weights.std(), linear.std(), rtol=0.05, atol=0)
@@ -60,15 +66,26 @@ def test_initial_values_are_those_of_the_authors_code():
 
 
 def test_the_loss_is_mean_cross_entropy_plus_the_whole_kl_plus_the_penalty():
-    network = ViT(image_size=8, patch_size=4, channels=1, classes=3, dim=6, depth=1, heads=2, mlp_dim=6,
-                  attention=AuthorsKEPSVGPAttention.partial(rank=2, eta=0.7))  # fmt: skip
+    network = ViT(
+        image_size=8,
+        patch_size=4,
+        channels=1,
+        classes=3,
+        dim=6,
+        depth=1,
+        heads=2,
+        mlp_dim=6,
+        attention=AuthorsKEPSVGPAttention.partial(rank=2, eta=0.7),
+    )
     model = Classifier(network, num_data=50).double().eval()
     guide = guides.for_model(model)
     x, y = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.tensor([0, 2, 1, 1])
     layer = network.blocks[0].attention
     loc, tril = posterior(layer)
     q = MultivariateNormal(loc, scale_tril=tril)
-    kl = kl_divergence(q, MultivariateNormal(0 * loc, scale_tril=layer.scale.diag_embed()[:, None])).sum()
+    kl = kl_divergence(
+        q, MultivariateNormal(0 * loc, scale_tril=layer.scale.diag_embed()[:, None])
+    ).sum()
     objective = TraceMeanField_ELBO()
     with draws("example"):
         loss = objective(model, guide)(x, y)

@@ -1,4 +1,5 @@
-"""Singular directions of KEP-SVGP's attention kernel: computed ones, and the noise of what scores leave out."""
+"""Singular directions of KEP-SVGP's attention kernel: computed ones, and the noise of what scores
+leave out."""
 
 import pyro.poutine as poutine
 import pytest
@@ -15,7 +16,9 @@ from probattn.models import Classifier
 from probattn.site_info import info_of
 
 PROJECTIONS = ["data", "plain", "svd"]
-MASK = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False, True, False, False, False, False]])
+MASK = torch.tensor(
+    [[True] * 6, [True] * 4 + [False] * 2, [False, True, False, False, False, False]]
+)
 U = torch.zeros(3, 2, 2, dtype=torch.float64)
 
 
@@ -24,7 +27,8 @@ def noisy(*sizes, **options):
 
 
 def left_out(layer, x, mask=None):
-    """The covariance of each branch that its scores leave out, from explicit kernels and projections."""
+    """The covariance of each branch that its scores leave out, from explicit kernels and
+    projections."""
     kernel = layer.attention_matrix(x, mask)
     kernel = kernel if mask is None else kernel.where(mask[:, None, :, None], 0.0)
     for score, matrix in zip(layer.scores(x, mask)[:2], (kernel, kernel.mT), strict=True):
@@ -44,7 +48,11 @@ def test_computed_scores_of_a_kernel_of_rank_s_are_its_singular_value_decomposit
     kernel = layer.attention_matrix(x)
     left, values, right = torch.linalg.svd(kernel)
     coupled = left[..., :4] * values[..., None, :4].square() @ right[..., :4, :]
-    for score, other, expected in ((e, e, kernel @ kernel.mT), (r, r, kernel.mT @ kernel), (e, r, coupled)):
+    for score, other, expected in (
+        (e, e, kernel @ kernel.mT),
+        (r, r, kernel.mT @ kernel),
+        (e, r, coupled),
+    ):
         assert_close(score @ other.mT, expected, rtol=1e-6, atol=1e-6)
     assert_close(layer.spectrum(x), values[..., :4], rtol=1e-5, atol=1e-5)
 
@@ -55,7 +63,9 @@ def test_the_spectrum_is_that_of_the_kernel_on_the_columns_of_e_whatever_the_pro
     basis, _ = torch.linalg.qr(layer.scores(x)[0])
     expected = torch.linalg.svdvals(basis.mT @ layer.attention_matrix(x))
     assert_close(layer.spectrum(x), expected, rtol=1e-5, atol=1e-5)
-    padded = layer.spectrum(torch.cat([x, randn(2, 3, 12, seed=2)], 1), torch.arange(9).expand(2, 9) < 6)
+    padded = layer.spectrum(
+        torch.cat([x, randn(2, 3, 12, seed=2)], 1), torch.arange(9).expand(2, 9) < 6
+    )
     assert_close(padded, layer.spectrum(x))
 
 
@@ -63,7 +73,9 @@ def test_the_spectrum_is_that_of_the_kernel_on_the_columns_of_e_whatever_the_pro
 def test_computed_function_values_do_not_depend_on_lambda(merge):
     """u ~ N(0, Λ²) enters as Λ⁻¹ u; Λ is not learned, and no site fits it."""
     x, u = randn(2, 6, 12), randn(3, 2, 2, seed=1)
-    layers = [layer_of(projection="svd", scale=scale, merge=merge, tokens=6) for scale in (1.0, 3.0)]
+    layers = [
+        layer_of(projection="svd", scale=scale, merge=merge, tokens=6) for scale in (1.0, 3.0)
+    ]
     assert_close(output(layers[0], x, u=u), output(layers[1], x, u=3 * u))
     assert not layers[0].log_scale.requires_grad
     assert "ksvd" not in run(layers[0], x).nodes
@@ -99,7 +111,10 @@ def assert_finite(layer, x, **values):
 def test_variances_are_those_of_explicit_projections(projection, mask):
     layer, x = noisy(projection=projection), randn(3, 6, 12)
     real = layer.checked(x, mask)
-    phi, weights = subspace.features(layer.queries_and_keys(real), mask), layer.scores(real, mask)[2:]
+    phi, weights = (
+        subspace.features(layer.queries_and_keys(real), mask),
+        layer.scores(real, mask)[2:],
+    )
     variances = subspace.residual_variances(phi, subspace.grams(phi), *weights, solved=layer.solves)
     for variance, expected in zip(variances, left_out(layer, x, mask), strict=True):
         assert_close(variance, expected.diagonal(dim1=-2, dim2=-1), rtol=1e-5, atol=1e-5)
@@ -113,9 +128,13 @@ def test_output_given_u_has_the_variance_of_the_left_out_kernel(merge, pair):
     with torch.no_grad(), draws(10_000):
         layer.log_residual_amplitude.copy_(torch.tensor([0.5, 1.0, 2.0]).log())
         f = poutine.condition(layer, data={"u": U})(x)  # (S, 1, N, H s)
-    variances = dict(zip("er", (part.diagonal(dim1=-2, dim2=-1)[0] for part in left_out(layer, x)), strict=True))
+    variances = dict(
+        zip("er", (part.diagonal(dim1=-2, dim2=-1)[0] for part in left_out(layer, x)), strict=True)
+    )
     total = sum(variances[branch] for branch in pair) * torch.tensor([0.25, 1.0, 4.0])[:, None]
-    assert_moments(f.flatten(1), 0.0, total.T.repeat_interleave(2, 1).flatten().diag() + 1e-7 * torch.eye(36))
+    assert_moments(
+        f.flatten(1), 0.0, total.T.repeat_interleave(2, 1).flatten().diag() + 1e-7 * torch.eye(36)
+    )
 
 
 def test_padding_changes_no_real_token():
@@ -139,8 +158,15 @@ def test_without_it_and_at_its_mean_nothing_changes():
 @pytest.mark.parametrize("options", [{}, {"projection": "svd", "mean": "softmax"}])
 def test_the_site_is_local_needs_no_guide_and_has_no_kl(elbo, options):
     layer = noisy(8, 2, residual=0.5, **options).float()
-    model = Classifier(torch.nn.Sequential(layer, torch.nn.Flatten(-2), torch.nn.Linear(32, 3)), num_data=20)
-    guide, elbo, x, y = guides.for_model(model), elbo(), torch.randn(5, 4, 8), torch.randint(3, (5,))
+    model = Classifier(
+        torch.nn.Sequential(layer, torch.nn.Flatten(-2), torch.nn.Linear(32, 3)), num_data=20
+    )
+    guide, elbo, x, y = (
+        guides.for_model(model),
+        elbo(),
+        torch.randn(5, 4, 8),
+        torch.randint(3, (5,)),
+    )
     elbo(model, guide)(x, y).backward()
     assert not any("residual" in name for name in (*elbo.terms(), *dict(guide.named_parameters())))
     assert layer.log_residual_amplitude.grad.abs().min() > 0

@@ -20,9 +20,13 @@ def softmax_twin(layer):
     """Softmax attention with the layer's maps."""
     twin = SoftmaxAttention(layer.dim, layer.heads, bias=layer.query_key.bias is not None).double()
     with torch.no_grad():
-        twin.query_key_value.weight.copy_(torch.cat([layer.query_key.weight, layer.mean.value.weight]))
+        twin.query_key_value.weight.copy_(
+            torch.cat([layer.query_key.weight, layer.mean.value.weight])
+        )
         if twin.query_key_value.bias is not None:
-            twin.query_key_value.bias.copy_(torch.cat([layer.query_key.bias, layer.mean.value.bias]))
+            twin.query_key_value.bias.copy_(
+                torch.cat([layer.query_key.bias, layer.mean.value.bias])
+            )
     twin.out = layer.mean.out
     return twin
 
@@ -36,7 +40,10 @@ def test_output_is_softmax_attention_plus_the_amplitude_times_the_process(bias, 
     layer, x, u = make(bias=bias, amplitude=0.3), randn(3, 6, 12), randn(3, 2, 2, seed=1)
     assert layer.out.bias is None
     e, r, _, _ = layer.scores(x, mask)
-    f = torch.einsum("bhns,hds->bnhd", e + r, u / layer.scale.unsqueeze(-2)).flatten(-2) @ layer.out.weight.T
+    f = (
+        torch.einsum("bhns,hds->bnhd", e + r, u / layer.scale.unsqueeze(-2)).flatten(-2)
+        @ layer.out.weight.T
+    )
     assert_close(output(layer, x, mask, u=u), softmax_twin(layer)(x, mask) + 0.3 * f)
     assert_close(output(layer, x, mask, u=0 * u), softmax_twin(layer)(x, mask))
 
@@ -50,10 +57,17 @@ def test_the_penalty_reaches_neither_attention_nor_what_is_below_it(projection):
         layer, x = layer_of(mean=mean, projection=projection), randn(2, 6, 12).requires_grad_()
         factors[mean] = run(layer, x).nodes["ksvd"]["fn"].log_factor
         factors[mean].sum().backward()
-        reached[mean] = {name for name, p in layer.named_parameters() if p.grad is not None and p.grad.any()}
+        reached[mean] = {
+            name for name, p in layer.named_parameters() if p.grad is not None and p.grad.any()
+        }
         below[mean] = x.grad is not None and bool(x.grad.any())
-    weights = {"projection.weights"} if projection == "data" else {"projection.w_e", "projection.w_r"}
-    assert reached == {"softmax": weights | {"log_scale"}, "zero": weights | {"log_scale", "query_key.weight"}}
+    weights = (
+        {"projection.weights"} if projection == "data" else {"projection.w_e", "projection.w_r"}
+    )
+    assert reached == {
+        "softmax": weights | {"log_scale"},
+        "zero": weights | {"log_scale", "query_key.weight"},
+    }
     assert below == {"softmax": False, "zero": True}
     assert_close(factors["softmax"], factors["zero"])
 
@@ -75,7 +89,9 @@ def test_a_converted_network_computes_what_it_did_before_where_u_is_zero(bias):
     network.eval()
     x = randn(4, 5, 8)
     expected = network(x)
-    converted = replace_attention(network, attention=KEPSVGPAttention.partial(rank=2, mean="softmax"), layers="all")
+    converted = replace_attention(
+        network, attention=KEPSVGPAttention.partial(rank=2, mean="softmax"), layers="all"
+    )
     names = [name for name in poutine.trace(converted).get_trace(x).nodes if name.endswith(".u")]
     assert len(names) == 3
     zeros = {name: torch.zeros(2, 2, 2).double() for name in names}

@@ -1,4 +1,5 @@
-"""Kernel attention and its kernels against formulae in float64, their initial scale, and what rounding does."""
+"""Kernel attention and its kernels against formulae in float64, their initial scale, and what
+rounding does."""
 
 import itertools
 
@@ -30,9 +31,15 @@ def from_formulae(layer, x, mask):
     """Output and attention matrices by the formulae of section 5.1, over all pairs of tokens."""
     maps = layer.query_value if layer.symmetric else layer.query_key_value
     points = maps(x).unflatten(-1, (-1, layer.heads, layer.head_dim)).permute(2, 0, 3, 1, 4)
-    query, key, value = points[0].unsqueeze(-2), points[-2].unsqueeze(-3), points[-1]  # if symmetric, key is query
+    query, key, value = (
+        points[0].unsqueeze(-2),
+        points[-2].unsqueeze(-3),
+        points[-1],
+    )  # if symmetric, key is query
     state = dict(layer.kernel.named_parameters())
-    square = state["log_lengthscale"].exp()[:, None, None] ** 2 if "log_lengthscale" in state else 1.0
+    square = (
+        state["log_lengthscale"].exp()[:, None, None] ** 2 if "log_lengthscale" in state else 1.0
+    )
     if isinstance(layer.kernel, (RBF, ARD)):
         matrix = (-0.5 * ((query - key) ** 2 / square).sum(-1)).exp()
     else:
@@ -51,7 +58,9 @@ MASK = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
 def test_layer_is_equation_6(kernel, symmetric):
     layer, x = make(kernel, symmetric, bias=symmetric), randn(2, 6, 12)
     for mask, tokens in ((None, x), (MASK, x.where(MASK.unsqueeze(-1), 0.0))):
-        expected, matrix = from_formulae(layer, tokens, torch.ones_like(MASK) if mask is None else mask)
+        expected, matrix = from_formulae(
+            layer, tokens, torch.ones_like(MASK) if mask is None else mask
+        )
         assert_close(layer(tokens, mask), expected)
         assert_close(layer.attention_matrix(tokens, mask), matrix)
 
@@ -65,11 +74,14 @@ def test_diagonal_is_that_of_the_matrix(kernel):
 @pytest.mark.parametrize(("dim", "heads"), [(128, 4), (16, 4)])
 @pytest.mark.parametrize(("kernel", "symmetric"), ALL)
 def test_attention_is_alive_at_first(kernel, symmetric, dim, heads):
-    """On LayerNorm'ed tokens no entry off the diagonal is near 0, and they are not all one number."""
+    """On LayerNorm'ed tokens no entry off the diagonal is near 0, and they are not all one
+    number."""
     x = F.layer_norm(torch.randn(2, 64, dim), (dim,))
     layers = [KernelAttention(dim, heads, kernel=kernel, symmetric=symmetric) for _ in range(50)]
     with torch.no_grad():
-        entries = torch.stack([layer.attention_matrix(x)[..., ~torch.eye(64).bool()] for layer in layers])
+        entries = torch.stack(
+            [layer.attention_matrix(x)[..., ~torch.eye(64).bool()] for layer in layers]
+        )
     assert 0.5 < entries.mean() < 1.2
     assert 0.06 < entries.std() < 0.5
     assert (entries < 0.05).float().mean() < 0.02

@@ -40,7 +40,9 @@ def assert_is_math(layer, x, mask=None):
                 assert_close((tril @ tril.mT)[:, real][..., real], covariance)
 
 
-@pytest.mark.parametrize(("masked", "bias"), [(True, True), (False, False)], ids=["masked", "whole"])
+@pytest.mark.parametrize(
+    ("masked", "bias"), [(True, True), (False, False)], ids=["masked", "whole"]
+)
 @pytest.mark.parametrize("kind", ["ard", "exponential", "rbf"])
 @FORMS
 @DRAWS
@@ -49,7 +51,11 @@ def test_layer_is_math(how, inducing, kind, masked, bias):
     assert_is_math(layer, randn(2, 5, 6), MASK if masked else None)
 
 
-CORNERS = [({"heads": 1, "draws": "joint"}, (1, 5, 6)), ({"inducing": 1}, (2, 1, 6)), ({"inducing": 9}, (2, 2, 6))]
+CORNERS = [
+    ({"heads": 1, "draws": "joint"}, (1, 5, 6)),
+    ({"inducing": 1}, (2, 1, 6)),
+    ({"inducing": 9}, (2, 2, 6)),
+]
 CORNERS += [({"heads": 6, "dim": 12}, (2, 5, 12)), ({"inducing": None, "heads": 1}, (1, 1, 6))]
 
 
@@ -61,7 +67,8 @@ def test_corner_shapes(options, shape):
 @FORMS
 @DRAWS
 def test_law_of_the_draws_under_the_guide(how, inducing):
-    """Many u and g: moments of f against the formula's mean and covariance, or its diagonal for marginal draws of g."""
+    """Many u and g: moments of f against the formula's mean and covariance, or its diagonal for
+    marginal draws of g."""
     layer, x = make(inducing=inducing, draws=how), randn(1, 4, 6)
     with torch.no_grad():
         nn.init.zeros_(layer.out.bias)
@@ -102,16 +109,29 @@ def test_attention_matrix_is_the_kernel_between_tokens(kind, inducing):
 def test_terms_of_the_loss_are_maths(how, inducing, elbo):
     """KL of u once, KL of g for every example times N/B, exactly so at each number of draws."""
     layer = make(inducing=inducing, draws=how)
-    model = Classifier(nn.Sequential(layer, nn.Flatten(-2), nn.Linear(30, 3)).double(), num_data=10).double()
-    guide, objective, (x, y) = guides.for_model(model), elbo(), (randn(2, 5, 6), torch.tensor([0, 2]))
+    model = Classifier(
+        nn.Sequential(layer, nn.Flatten(-2), nn.Linear(30, 3)).double(), num_data=10
+    ).double()
+    guide, objective, (x, y) = (
+        guides.for_model(model),
+        elbo(),
+        (randn(2, 5, 6), torch.tensor([0, 2])),
+    )
     expected = 10 / 2 * sum(heads.kl for heads in examples_of(layer, x))
     for number in (None, "example", 4):
         with draws(number) if number else poutine.block(hide=[]):
             loss = objective(model, guide)(x, y)
         exact = how == "marginal" or elbo is TraceMeanField_ELBO
-        assert objective.terms()["kl/network.0.g"] == pytest.approx(expected.item(), rel=1e-7) or not exact
+        assert (
+            objective.terms()["kl/network.0.g"] == pytest.approx(expected.item(), rel=1e-7)
+            or not exact
+        )
         assert sum(objective.terms().values()) == pytest.approx(loss.item(), rel=1e-10)
     if inducing is not None and elbo is TraceMeanField_ELBO:
-        q = MultivariateNormal((u := guide.get_submodule("network.0.u")).loc, scale_tril=u.scale_tril)
-        whitened = kl_divergence(q, MultivariateNormal(torch.zeros_like(u.loc), torch.eye(3, dtype=x.dtype))).sum()
+        q = MultivariateNormal(
+            (u := guide.get_submodule("network.0.u")).loc, scale_tril=u.scale_tril
+        )
+        whitened = kl_divergence(
+            q, MultivariateNormal(torch.zeros_like(u.loc), torch.eye(3, dtype=x.dtype))
+        ).sum()
         assert objective.terms()["kl/network.0.u"] == pytest.approx(whitened.item(), rel=1e-7)

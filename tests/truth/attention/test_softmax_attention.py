@@ -51,7 +51,11 @@ def test_dropout_acts_on_probabilities_in_training_only(layer):
         with torch.no_grad():
             draws = dropping.train()(x.expand(number, 1, 6, 12), given)
             value = layer.split_heads(layer.query_key_value(layer.checked(x, given)), 3)[2]
-            variance = 0.3 / 0.7 * layer.join_heads(dropping.attention_matrix(x, given).square() @ value.square())
+            variance = (
+                0.3
+                / 0.7
+                * layer.join_heads(dropping.attention_matrix(x, given).square() @ value.square())
+            )
         assert ((draws.mean(0) - layer(x, given)).abs() < 5 * (variance / number).sqrt()).all()
         assert_close(draws.var(0), variance, rtol=0.15, atol=0)
     assert torch.equal(layer.train()(x), layer.eval()(x))

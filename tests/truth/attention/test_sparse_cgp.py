@@ -17,7 +17,8 @@ def test_a_fixed_number_of_tokens_is_checked():
 
 
 def test_inducing_inputs_start_at_latent_inputs_of_vectors_seen():
-    """Of all tokens of the stream, carried along the path, other ones for each head; moved a little."""
+    """Of all tokens of the stream, carried along the path, other ones for each head; moved a
+    little."""
     layer, x = Sparse().make(inducing=3, inducing_keys=40), randn(2, 9, DIM)
     norm = torch.nn.LayerNorm(DIM).double()
     layer.follow(norm)
@@ -36,7 +37,8 @@ def test_inducing_inputs_start_at_latent_inputs_of_vectors_seen():
 
 
 class NoSquare(TorchDispatchMode):
-    """Fails where an operation, in the backward pass too, makes a tensor with N rows and N columns, or N² entries."""
+    """Fails where an operation, in the backward pass too, makes a tensor with N rows and N columns,
+    or N² entries."""
 
     def __init__(self, tokens):
         super().__init__()
@@ -44,9 +46,14 @@ class NoSquare(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         output = function(*args, **(kwargs or {}))
-        for tensor in filter(torch.is_tensor, output if isinstance(output, (tuple, list)) else (output,)):
+        for tensor in filter(
+            torch.is_tensor, output if isinstance(output, (tuple, list)) else (output,)
+        ):
             self.seen += 1
-            is_square = sum(size >= self.tokens for size in tensor.shape) > 1 or tensor.numel() >= self.tokens**2
+            is_square = (
+                sum(size >= self.tokens for size in tensor.shape) > 1
+                or tensor.numel() >= self.tokens**2
+            )
             assert not is_square, f"{function} made {tuple(tensor.shape)}"
         return output
 

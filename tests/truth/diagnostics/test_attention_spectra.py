@@ -1,4 +1,5 @@
-"""Spectra against dense SVD of the matrices by formula, similarities against all pairs; masks, batches and draws."""
+"""Spectra against dense SVD of the matrices by formula, similarities against all pairs; masks,
+batches and draws."""
 
 import math
 
@@ -43,12 +44,16 @@ class Masked(nn.Module):
 
     def forward(self, x, mask=None):
         x = self.second(self.first(x, mask), mask=mask)
-        weights = x.new_ones(x.shape[:-1] + (1,)) if mask is None else mask.unsqueeze(-1).to(x.dtype)
+        weights = (
+            x.new_ones(x.shape[:-1] + (1,)) if mask is None else mask.unsqueeze(-1).to(x.dtype)
+        )
         return self.head((x * weights).sum(-2) / weights.sum(-2))
 
 
 def vit_model():
-    vit = ViT(image_size=6, patch_size=2, classes=3, dim=8, depth=4, heads=2, mlp_dim=8, attention=LAYERS)
+    vit = ViT(
+        image_size=6, patch_size=2, classes=3, dim=8, depth=4, heads=2, mlp_dim=8, attention=LAYERS
+    )
     model = Classifier(vit, num_data=10).double()
     with torch.no_grad():
         for layer in model.modules():
@@ -67,9 +72,14 @@ def text_model(first=KernelAttention):
 
 def inputs_and_outputs(model, guide, x):
     """Inputs and outputs of every attention layer in one run at the mean of the guide."""
-    runs, u = [], {site: guide.get_submodule(site)(prior).mean for site, prior in guides.latent_sites(model)}
+    runs, u = (
+        [],
+        {site: guide.get_submodule(site)(prior).mean for site, prior in guides.latent_sites(model)},
+    )
     for block in model.network.blocks:
-        block.attention.register_forward_hook(lambda _, args, output: runs.append((args[0], output)))
+        block.attention.register_forward_hook(
+            lambda _, args, output: runs.append((args[0], output))
+        )
     with torch.no_grad(), poutine.condition(data=u):
         model.eval()(x)
     return [(inputs.reshape(-1, 9, 8), outputs.reshape(-1, 9, 8)) for inputs, outputs in runs]
@@ -101,12 +111,16 @@ def test_spectra_are_mean_singular_values_with_the_energy_of_a_projection():
         values = torch.linalg.svdvals(matrices)
         torch.testing.assert_close(spectrum.values, values.mean(0), rtol=1e-9, atol=1e-9)
     assert spectra[PATHS[1]].captured.numel() == spectra[PATHS[1]].scale.numel() == 0
-    torch.testing.assert_close(spectrum.scale, torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp())
+    torch.testing.assert_close(
+        spectrum.scale, torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp()
+    )
     energies, e = values.square(), layer.scores(inputs)[0]
     projection = e @ (e.mT @ e).inverse() @ e.mT
     captured = (projection @ matrices).square().sum((-2, -1)) / energies.sum(-1)
     torch.testing.assert_close(spectrum.captured, captured.mean(0))
-    torch.testing.assert_close(spectrum.best, (energies[..., :2].sum(-1) / energies.sum(-1)).mean(0))
+    torch.testing.assert_close(
+        spectrum.best, (energies[..., :2].sum(-1) / energies.sum(-1)).mean(0)
+    )
     assert (spectrum.captured < spectrum.best).all()
 
 
@@ -120,7 +134,9 @@ def test_leading_singular_vectors_capture_the_best_share_and_repeated_columns_co
     assert energy_shares(torch.zeros(1, 4, 4), torch.zeros(1, 4), torch.ones(1, 4, 2)).isnan().all()
 
 
-@pytest.mark.parametrize("first", [KernelAttention, KEPSVGPAttention.partial(rank=2, projection="svd")])
+@pytest.mark.parametrize(
+    "first", [KernelAttention, KEPSVGPAttention.partial(rank=2, projection="svd")]
+)
 def test_padded_examples_count_as_their_real_tokens_and_without_a_pair_not_at_all(first):
     model, guide = text_model(first)
     x, lengths = torch.randn(3, 5, 4, dtype=F64), (5, 3, 1)
@@ -134,10 +150,14 @@ def test_padded_examples_count_as_their_real_tokens_and_without_a_pair_not_at_al
         for n, part in zip(lengths, single, strict=False):
             expected[:, :n] += part[path].values / 2
         torch.testing.assert_close(spectrum.values, expected)
-    if first is not KernelAttention:  # scores of as many columns as the kernel's rank reach all of it
+    if (
+        first is not KernelAttention
+    ):  # scores of as many columns as the kernel's rank reach all of it
         spectrum = padded["network.first"]
         torch.testing.assert_close(spectrum.scale, spectrum.values[:, :2], rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(spectrum.captured, torch.ones(2, dtype=F64), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            spectrum.captured, torch.ones(2, dtype=F64), rtol=1e-3, atol=1e-3
+        )
     similarity = token_similarity(model, guide, batches)
     single = [token_similarity(model, guide, x[b : b + 1, :n]) for b, n in enumerate(lengths)]
     for path, value in similarity.items():
@@ -156,7 +176,11 @@ def test_of_long_inputs_few_examples_are_decomposed(monkeypatch):
         torch.testing.assert_close(spectrum.values, five[path].values)
         torch.testing.assert_close(spectrum.captured, five[path].captured)
     monkeypatch.setattr(module, "BUDGET", 0.0)
-    assert [spectrum.examples for spectrum in attention_spectra(model, guide, x).values()] == [2, 2, 2]
+    assert [spectrum.examples for spectrum in attention_spectra(model, guide, x).values()] == [
+        2,
+        2,
+        2,
+    ]
 
 
 def cosines(x):
@@ -169,10 +193,18 @@ def test_similarity_is_the_mean_over_pairs_of_the_outputs_of_each_attention_laye
     model, guide, x = vit_model()
     similarity = token_similarity(model, guide, x)
     assert list(similarity) == PATHS
-    for value, (_, outputs) in zip(similarity.values(), inputs_and_outputs(model, guide, x), strict=True):
+    for value, (_, outputs) in zip(
+        similarity.values(), inputs_and_outputs(model, guide, x), strict=True
+    ):
         assert value == pytest.approx(sum(map(cosines, outputs)) / 4, abs=1e-12)
     x = torch.randn(3, 6, 4, dtype=F64)
-    mask = torch.tensor([[True] * 6, [True, False, True, True, False, False], [False, True, False, False, False, True]])
+    mask = torch.tensor(
+        [
+            [True] * 6,
+            [True, False, True, True, False, False],
+            [False, True, False, False, False, True],
+        ]
+    )
     masked = mean_pairwise_cosine(x.where(mask.unsqueeze(-1), 1e6), mask)
     assert masked.tolist() == pytest.approx([cosines(x[b, mask[b]]) for b in range(3)], abs=1e-12)
 
@@ -181,7 +213,9 @@ def test_similarity_of_special_tokens():
     same = torch.tensor([1.0, 2.0, -1.0]).expand(1, 5, 3) * torch.arange(1, 6)[:, None]
     assert mean_pairwise_cosine(same).item() == pytest.approx(1)
     assert mean_pairwise_cosine(torch.eye(4).unsqueeze(0)).item() == pytest.approx(0)
-    assert mean_pairwise_cosine(torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]])).item() == pytest.approx(1 / 3)
+    assert mean_pairwise_cosine(
+        torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]])
+    ).item() == pytest.approx(1 / 3)
     x, mask = torch.randn(1000, 3, 7), torch.arange(3) == torch.randint(3, (1000, 1))
     assert mean_pairwise_cosine(x, mask).isnan().all()  # of one token, whatever rounding leaves
     assert mean_pairwise_cosine(x[:, :1]).isnan().all()

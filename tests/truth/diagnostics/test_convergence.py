@@ -28,7 +28,11 @@ def diagnose(model, guide, x, y, **options):
 
 @pytest.mark.parametrize(
     ("shift", "spread", "epochs", "state"),
-    [((0.0, 0.0), 1.0, 5, "alive"), ((1.5, -1.0), 1.0, 15, "not converged"), ((0.0, 0.0), 0.1, 30, "not converged")],
+    [
+        ((0.0, 0.0), 1.0, 5, "alive"),
+        ((1.5, -1.0), 1.0, 15, "not converged"),
+        ((0.0, 0.0), 0.1, 30, "not converged"),
+    ],
 )
 def test_a_guide_gains_its_divergence_from_the_posterior(shift, spread, epochs, state):
     """KL(N(m + δ, r² S) ‖ N(m, S)) = ½ δᵀ S⁻¹ δ + r² − 1 − 2 log r for each of two columns."""
@@ -38,7 +42,9 @@ def test_a_guide_gains_its_divergence_from_the_posterior(shift, spread, epochs, 
     guide = gaussian_guide(model, mean + shift, spread**2 * covariance).requires_grad_(False)
     before = {name: value.clone() for name, value in guide.state_dict().items()}
     site = diagnose(model, guide, x, y, refit_epochs=epochs)
-    lost = (shift @ covariance.inverse() @ shift).item() + 2 * (spread**2 - 1 - 2 * math.log(spread))
+    lost = (shift @ covariance.inverse() @ shift).item() + 2 * (
+        spread**2 - 1 - 2 * math.log(spread)
+    )
     assert site.gain == pytest.approx(lost, rel=0.1, abs=0.2)
     assert site.state == state
     assert not any(parameter.requires_grad for parameter in guide.parameters())
@@ -47,12 +53,15 @@ def test_a_guide_gains_its_divergence_from_the_posterior(shift, spread, epochs, 
 
 @pytest.mark.parametrize("cuts", [[DATA], [1, DATA - 1], [2, 5, DATA - 7]])
 def test_a_gain_counts_each_example_once_in_batches_of_any_size(cuts, monkeypatch):
-    """Of a guide without variance, so that the loss is exact: squared residuals and the KL of the mean."""
+    """Of a guide without variance, so that the loss is exact: squared residuals and the KL of the
+    mean."""
     model, x, y = conjugate(noise=0.5, num_data=DATA)
     mean, _ = posterior(model, x, y, noise=0.5)
     (phi, prior), tiny = design(model, x), 1e-12 * torch.eye(2, dtype=F64)
     moved = gaussian_guide(model, mean + 0.7, tiny).state_dict()
-    monkeypatch.setattr(module, "refit_guide", lambda model, guide, *_, **__: guide.load_state_dict(moved))
+    monkeypatch.setattr(
+        module, "refit_guide", lambda model, guide, *_, **__: guide.load_state_dict(moved)
+    )
     batches = list(zip(x.split(cuts), y.split(cuts), strict=True))
     (site,) = convergence(model, gaussian_guide(model, mean, tiny), batches)
     losses = [
@@ -66,7 +75,9 @@ def test_a_gain_counts_each_example_once_in_batches_of_any_size(cuts, monkeypatc
 @pytest.mark.parametrize(("noise", "state"), [(0.5, "not converged"), (1e4, "collapsed")])
 def test_the_prior_as_guide_has_collapsed_only_where_data_say_nothing(noise, state):
     model, x, y = conjugate(noise=noise, num_data=DATA)
-    site = diagnose(model, gaussian_guide(model, torch.zeros(2, 2, dtype=F64), design(model, x)[1]), x, y)
+    site = diagnose(
+        model, gaussian_guide(model, torch.zeros(2, 2, dtype=F64), design(model, x)[1]), x, y
+    )
     assert site.std_ratio == pytest.approx((1, 1, 1))
     assert site.kl == pytest.approx(0, abs=1e-9)
     assert site.state == state
@@ -90,7 +101,9 @@ def test_autoguides_say_what_is_not_known_and_are_refitted():
 
 def classifier(family="full", **options):
     layer = KEPSVGPAttention.partial(rank=2, **options)
-    model = Classifier(nn.Sequential(layer(4, 2), layer(4, 1), nn.Flatten(-2), nn.Linear(12, 3)), num_data=8).double()
+    model = Classifier(
+        nn.Sequential(layer(4, 2), layer(4, 1), nn.Flatten(-2), nn.Linear(12, 3)), num_data=8
+    ).double()
     with torch.no_grad():
         for i in (0, 1):
             model.network[i].log_scale.add_(torch.randn_like(model.network[i].log_scale) / 2)
@@ -98,7 +111,8 @@ def classifier(family="full", **options):
 
 
 def test_each_site_is_refitted_by_itself():
-    """The guide of the second site is at its optimum as far as data tell: its output weights are 0."""
+    """The guide of the second site is at its optimum as far as data tell: its output weights are
+    0."""
     model, guide = classifier()
     with torch.no_grad():
         for part in (model.network[1].out, model.network[3]):
@@ -115,7 +129,8 @@ def test_each_site_is_refitted_by_itself():
 
 
 @pytest.mark.parametrize(
-    ("gain", "state"), [(None, "unknown"), (0.0, "alive"), (3.0, "not converged"), (math.nan, "not converged")]
+    ("gain", "state"),
+    [(None, "unknown"), (0.0, "alive"), (3.0, "not converged"), (math.nan, "not converged")],
 )
 def test_the_verdict_follows_from_the_gain_and_the_divergence(gain, state):
     moments = {"kl": 20.0, "std_ratio": (0.5, 0.4, 0.6)}
@@ -128,7 +143,9 @@ def test_the_verdict_follows_from_the_gain_and_the_divergence(gain, state):
 COVARIANCES = {
     "full": lambda q: q.scale_tril @ q.scale_tril.mT,
     "diagonal": lambda q: nn.functional.softplus(q.raw_scale).square().diag_embed(),
-    "lowrank": lambda q: nn.functional.softplus(q.raw_scale).square().diag_embed() + q.factor @ q.factor.mT,
+    "lowrank": lambda q: (
+        nn.functional.softplus(q.raw_scale).square().diag_embed() + q.factor @ q.factor.mT
+    ),
 }
 
 
@@ -137,12 +154,20 @@ def test_the_summary_has_the_divergence_of_dense_gaussians(family):
     model, guide = classifier(family)
     for i, site in enumerate(posterior_summary(model, guide)):
         q, scale = guide.get_submodule(site.site), model.network[i].log_scale.exp()
-        tril = torch.linalg.cholesky(scale[:, None, :, None] * COVARIANCES[family](q) * scale[:, None, None])
+        tril = torch.linalg.cholesky(
+            scale[:, None, :, None] * COVARIANCES[family](q) * scale[:, None, None]
+        )
         gaussian = torch.distributions.MultivariateNormal(scale[:, None] * q.loc, scale_tril=tril)
-        prior = torch.distributions.MultivariateNormal(torch.zeros_like(q.loc), scale[:, None].square().diag_embed())
+        prior = torch.distributions.MultivariateNormal(
+            torch.zeros_like(q.loc), scale[:, None].square().diag_embed()
+        )
         ratio = gaussian.stddev / prior.stddev
-        assert site.kl == pytest.approx(torch.distributions.kl_divergence(gaussian, prior).sum().item())
-        assert site.std_ratio == pytest.approx([ratio.mean().item(), ratio.min().item(), ratio.max().item()])
+        assert site.kl == pytest.approx(
+            torch.distributions.kl_divergence(gaussian, prior).sum().item()
+        )
+        assert site.std_ratio == pytest.approx(
+            [ratio.mean().item(), ratio.min().item(), ratio.max().item()]
+        )
         assert (site.site, site.size) == (f"network.{i}.u", q.loc.numel())
 
 
@@ -154,15 +179,21 @@ def test_the_summary_estimates_a_divergence_without_closed_form(monkeypatch):
         b = model.network[i].log_scale.exp().unsqueeze(-2).expand(-1, 2, -1)
         q = guide.get_submodule(site.site)
         m, s = (b * math.sqrt(2) * value for value in (q.loc, nn.functional.softplus(q.raw_scale)))
-        folded = s * math.sqrt(2 / math.pi) * (-(m**2) / (2 * s**2)).exp() + m * torch.erf(m / (s * math.sqrt(2)))
+        folded = s * math.sqrt(2 / math.pi) * (-(m**2) / (2 * s**2)).exp() + m * torch.erf(
+            m / (s * math.sqrt(2))
+        )
         kl = (2 * b).log() + folded / b - 0.5 * (2 * math.pi * math.e * s**2).log()
         assert site.kl == pytest.approx(kl.sum().item(), rel=0.02)
 
 
 def test_hyperparameters_without_moments_have_robust_ones_of_draws():
-    """Horseshoe: τ ~ HalfCauchy has no standard deviation, and neither moment of its guide has a closed form."""
+    """Horseshoe: τ ~ HalfCauchy has no standard deviation, and neither moment of its guide has a
+    closed form."""
     model, guide = classifier(prior=priors.Horseshoe(scale=2.0))
-    sites, name = {site.site: site for site in posterior_summary(model, guide)}, "network.1.prior.tau"
+    sites, name = (
+        {site.site: site for site in posterior_summary(model, guide)},
+        "network.1.prior.tau",
+    )
     prior, scales = dict(guides.latent_sites(model))[name], []
     for law in (guide.get_submodule(name)(prior), prior):
         draws = law.sample((20_000,)).detach()

@@ -32,7 +32,9 @@ def widened(likelihood=None, *, gain=1.0, **options):
 
 def likelihood_at(model, latents, s, x, mask=None):
     """The likelihood of the examples at row s of the draws."""
-    program = poutine.condition(model.eval(), data={name: draws[s] for name, draws in latents.items()})
+    program = poutine.condition(
+        model.eval(), data={name: draws[s] for name, draws in latents.items()}
+    )
     with torch.no_grad():
         return poutine.trace(program).get_trace(x, None, mask).nodes["y"]["fn"]
 
@@ -42,10 +44,16 @@ def likelihood_at(model, latents, s, x, mask=None):
 def test_prediction_and_likelihood_are_those_of_the_recorded_draws(attention, from_prior):
     model, guide = widened(attention=attention)
     x, y = torch.randn(5, 5, 3, dtype=F64), torch.tensor([0, 2, 1, 1, 0])
-    made = replicate(model, None if from_prior else guide, [(x[:3], y[:3]), (x[3:], y[3:])], num_samples=3)
-    assert {name: draws.shape for name, draws in made.latents.items()} == (SHAPES if attention is KEP else {})
+    made = replicate(
+        model, None if from_prior else guide, [(x[:3], y[:3]), (x[3:], y[3:])], num_samples=3
+    )
+    assert {name: draws.shape for name, draws in made.latents.items()} == (
+        SHAPES if attention is KEP else {}
+    )
     likelihoods = [likelihood_at(model, made.latents, s, x) for s in range(3)]
-    torch.testing.assert_close(made.log_likelihood, torch.stack([law.log_prob(y) for law in likelihoods]))
+    torch.testing.assert_close(
+        made.log_likelihood, torch.stack([law.log_prob(y) for law in likelihoods])
+    )
     torch.testing.assert_close(made.prediction.probs, sum(law.probs for law in likelihoods) / 3)
     assert (attention is KEP) != torch.allclose(made.log_likelihood[0], made.log_likelihood[1])
     assert torch.equal(made.labels, y)
@@ -60,7 +68,9 @@ def test_neither_local_sites_nor_what_an_auto_guide_draws_for_itself_are_recorde
     materialise(guide, (x, y))
     made = replicate(model, guide, [(x, y)], num_samples=3)
     assert {name: draws.shape for name, draws in made.latents.items()} == SHAPES
-    torch.testing.assert_close(made.log_likelihood[2], likelihood_at(model, made.latents, 2, x).log_prob(y))
+    torch.testing.assert_close(
+        made.log_likelihood[2], likelihood_at(model, made.latents, 2, x).log_prob(y)
+    )
 
 
 @pytest.mark.parametrize("attention", [KEP, SoftmaxAttention])
@@ -69,7 +79,10 @@ def test_labels_have_the_probabilities_of_the_prediction(attention):
     model, guide = widened(attention=attention, gain=2.0)
     x, y = torch.randn(2, 5, 3, dtype=F64), torch.zeros(2, dtype=torch.long)
     made = replicate(model, guide, [(x, y)], num_samples=4000)
-    shares, probs = nn.functional.one_hot(made.replicated_labels, 3).double().mean(0), made.prediction.probs
+    shares, probs = (
+        nn.functional.one_hot(made.replicated_labels, 3).double().mean(0),
+        made.prediction.probs,
+    )
     assert ((shares - probs).abs() < 4.5 * (probs * (1 - probs) / 4000).sqrt()).all()
 
 
@@ -82,7 +95,9 @@ def test_numbers_scatter_around_the_mean_of_their_draw_with_the_noise_of_the_lik
     noise = (made.replicated_labels - means) / 0.3
     assert abs(noise.mean()) < 5 / noise.numel() ** 0.5
     assert abs(noise.std() - 1) < 5 / (2 * noise.numel()) ** 0.5
-    by_hand = (-0.5 * ((y - means) / 0.3) ** 2 - torch.tensor(0.3 * (2 * torch.pi) ** 0.5).log()).sum(-1)
+    by_hand = (
+        -0.5 * ((y - means) / 0.3) ** 2 - torch.tensor(0.3 * (2 * torch.pi) ** 0.5).log()
+    ).sum(-1)
     torch.testing.assert_close(made.log_likelihood, by_hand, rtol=1e-5, atol=1e-5)
 
 

@@ -28,7 +28,9 @@ def test_statistics_of_classes_by_hand():
         model.network.head.weight.mul_(20)
     x, y = torch.randn(12, 5, 3, dtype=F64), torch.randint(3, (12,))
     torch.manual_seed(1)
-    check = posterior_predictive_check(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_replicates=20)
+    check = posterior_predictive_check(
+        model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_replicates=20
+    )
     torch.manual_seed(1)
     probs = predict(model, guide, x, num_samples=20).probs
     for labels, values in labels_and_values(check, y):
@@ -55,11 +57,14 @@ def test_statistics_of_numbers_by_hand(likelihood, outputs):
         center = labels.sum(0) / 12
         torch.testing.assert_close(values["mean"], center)
         torch.testing.assert_close(values["std"], ((labels - center).square().sum(0) / 12).sqrt())
-        torch.testing.assert_close(values["rmse"], ((labels - check.prediction.mean).square().sum(0) / 12).sqrt())
+        torch.testing.assert_close(
+            values["rmse"], ((labels - check.prediction.mean).square().sum(0) / 12).sqrt()
+        )
 
 
 @pytest.mark.parametrize(
-    ("statistic", "error"), [(lambda y, _: y.unique(), RuntimeError), (lambda *_: math.nan, ValueError)]
+    ("statistic", "error"),
+    [(lambda y, _: y.unique(), RuntimeError), (lambda *_: math.nan, ValueError)],
 )
 def test_a_statistic_that_changes_its_shape_or_is_nan_is_an_error(statistic, error):
     model, guide = build()
@@ -75,23 +80,40 @@ def test_p_values_by_hand():
         assert math.isclose(p_value(torch.tensor(observed, dtype=F64), replicated), p)
     both = p_value(torch.tensor([2.0, 4.0]), torch.stack((replicated, replicated), dim=1))
     torch.testing.assert_close(both, torch.tensor([0.5, 0.1], dtype=F64))
-    for values in (torch.tensor([1.0, 2.0, 5.0, 9.0]), torch.tensor([1.0, 1.0, 1.0, 2.0, 3.0]), torch.ones(3)):
-        turns = [p_value(values[i], torch.cat((values[:i], values[i + 1 :]))) for i in range(len(values))]
-        assert math.isclose(sum(turns) / len(values), 0.5, rel_tol=1e-12)  # each as the observed one in turn
+    for values in (
+        torch.tensor([1.0, 2.0, 5.0, 9.0]),
+        torch.tensor([1.0, 1.0, 1.0, 2.0, 3.0]),
+        torch.ones(3),
+    ):
+        turns = [
+            p_value(values[i], torch.cat((values[:i], values[i + 1 :]))) for i in range(len(values))
+        ]
+        assert math.isclose(
+            sum(turns) / len(values), 0.5, rel_tol=1e-12
+        )  # each as the observed one in turn
 
 
 @pytest.mark.parametrize("from_prior", [False, True])
 def test_a_conjugate_model_has_the_p_values_of_its_gaussian_predictive(from_prior):
-    """T = w·y ~ N(w·Φ m, w·(Φ S Φᵀ + σ² I) w): replicates of one draw are correlated over examples."""
+    """T = w·y ~ N(w·Φ m, w·(Φ S Φᵀ + σ² I) w): replicates of one draw are correlated over
+    examples."""
     model, x, y = conjugate(noise=0.5, num_data=8)
     phi, prior = design(model, x)
     mean, covariance = posterior(model, x, y, noise=0.5)
     guide = None if from_prior else gaussian_guide(model, mean, covariance)
     mean, covariance = (torch.zeros(2), prior) if from_prior else (mean[0], covariance)
-    weights = {"one": torch.eye(32, dtype=F64)[3], "sum": torch.ones(32, dtype=F64), "along": phi[:, 0]}
-    statistics = {name: lambda labels, _, w=w: labels[..., 0].flatten() @ w for name, w in weights.items()}
+    weights = {
+        "one": torch.eye(32, dtype=F64)[3],
+        "sum": torch.ones(32, dtype=F64),
+        "along": phi[:, 0],
+    }
+    statistics = {
+        name: lambda labels, _, w=w: labels[..., 0].flatten() @ w for name, w in weights.items()
+    }
     data = list(zip(x.split(5), y.split(5), strict=True))
-    check = posterior_predictive_check(model, guide, data, statistics=statistics, num_replicates=3000)
+    check = posterior_predictive_check(
+        model, guide, data, statistics=statistics, num_replicates=3000
+    )
     total = phi @ covariance @ phi.T + 0.25 * torch.eye(32, dtype=F64)
     for name, w in weights.items():
         law = stats.norm(float(w @ phi @ mean.double()), float(w @ total @ w) ** 0.5)
@@ -102,7 +124,8 @@ def test_a_conjugate_model_has_the_p_values_of_its_gaussian_predictive(from_prio
 
 
 def test_gaussian_replicates_of_integer_labels_are_not_cut_to_integers():
-    """Truncated, numbers around 2.8 would have the mean 2.3 and the data's, 2.85, the p-value 0.002."""
+    """Truncated, numbers around 2.8 would have the mean 2.3 and the data's, 2.85, the p-value
+    0.002."""
     model = Supervised(nn.Linear(1, 1), Gaussian(0.36), num_data=500)
     nn.init.constant_(model.network.bias, 2.85)
     y = 3 - (torch.arange(500)[:, None] % 100 < 15).long()

@@ -5,7 +5,16 @@ import pyro.distributions as dist
 import pytest
 import torch
 from arviz_stats.base import array_stats
-from conjugate import F64, NOISE, conjugate, evidence, gaussian, gaussian_guide, posterior, sgpa_parts
+from conjugate import (
+    F64,
+    NOISE,
+    conjugate,
+    evidence,
+    gaussian,
+    gaussian_guide,
+    posterior,
+    sgpa_parts,
+)
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
@@ -22,7 +31,9 @@ def test_log_weights_are_those_of_the_two_densities(spread):
     model, x, y = conjugate()
     mean, covariance = posterior(model, x, y)
     guide, values = gaussian_guide(model, mean, spread**2 * covariance), []
-    guide.register_forward_hook(lambda module, args, latents: values.append(latents["network.u"].detach()))
+    guide.register_forward_hook(
+        lambda module, args, latents: values.append(latents["network.u"].detach())
+    )
     result = psis_khat(model, guide, (x, y), num_samples=85)
     p, q = (dist.MultivariateNormal(mean, factor**2 * covariance) for factor in (1, spread))
     u = torch.stack(values)
@@ -31,11 +42,13 @@ def test_log_weights_are_those_of_the_two_densities(spread):
 
 
 def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
-    """Ratios of N(0, 1) over N(0, s²) have tails of shape 1 − s² for s < 1, and are bounded for s > 1."""
+    """Ratios of N(0, 1) over N(0, s²) have tails of shape 1 − s² for s < 1, and are bounded for s >
+    1."""
     model, x, y = conjugate()
     mean, covariance = posterior(model, x, y)
     narrow, wide = (
-        psis_khat(model, gaussian_guide(model, mean, s**2 * covariance), (x, y), num_samples=400) for s in (0.3, 1.2)
+        psis_khat(model, gaussian_guide(model, mean, s**2 * covariance), (x, y), num_samples=400)
+        for s in (0.3, 1.2)
     )
     assert narrow.khat > 0.7
     assert narrow.ess < 80
@@ -48,9 +61,11 @@ def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
 
 @pytest.mark.parametrize("drawn", ["joint", "marginal"])
 def test_sgpa_counts_the_density_of_what_it_draws(drawn):
-    """E w is the evidence of the program: y = A u + g + noise, jointly Gaussian; marginal draws have diagonal C.
+    """E w is the evidence of the program: y = A u + g + noise, jointly Gaussian; marginal draws
+    have diagonal C.
 
-    With q(u) = p(u) and q(g) = p(g), w = N(y; f, σ²) is bounded, and E w² = N(0; 0, 2 σ²) N(y; 0, cov f + σ²/2).
+    With q(u) = p(u) and q(g) = p(g), w = N(y; f, σ²) is bounded, and E w² = N(0; 0, 2 σ²) N(y; 0,
+    cov f + σ²/2).
     """
     layer, (x, y) = SGPAttention(2, 1, inducing=1, draws=drawn), torch.randn(2, 1, 3, 2, dtype=F64)
     model = gaussian(layer, 1)
@@ -63,12 +78,16 @@ def test_sgpa_counts_the_density_of_what_it_draws(drawn):
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
 
     def log_density(at, variance, covariance):
-        law = dist.MultivariateNormal(torch.zeros(3, dtype=F64), covariance + variance * torch.eye(3, dtype=F64))
+        law = dist.MultivariateNormal(
+            torch.zeros(3, dtype=F64), covariance + variance * torch.eye(3, dtype=F64)
+        )
         return law.log_prob(at).sum()
 
     covariance, labels = (a @ a.mT + c)[0], 0.5 * y[0].T
     expected = log_density(labels, NOISE**2, covariance)
-    second = log_density(0 * labels, 2 * NOISE**2, 0 * covariance) + log_density(labels, NOISE**2 / 2, covariance)
+    second = log_density(0 * labels, 2 * NOISE**2, 0 * covariance) + log_density(
+        labels, NOISE**2 / 2, covariance
+    )
     weights = psis_khat(model, guide, (x, 0.5 * y), num_samples=600).log_weights
     error = ((second - 2 * expected).expm1() / 600).sqrt()
     assert error < 0.2
@@ -114,7 +133,9 @@ def test_an_autoguide_over_one_vector_has_a_density_and_a_point_mass_none():
     model, x, y = conjugate()
     guide, values = AutoMultivariateNormal(model, init_scale=0.8), []
     materialise(guide, (x, y))
-    guide.register_forward_hook(lambda module, args, latents: values.append(latents["network.u"].detach()))
+    guide.register_forward_hook(
+        lambda module, args, latents: values.append(latents["network.u"].detach())
+    )
     result = psis_khat(model, guide, (x, y), num_samples=100)
     u, (mean, covariance) = torch.stack(values[-100:]), posterior(model, x, y)
     p, q = dist.MultivariateNormal(mean, covariance), guide.get_posterior()

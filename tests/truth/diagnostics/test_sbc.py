@@ -10,7 +10,8 @@ from probattn.inference.diagnostics.sbc import SBC, simulation_based_calibration
 
 
 def exact(model, *, shift=0.0, spread=1.0):
-    """The closed-form posterior, its mean moved by ``shift`` and its draws ``spread`` times as wide."""
+    """The closed-form posterior, its mean moved by ``shift`` and its draws ``spread`` times as
+    wide."""
 
     def infer(x, y):
         mean, covariance = posterior(model, x, y)
@@ -21,7 +22,9 @@ def exact(model, *, shift=0.0, spread=1.0):
 
 
 def calibrate(model, x, infer, **options):
-    return simulation_based_calibration(model, x, infer, **{"num_simulations": 150, "num_samples": 49} | options)
+    return simulation_based_calibration(
+        model, x, infer, **{"num_simulations": 150, "num_samples": 49} | options
+    )
 
 
 @pytest.fixture
@@ -67,7 +70,11 @@ class Truths(Messenger):
 
 def test_ranks_are_counts_of_draws_below_the_truth(model_and_inputs):
     model, x = model_and_inputs
-    draws, mask, batches = torch.randn(8, 1, 2, 2, dtype=F64), torch.ones(2, 4, dtype=torch.bool), []
+    draws, mask, batches = (
+        torch.randn(8, 1, 2, 2, dtype=F64),
+        torch.ones(2, 4, dtype=torch.bool),
+        [],
+    )
 
     def infer(*batch):
         batches.append(batch)
@@ -75,11 +82,17 @@ def test_ranks_are_counts_of_draws_below_the_truth(model_and_inputs):
 
     with Truths() as truths:
         sbc = calibrate(model, (x, mask), infer, num_simulations=3, num_samples=8)
-    for row, (inputs, labels, given_mask), (u, y) in zip(sbc.ranks, batches, truths.pairs, strict=True):
+    for row, (inputs, labels, given_mask), (u, y) in zip(
+        sbc.ranks, batches, truths.pairs, strict=True
+    ):
         assert torch.equal(inputs, x)
         assert torch.equal(labels, y)
         assert given_mask is mask
-        expected = [sum(bool(draw[0, d, i] < u[0, d, i]) for draw in draws) for d in range(2) for i in range(2)]
+        expected = [
+            sum(bool(draw[0, d, i] < u[0, d, i]) for draw in draws)
+            for d in range(2)
+            for i in range(2)
+        ]
         assert row.tolist() == expected
     assert len({tuple(row.tolist()) for row in sbc.ranks}) == 3
 
@@ -88,7 +101,9 @@ def test_ranks_are_counts_of_draws_below_the_truth(model_and_inputs):
 def test_more_draws_are_thinned_at_equal_distances(model_and_inputs, num_samples):
     ramp = torch.arange(12.0, dtype=F64).view(12, 1, 1, 1).expand(12, 1, 2, 2) - 5.5
     chain = {SITE: 10 * ramp}  # all but the middle draws lie beyond the truth
-    ranks = calibrate(*model_and_inputs, lambda x, y: chain, num_simulations=5, num_samples=num_samples).ranks
+    ranks = calibrate(
+        *model_and_inputs, lambda x, y: chain, num_simulations=5, num_samples=num_samples
+    ).ranks
     assert (ranks - num_samples // 2).abs().max() <= 1
 
 
@@ -96,12 +111,16 @@ def test_p_values_are_those_of_scipy_with_bins_of_unequal_size():
     ranks = torch.randint(0, 8, (15, 3))
     sbc = SBC(ranks, ("a", "b", "c"), 7)
     counts, expected = sbc.counts()  # ranks 0–2, 3–5, 6–7
-    assert counts.tolist() == [[sum(column // 3 == b).item() for b in range(3)] for column in ranks.T]
+    assert counts.tolist() == [
+        [sum(column // 3 == b).item() for b in range(3)] for column in ranks.T
+    ]
     assert expected.tolist() == pytest.approx([15 * 3 / 8, 15 * 3 / 8, 15 * 2 / 8])
     reference = [scipy.stats.chisquare(row, expected).pvalue for row in counts.tolist()]
     assert sbc.p_values().tolist() == pytest.approx(reference)
     assert sbc.p_value() == pytest.approx(min(1, 3 * min(reference)))
-    for simulations in range(10, 70):  # SciPy has an error for totals that differ in the eighth digit
+    for simulations in range(
+        10, 70
+    ):  # SciPy has an error for totals that differ in the eighth digit
         assert SBC(torch.randint(0, 50, (simulations, 1)), ("a",), 49).p_values().isfinite().all()
 
 

@@ -45,7 +45,9 @@ def test_abstention_is_counted_with_its_exact_interval():
     assert (values["risk"], values["low"], values["high"]) == pytest.approx(
         (wrong / values["accepted"], interval.low, interval.high)
     )
-    nothing = Calibration(**COMMON, temperature=1.0, confidence=math.inf, class_quantiles=(1.0,) * 3)
+    nothing = Calibration(
+        **COMMON, temperature=1.0, confidence=math.inf, class_quantiles=(1.0,) * 3
+    )
     assert nothing.evaluate(test)["abstention"]["accepted"] == 0
 
 

@@ -27,7 +27,12 @@ NAMES = {"KEP-SVGP": "kep-svgp", "sparse CGP": "sparse-cgp"}
 TABLES = {
     ("results", "Digits, images as they are"): ("digits", "posterior", "digits/{}", {}),
     ("results", "CoLA, learned words"): ("cola", "posterior", "{}", {}),
-    ("evidence", "Digits"): ("digits-standardised", "temperature", "digits/{} (network.standardise=true)", NAMES),
+    ("evidence", "Digits"): (
+        "digits-standardised",
+        "temperature",
+        "digits/{} (network.standardise=true)",
+        NAMES,
+    ),
     ("evidence", "MNIST"): ("mnist", "temperature", "mnist/{}", NAMES),
     ("evidence", "CIFAR-10"): ("cifar10-small", "temperature", "cifar10-small/{}", NAMES),
     ("evidence", "IMDB"): (
@@ -56,7 +61,12 @@ TABLES = {
         "finetune-cola",
         "temperature",
         "finetune/cola{}",
-        {"softmax": "-softmax", "KEP-SVGP": "", "softmax plus GP": f" {GP}", "sparse CGP": "-sparse"},
+        {
+            "softmax": "-softmax",
+            "KEP-SVGP": "",
+            "softmax plus GP": f" {GP}",
+            "sparse CGP": "-sparse",
+        },
     ),
 }
 """Page and section of a table → study, method, name of a run, and what a row's name is there."""
@@ -81,7 +91,9 @@ def agrees(text, value):
 @pytest.mark.parametrize("table", TABLES, ids="/".join)
 def test_the_tables_of_the_pages_are_those_of_the_files(table):
     (page, section), (study, method, name, runs) = table, TABLES[table]
-    text = PAGES[page].read_text(encoding="utf-8").replace("−", "-").partition(f"\n## {section}\n")[2]
+    text = (
+        PAGES[page].read_text(encoding="utf-8").replace("−", "-").partition(f"\n## {section}\n")[2]
+    )
     header, _, *rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
     columns = [re.match(r" (\S+) [^↑↓]*[↑↓] ?(.*) ", cell) for cell in header.split("|")[2:-1]]
     values = means(study)
@@ -99,7 +111,8 @@ def test_the_tables_of_the_pages_are_those_of_the_files(table):
 
 
 def test_the_figure_is_that_of_the_committed_results():
-    """Its texts, ticks among them, are those of a new drawing; lines may differ between versions of Matplotlib."""
+    """Its texts, ticks among them, are those of a new drawing; lines may differ between versions of
+    Matplotlib."""
     evidence = runpy.run_path(str(ROOT / "docs" / "evidence.py"))
     figures = evidence["FIGURE"].read_bytes(), to_svg(differences(evidence["comparison"]()))
     drawn, expected = (re.findall(r"<!-- (.*?) -->", svg.decode()) for svg in figures)

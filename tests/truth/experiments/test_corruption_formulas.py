@@ -41,7 +41,9 @@ def test_defocus_is_an_aliased_disk_smoothed_by_three_pixels(images, rng, severi
     radius, alias = PARAMETERS["defocus_blur"][severity - 1]
     rim = np.outer(weights_of_three(alias), weights_of_three(alias))
     kernel = ndimage.convolve(np.pad(DISKS[severity], 3), rim, mode="constant")
-    expected = by_plane(images, lambda plane: ndimage.convolve(plane.astype(float), kernel, mode="mirror"))
+    expected = by_plane(
+        images, lambda plane: ndimage.convolve(plane.astype(float), kernel, mode="mirror")
+    )
     assert np.allclose(blurs.defocus_blur(images, rng, radius, alias), expected, atol=1e-5)
 
 
@@ -60,7 +62,9 @@ def test_glass_is_what_the_original_loop_does(images):
                     other = h + down[number, h, w], w + right[number, h, w]
                     # NumPy's views make this swap of CIFAR-C's program a copy.
                     pixels[h, w], pixels[other] = pixels[other], pixels[h, w]
-        expected = ndimage.gaussian_filter(pixels, (sigma, sigma, 0), mode="nearest").transpose(2, 0, 1)
+        expected = ndimage.gaussian_filter(pixels, (sigma, sigma, 0), mode="nearest").transpose(
+            2, 0, 1
+        )
         assert np.allclose(out[number], expected, atol=1e-5)
 
 
@@ -73,7 +77,9 @@ def test_motion_blur_is_imagemagicks(rng):
     for image, result, angle in zip(images[:, 0], out[:, 0], angles, strict=True):
         expected, place = np.zeros((32, 32)), np.arange(32)
         for i, weight in enumerate(weights):
-            right, down = (math.ceil(i * f(math.radians(angle)) - 0.5) for f in (math.cos, math.sin))
+            right, down = (
+                math.ceil(i * f(math.radians(angle)) - 0.5) for f in (math.cos, math.sin)
+            )
             source = image[(place + down).clip(0, 31)][:, (place + right).clip(0, 31)]
             expected += weight / sum(weights) * source
         assert np.allclose(result, expected, atol=1e-5)
@@ -98,26 +104,42 @@ def test_zoom_blur_averages_scipys_zooms(images, rng, end, count):
 
 def test_gaussian_blur_scales_with_the_shorter_side(rng):
     images, sigma = rng.random((2, 3, 64, 96)).astype(np.float32), 0.7 * 64 / 32
-    expected = by_plane(images, lambda plane: ndimage.gaussian_filter(plane.astype(float), sigma, mode="nearest"))
+    expected = by_plane(
+        images, lambda plane: ndimage.gaussian_filter(plane.astype(float), sigma, mode="nearest")
+    )
     assert np.allclose(blurs.gaussian_blur(images, 0.7), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("amplitude", "sigma", "jitter"), [(0, 0, 0.08), (0.1, 0.04, 0)])
-def test_elastic_transform_moves_three_corners_and_pixels_by_blurred_noise(images, amplitude, sigma, jitter):
+def test_elastic_transform_moves_three_corners_and_pixels_by_blurred_noise(
+    images, amplitude, sigma, jitter
+):
     out = blurs.elastic_transform(images, np.random.default_rng(4), amplitude, sigma, jitter)
     rng = np.random.default_rng(4)
-    moves, noise = rng.uniform(-32 * jitter, 32 * jitter, size=(3, 3, 2)), rng.uniform(-1, 1, size=(3, 2, 32, 32))
+    moves, noise = (
+        rng.uniform(-32 * jitter, 32 * jitter, size=(3, 3, 2)),
+        rng.uniform(-1, 1, size=(3, 2, 32, 32)),
+    )
     corners, place = np.array([[26, 26], [26, 6], [6, 6]]), np.mgrid[:32, :32][::-1]  # x, then y
     for image, result, move, layers in zip(images, out, moves, noise, strict=True):
         # x' = A x + b for the three corners: six equations.
-        solution = np.linalg.solve(np.concatenate([corners, np.ones((3, 1))], axis=1), corners + move)
-        source = np.einsum("ij,jyx->iyx", np.linalg.inv(solution[:2].T), place - solution[2][:, None, None])
+        solution = np.linalg.solve(
+            np.concatenate([corners, np.ones((3, 1))], axis=1), corners + move
+        )
+        source = np.einsum(
+            "ij,jyx->iyx", np.linalg.inv(solution[:2].T), place - solution[2][:, None, None]
+        )
         if amplitude:
-            waves = [ndimage.gaussian_filter(layer, 32 * sigma, mode="reflect", truncate=3) for layer in layers]
+            waves = [
+                ndimage.gaussian_filter(layer, 32 * sigma, mode="reflect", truncate=3)
+                for layer in layers
+            ]
             source = source + 32 * amplitude * np.stack(waves)
         for plane, got in zip(image.astype(float), result, strict=True):
             mode = "reflect" if amplitude else "mirror"
-            assert np.allclose(got, ndimage.map_coordinates(plane, source[::-1], order=1, mode=mode), atol=1e-3)
+            assert np.allclose(
+                got, ndimage.map_coordinates(plane, source[::-1], order=1, mode=mode), atol=1e-3
+            )
 
 
 def test_snow_whitens_and_adds_each_flake_twice(images, rng):
@@ -126,7 +148,9 @@ def test_snow_whitens_and_adds_each_flake_twice(images, rng):
 
     without = snow(0.1, 0.0, 1)
     grey = 0.299 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
-    assert np.allclose(without, 0.9 * images + 0.1 * np.maximum(images, 1.5 * grey + 0.5), atol=1e-5)
+    assert np.allclose(
+        without, 0.9 * images + 0.1 * np.maximum(images, 1.5 * grey + 0.5), atol=1e-5
+    )
     assert np.allclose(snow(0.7, 0.0, 1.75) - without, 1.4, atol=1e-5)
     assert np.allclose(snow(5.0, 0.0, 1) - without, 2, atol=1e-5)  # clipped to one
 
@@ -198,7 +222,10 @@ def flat(value):
 
 def test_gaussian_noise_is_normal_and_independent(rng):
     noise = pixelwise.gaussian_noise(flat(0.3), rng, 0.08) - 0.3
-    assert (noise.mean(), noise.std()) == (pytest.approx(0, abs=1e-3), pytest.approx(0.08, rel=0.01))
+    assert (noise.mean(), noise.std()) == (
+        pytest.approx(0, abs=1e-3),
+        pytest.approx(0.08, rel=0.01),
+    )
     assert (np.abs(noise) < 0.08).mean() == pytest.approx(0.6827, abs=0.005)
     channels = np.corrcoef(noise.transpose(1, 0, 2, 3).reshape(3, -1))
     assert np.abs(channels - np.eye(3)).max() < 0.02
@@ -208,7 +235,10 @@ def test_gaussian_noise_is_normal_and_independent(rng):
 @pytest.mark.parametrize("value", [0.1, 1.0])
 def test_shot_noise_counts_photons(rng, value):
     out = pixelwise.shot_noise(flat(value), rng, 50)
-    assert (out.mean(), out.var()) == (pytest.approx(value, rel=0.01), pytest.approx(value / 50, rel=0.03))
+    assert (out.mean(), out.var()) == (
+        pytest.approx(value, rel=0.01),
+        pytest.approx(value / 50, rel=0.03),
+    )
     assert np.allclose(out * 50, np.rint(out * 50), atol=1e-3)
 
 
@@ -222,7 +252,9 @@ def test_brightness_raises_the_value_of_hsv(rng):
     images = rng.random((1, 3, 8, 8)).astype(np.float32)
     images[0, :, 0, :3] = np.array([(0, 0, 0), (0.5, 0.5, 0.5), (1, 0, 0.2)]).T
     out = pixelwise.brightness(images, rng, 0.3)
-    for pixel, result in zip(images[0].reshape(3, 64).T.tolist(), out[0].reshape(3, 64).T, strict=True):
+    for pixel, result in zip(
+        images[0].reshape(3, 64).T.tolist(), out[0].reshape(3, 64).T, strict=True
+    ):
         hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
         expected = colorsys.hsv_to_rgb(hue, saturation, min(value + 0.3, 1))
         assert result.tolist() == pytest.approx(expected, abs=1e-5)

@@ -37,8 +37,12 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
         probs = torch.tensor([[0.8, 0.2]], dtype=torch.float64).expand(200, 2)
-        prediction = Prediction(probs=probs, labels=(torch.rand(200, generator=generator) > 0.8).long())
-        low, high = metric_intervals(prediction, {"brier": metrics.brier(probs, prediction.labels)})["brier"]
+        prediction = Prediction(
+            probs=probs, labels=(torch.rand(200, generator=generator) > 0.8).long()
+        )
+        low, high = metric_intervals(
+            prediction, {"brier": metrics.brier(probs, prediction.labels)}
+        )["brier"]
         inside += low <= 2 * 0.8 * 0.2 <= high
     assert stats.binomtest(inside, 60, 0.95).pvalue > 0.001
 

@@ -1,4 +1,5 @@
-"""Closed forms equal GPyTorch's in float64, and a formula that is off by a millionth is detected and named."""
+"""Closed forms equal GPyTorch's in float64, and a formula that is off by a millionth is detected
+and named."""
 
 import gpytorch
 import pytest
@@ -42,7 +43,9 @@ def off(value):
         return type(value)(*map(off, value))
     if isinstance(value, torch.Tensor):
         return value * (1 + 1e-6)
-    return type(value)(*(off(part) if name in ("tril", "factor") else part for name, part in vars(value).items()))
+    return type(value)(
+        *(off(part) if name in ("tril", "factor") else part for name, part in vars(value).items())
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,10 @@ def off(value):
     [
         *(("KEP-SVGP", kep_svgp, name) for name in ("marginals", "kl_divergence")),
         *(("SGPA", sgpa, name) for name in ("conditional_covariance", "features")),
-        *(("sparse CGP", SparseCGP, name) for name in ("mean", "query_covariance", "key_covariance", "predictive")),
+        *(
+            ("sparse CGP", SparseCGP, name)
+            for name in ("mean", "query_covariance", "key_covariance", "predictive")
+        ),
     ],
 )
 def test_a_wrong_formula_is_named(monkeypatch, component, owner, name):

@@ -1,4 +1,5 @@
-"""Measurements against closed forms and known times; each timed step computes all that its name says."""
+"""Measurements against closed forms and known times; each timed step computes all that its name
+says."""
 
 import pytest
 import torch
@@ -25,7 +26,10 @@ def linear(outputs):
 def test_operations_of_softmax_attention():
     product = 2 * BATCH * TOKENS**2 * DIM  # QKᵀ or PV; backward computes QKᵀ anew and has four more
     attention = 7 * product if TorchVersion(torch.__version__) >= "2.15" else 0
-    assert measure.operations(layer_step(SoftmaxAttention, **SHAPE)) == linear(3 * DIM) + linear(DIM) + attention
+    assert (
+        measure.operations(layer_step(SoftmaxAttention, **SHAPE))
+        == linear(3 * DIM) + linear(DIM) + attention
+    )
 
 
 def test_operations_of_kep_svgp_attention():
@@ -50,7 +54,13 @@ def test_peak_memory_is_that_of_the_largest_moment():
 
 
 def test_a_training_step_changes_every_weight():
-    changes = ["network.dim=20", "network.heads=2", "network.depth=2", "network.mlp_dim=8", "data.batch_size=4"]
+    changes = [
+        "network.dim=20",
+        "network.heads=2",
+        "network.depth=2",
+        "network.mlp_dim=8",
+        "data.batch_size=4",
+    ]
     settings = presets.preset("kep-svgp/cifar10").with_changes(changes)
     data = suites.random_images(4)
     module = ELBOLoss(*build(settings, data)).train()

@@ -1,4 +1,5 @@
-"""Means, standard deviations, paired intervals and best rows, against arithmetic by hand and SciPy's paired t-test."""
+"""Means, standard deviations, paired intervals and best rows, against arithmetic by hand and
+SciPy's paired t-test."""
 
 import math
 
@@ -8,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from probattn.experiments.evaluation.metric_display import DISPLAY, MetricDisplay, best_of, format_value
+from probattn.experiments.evaluation.metric_display import (
+    DISPLAY,
+    MetricDisplay,
+    best_of,
+    format_value,
+)
 from probattn.experiments.evaluation.seed_statistics import compare
 
 ACC = DISPLAY["accuracy"]
@@ -26,12 +32,19 @@ def one(scores, key="accuracy", **options):
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 8), st.integers(0, 3), st.integers(0, 3))
-def test_interval_is_that_of_the_paired_t_test_over_shared_seeds(seed, shared, only_row, only_baseline):
+def test_interval_is_that_of_the_paired_t_test_over_shared_seeds(
+    seed, shared, only_row, only_baseline
+):
     rng = np.random.default_rng(seed)
     common = list(rng.permutation(100)[:shared])
     shift = float(rng.choice([-3, 0, 3]))
-    row = {int(s): {"nll": float(rng.normal(shift))} for s in [*common, *range(200, 200 + only_row)]}
-    baseline = {int(s): {"nll": float(rng.normal())} for s in [*range(300, 300 + only_baseline), *common[::-1]]}
+    row = {
+        int(s): {"nll": float(rng.normal(shift))} for s in [*common, *range(200, 200 + only_row)]
+    }
+    baseline = {
+        int(s): {"nll": float(rng.normal())}
+        for s in [*range(300, 300 + only_baseline), *common[::-1]]
+    }
     cell = one({"row": row, "base": baseline}, "nll", baselines={"row": "base"})["row"]
     a, b = ([runs[int(s)]["nll"] for s in common] for runs in (row, baseline))
     test = stats.ttest_rel(a, b)
@@ -53,7 +66,9 @@ def test_one_shared_seed_has_the_percentiles_of_resampled_examples():
     assert (cell.low, cell.high) == pytest.approx(tuple(np.percentile(a - b, [2.5, 97.5])))
     assert cell.significant
     two = {"a": seeds("accuracy", 0.9, 0.8), "b": seeds("accuracy", 0.8, 0.6)}
-    assert one(two, baselines={"a": "b"}, resampled=resampled)["a"].low < 0  # of the seeds, Student's t
+    assert (
+        one(two, baselines={"a": "b"}, resampled=resampled)["a"].low < 0
+    )  # of the seeds, Student's t
     for equal in ({"a": {"accuracy": a}, "b": {"accuracy": a}}, {}):
         cell = one(scores, baselines={"a": "b"}, resampled=equal)["a"]
         assert (cell.std, cell.low, cell.high, cell.significant) == (None, None, None, False)
@@ -63,7 +78,10 @@ def test_one_shared_seed_has_the_percentiles_of_resampled_examples():
 @pytest.mark.parametrize("shift", [0.0, 0.01, -0.2])
 def test_differences_that_are_all_the_same_have_no_interval(shift):
     base = (0.91, 0.93, 0.97)
-    scores = {"a": seeds("accuracy", *(value + shift for value in base)), "b": seeds("accuracy", *base)}
+    scores = {
+        "a": seeds("accuracy", *(value + shift for value in base)),
+        "b": seeds("accuracy", *base),
+    }
     cell = one(scores, baselines={"a": "b"})["a"]  # value + 0.01 − value varies in the last digit
     assert cell.difference == pytest.approx(shift)
     assert (cell.low, cell.high, cell.significant) == (None, None, False)
@@ -71,7 +89,11 @@ def test_differences_that_are_all_the_same_have_no_interval(shift):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_undefined_for_a_seed_is_undefined_for_the_row(bad):
-    scores = {"a": seeds("accuracy", 0.9, bad, 0.8), "b": seeds("accuracy", 0.9, 0.7, 0.8), "c": seeds("accuracy", 1.0)}
+    scores = {
+        "a": seeds("accuracy", 0.9, bad, 0.8),
+        "b": seeds("accuracy", 0.9, 0.7, 0.8),
+        "c": seeds("accuracy", 1.0),
+    }
     table = compare(scores, metrics={"accuracy": ACC}, baselines={"a": "b", "b": "a"})
     a, b = table.cells["a"]["accuracy"], table.cells["b"]["accuracy"]
     assert math.isnan(a.mean)
@@ -82,13 +104,23 @@ def test_what_is_undefined_for_a_seed_is_undefined_for_the_row(bad):
 
 
 def test_best_follows_the_direction_and_is_of_each_group():
-    scores = {name: {0: {"accuracy": acc, "nll": nll}} for name, acc, nll in
-              [("a", 0.8, 0.3), ("b", 0.9, 0.2), ("c", 0.7, 0.1), ("A", 0.95, 0.02), ("B", 0.91, 0.05)]}  # fmt: skip
+    scores = {
+        name: {0: {"accuracy": acc, "nll": nll}}
+        for name, acc, nll in [
+            ("a", 0.8, 0.3),
+            ("b", 0.9, 0.2),
+            ("c", 0.7, 0.1),
+            ("A", 0.95, 0.02),
+            ("B", 0.91, 0.05),
+        ]
+    }
     metrics = {"accuracy": ACC, "nll": DISPLAY["nll"]}
     table = compare(scores, metrics=metrics)
     assert (table.best["accuracy"], table.best["nll"]) == ({"A"}, {"A"})
     assert table.rows == tuple(scores)
-    table = compare(scores, metrics=metrics, groups={"ensembles": ["B", "A"], "single": ["a", "b", "c"]})
+    table = compare(
+        scores, metrics=metrics, groups={"ensembles": ["B", "A"], "single": ["a", "b", "c"]}
+    )
     assert (table.best["accuracy"], table.best["nll"]) == ({"A", "b"}, {"A", "c"})
     assert table.rows == ("B", "A", "a", "b", "c")
 
@@ -99,13 +131,23 @@ def test_ties_as_printed_are_all_best_and_one_value_alone_is_not():
     assert best_of({"a": 0.97124, "b": 0.97126}, ACC) == {"b"}  # 97.12, 97.13
     assert best_of({"a": 0.97124, "b": 0.97116}, ACC) == frozenset()
     assert best_of({"a": 0.97124, "b": math.nan}, ACC) == frozenset()
-    assert best_of({"a": 9.0, "b": 10.0}, MetricDisplay("", 1, higher_is_better=True)) == {"b"}  # not by text
-    assert best_of({"a": -0.001, "b": 0.001, "c": 1.0}, MetricDisplay("", 1, higher_is_better=False)) == {"a", "b"}
+    assert best_of({"a": 9.0, "b": 10.0}, MetricDisplay("", 1, higher_is_better=True)) == {
+        "b"
+    }  # not by text
+    assert best_of(
+        {"a": -0.001, "b": 0.001, "c": 1.0}, MetricDisplay("", 1, higher_is_better=False)
+    ) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
     ("value", "scale", "text"),
-    [(0.98764, 100, "98.76"), (-0.00001, 100, "0.00"), (-0.5, 1, "-0.50"), (math.nan, 1, "–"), (-math.inf, 1, "–")],
+    [
+        (0.98764, 100, "98.76"),
+        (-0.00001, 100, "0.00"),
+        (-0.5, 1, "-0.50"),
+        (math.nan, 1, "–"),
+        (-math.inf, 1, "–"),
+    ],
 )
 def test_printed_numbers(value, scale, text):
     assert format_value(value, scale) == text

@@ -1,4 +1,5 @@
-"""Cases in which dense and sparse correlated GPs equal each other or kernel attention, and rounding errors."""
+"""Cases in which dense and sparse correlated GPs equal each other or kernel attention, and rounding
+errors."""
 
 import warnings
 
@@ -23,14 +24,20 @@ LAW = {
 
 @pytest.fixture
 def points():
-    return {name: randn(*SHAPE, 3, seed=seed) for seed, name in enumerate(("query", "key", "latent", "value"))}
+    return {
+        name: randn(*SHAPE, 3, seed=seed)
+        for seed, name in enumerate(("query", "key", "latent", "value"))
+    }
 
 
 def test_tokens_as_inducing_inputs_give_the_dense_mean(points):
     """Z_m = X_o and Z_ℓ = K: A_q 𝒦_ok (𝒦_k + σ²I)⁻¹ z_k (21)."""
     law = SparseCGP(**points, **LAW, inducing_query=points["latent"], inducing_key=points["key"])
     query, key, latent, value = points.values()
-    (sq, sk), noise = LAW["scales"][..., None, None], LAW["noise"][:, None, None] * torch.eye(5, dtype=torch.float64)
+    (sq, sk), noise = (
+        LAW["scales"][..., None, None],
+        LAW["noise"][:, None, None] * torch.eye(5, dtype=torch.float64),
+    )
     a_q = sq * torch.linalg.solve(kappa(latent, latent) + noise, kappa(latent, query)).mT
     seen = torch.linalg.solve(sk**2 * kappa(key, key) + noise, value)
     assert_close(law.mean, a_q @ (sk * kappa(latent, key)) @ seen)
@@ -43,7 +50,10 @@ def test_all_points_as_inducing_inputs_give_the_dense_covariances(points):
     sparse, dense = SparseCGP(**points, **LAW, **inducing), CGP(**points, **LAW)
     for name in ("prior", "predictive"):
         low, tril = getattr(sparse, name), getattr(dense, name).tril
-        assert_close(low.factor @ low.factor.mT + torch.diag_embed(low.noise.expand(low.shape)), tril @ tril.mT)
+        assert_close(
+            low.factor @ low.factor.mT + torch.diag_embed(low.noise.expand(low.shape)),
+            tril @ tril.mT,
+        )
 
 
 def test_one_projection_gives_kernel_attention_as_the_noise_vanishes(points):
@@ -66,9 +76,18 @@ def test_one_projection_gives_kernel_attention_as_the_noise_vanishes(points):
     ],
 )
 def test_a_difference_that_is_all_rounding_is_moved_by_a_share_of_the_kernel(name, noise, options):
-    """In float32 the points lie so close together that nothing of the kernel is left unexplained."""
+    """In float32 the points lie so close together that nothing of the kernel is left
+    unexplained."""
     points = [1e-3 * torch.randn(2, 2, 16, 8) for _ in range(3)]
-    law = CGP(*points, torch.randn(2, 2, 16, 8), torch.ones(2, 2), torch.full((2,), noise), None, 16, **options)
+    law = CGP(
+        *points,
+        torch.randn(2, 2, 16, 8),
+        torch.ones(2, 2),
+        torch.full((2,), noise),
+        None,
+        16,
+        **options,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", JitterWarning)
         covariance = getattr(law, name)

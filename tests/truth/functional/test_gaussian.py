@@ -1,4 +1,5 @@
-"""Densities, divergences, traces and draws of covariances over tokens against torch's multivariate normal."""
+"""Densities, divergences, traces and draws of covariances over tokens against torch's multivariate
+normal."""
 
 import pytest
 import torch
@@ -12,17 +13,26 @@ from probattn.functional.gaussian import Conditional, Dense, LowRank
 
 F64 = torch.float64
 B, H, N, D, M = 2, 3, 4, 2, 2
-REAL = {False: torch.ones(B, N, dtype=torch.bool), True: torch.tensor([[True] * 4, [True, False, True, False]])}
+REAL = {
+    False: torch.ones(B, N, dtype=torch.bool),
+    True: torch.tensor([[True] * 4, [True, False, True, False]]),
+}
 KINDS = pytest.mark.parametrize("kind", [Dense, LowRank, Conditional])
 MASKED = pytest.mark.parametrize("masked", [False, True])
 
 
 def build(kind, masked, seed=0):
-    """The covariance as the library holds it, and the whole matrices ``(B, H, N, N)`` written densely."""
-    real, count = (REAL[True].unsqueeze(-2), REAL[True].sum(-1, keepdim=True)) if masked else (None, N)
+    """The covariance as the library holds it, and the whole matrices ``(B, H, N, N)`` written
+    densely."""
+    real, count = (
+        (REAL[True].unsqueeze(-2), REAL[True].sum(-1, keepdim=True)) if masked else (None, N)
+    )
     keep = REAL[masked][:, None, :, None].to(F64)
     if kind is LowRank:
-        factor, noise = randn(B, H, N, M, seed=seed) * keep, randn(B, H, N, seed=seed + 20).abs() + 0.3
+        factor, noise = (
+            randn(B, H, N, M, seed=seed) * keep,
+            randn(B, H, N, seed=seed + 20).abs() + 0.3,
+        )
         return LowRank(factor, noise, real, count), factor @ factor.mT + noise.diag_embed()
     root = randn(B, H, N, N, seed=seed + 50) * keep * keep.mT
     if kind is Dense:
@@ -33,13 +43,18 @@ def build(kind, masked, seed=0):
     m = root @ p @ root.mT + s
     dense = p - p @ root.mT @ torch.linalg.solve(m, root @ p)
     marginal = Dense(torch.linalg.cholesky(m), count, real)
-    return Conditional(prior, lambda: noise, lambda: marginal, (root @ prior.tril).mT), (dense + dense.mT) / 2
+    return Conditional(prior, lambda: noise, lambda: marginal, (root @ prior.tril).mT), (
+        dense + dense.mT
+    ) / 2
 
 
 def laws(loc, dense, masked):
     """N(loc, Σ) of the heads and columns ``(H, D)`` over the real tokens of each example."""
     rows = zip(loc, dense, REAL[masked], strict=True)
-    return [MultivariateNormal(mean[:, keep].mT, matrix[:, None, keep][..., keep]) for mean, matrix, keep in rows]
+    return [
+        MultivariateNormal(mean[:, keep].mT, matrix[:, None, keep][..., keep])
+        for mean, matrix, keep in rows
+    ]
 
 
 def columns(masked, seed=5):
@@ -58,7 +73,13 @@ def test_log_density_and_variance_are_torchs_over_real_tokens(kind, masked):
     assert covariance.shape == (B, H, N)
 
 
-PAIRS = [(Dense, Dense), (LowRank, LowRank), (LowRank, Dense), (Dense, Conditional), (LowRank, Conditional)]
+PAIRS = [
+    (Dense, Dense),
+    (LowRank, LowRank),
+    (LowRank, Dense),
+    (Dense, Conditional),
+    (LowRank, Conditional),
+]
 PAIRS += [("its own", kind) for kind in (Dense, LowRank, Conditional)]
 
 
@@ -88,19 +109,30 @@ def test_moments_of_the_draws(kind, masked):
     for b, law in enumerate(laws(columns(masked), dense, masked)):
         for h in range(H):
             joint = noise[:, b, h, REAL[masked][b]].flatten(1)
-            assert_moments(joint, torch.zeros_like(joint[0]), torch.kron(law.covariance_matrix[h, 0], eye))
+            assert_moments(
+                joint, torch.zeros_like(joint[0]), torch.kron(law.covariance_matrix[h, 0], eye)
+            )
         assert (noise[:, b, :, ~REAL[masked][b]] == 0).all()
 
 
 def test_gradcheck():
     lower = randn(1, 3, 3).tril() + 2 * torch.eye(3, dtype=F64)
-    inputs = (randn(1, 3, 2, seed=1), lower, randn(1, 3, seed=2).abs() + 0.5, randn(1, 3, 2, seed=3), randn(1, 3).exp())
+    inputs = (
+        randn(1, 3, 2, seed=1),
+        lower,
+        randn(1, 3, seed=2).abs() + 0.5,
+        randn(1, 3, 2, seed=3),
+        randn(1, 3).exp(),
+    )
 
     def function(loc, tril, scale, factor, noise):
         dense, other = Dense(tril.tril(), 3), Dense(tril.tril() * scale.unsqueeze(-1), 3)
         low, lower = LowRank(factor, noise, None, 3), LowRank(factor * 2, scale, None, 3)
         terms = [covariance.log_density(loc) for covariance in (dense, other, low, lower)]
-        terms += [gaussian.kl_divergence(loc, q, p) for q, p in ((low, lower), (lower, low), (dense, other))]
+        terms += [
+            gaussian.kl_divergence(loc, q, p)
+            for q, p in ((low, lower), (lower, low), (dense, other))
+        ]
         return torch.stack(terms)
 
     assert torch.autograd.gradcheck(function, [x.detach().requires_grad_() for x in inputs])

@@ -40,31 +40,44 @@ def test_only_the_failing_matrices_of_a_batch_are_moved_each_by_its_own_mean_dia
     assert_close(factor[[0, 2]], torch.linalg.cholesky(good), rtol=1e-13, atol=1e-13)
     for matrix, tril in zip(batch.flatten(0, 1)[[1, 3]], factor[[1, 3]], strict=True):
         added, scale = tril @ tril.T - matrix, matrix.diagonal().mean()
-        assert_close(added.diagonal().mean() / scale, torch.tensor(1e-8, dtype=F64), rtol=1e-4, atol=0)
+        assert_close(
+            added.diagonal().mean() / scale, torch.tensor(1e-8, dtype=F64), rtol=1e-4, atol=0
+        )
         expected = added.diagonal().mean() * torch.eye(5, dtype=F64)
         assert_close(added, expected, rtol=0, atol=1e-13 * matrix.abs().max().item())
 
 
 @pytest.mark.parametrize(
     ("dtype", "eigenvalue", "jitter"),
-    [(F64, -5e-9, "1e-08"), (F64, -5e-8, "1e-07"), (F64, -5e-5, "1e-04"), (F32, -5e-4, "1e-03"), (F32, -5e-3, "1e-02")],
+    [
+        (F64, -5e-9, "1e-08"),
+        (F64, -5e-8, "1e-07"),
+        (F64, -5e-5, "1e-04"),
+        (F32, -5e-4, "1e-03"),
+        (F32, -5e-3, "1e-02"),
+    ],
 )
 def test_the_jitter_that_was_needed_is_reported_and_is_what_was_added(dtype, eigenvalue, jitter):
-    """Eigenvalues 1, 1 and a little below 0: the smallest power of ten that lifts it, as a share of the mean."""
+    """Eigenvalues 1, 1 and a little below 0: the smallest power of ten that lifts it, as a share of
+    the mean."""
     basis = torch.linalg.qr(randn(3, 3)).Q
     share = eigenvalue * 2 / (3 - eigenvalue)
     matrix = (basis * torch.tensor([1.0, 1.0, share], dtype=F64)) @ basis.T
     with located("SGPAttention 'blocks.3.attention'"), pytest.warns(JitterWarning) as caught:
         factor = cholesky(matrix.to(dtype), "K_ββ").to(F64)
     (warning,) = caught
-    assert all(word in str(warning.message) for word in ("SGPAttention 'blocks.3.attention'", "K_ββ", jitter))
+    assert all(
+        word in str(warning.message)
+        for word in ("SGPAttention 'blocks.3.attention'", "K_ββ", jitter)
+    )
     added = (factor @ factor.T - matrix).diagonal().mean() / matrix.diagonal().mean()
     assert_close(added.item(), float(jitter), rtol=5e-2, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_a_difference_of_large_matrices_is_moved_by_a_share_of_those(dtype):
-    """The given scale is the measure where all but rounding cancels in the mean diagonal, for each of a batch."""
+    """The given scale is the measure where all but rounding cancels in the mean diagonal, for each
+    of a batch."""
     scale = torch.tensor([4.0, 1.0], dtype=dtype)
     epsilon = torch.finfo(dtype).eps
     matrix = scale[:, None, None] * epsilon * torch.tensor([[1.0, 3.0], [3.0, 1.0]], dtype=dtype)
@@ -80,11 +93,16 @@ def test_a_difference_of_large_matrices_is_moved_by_a_share_of_those(dtype):
 
 @pytest.mark.parametrize(("dtype", "largest"), [(F64, 1e-4), (F32, 1e-2)])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_a_clearly_negative_eigenvalue_is_an_error_that_names_layer_and_matrix(dtype, largest, scale):
+def test_a_clearly_negative_eigenvalue_is_an_error_that_names_layer_and_matrix(
+    dtype, largest, scale
+):
     basis = torch.linalg.qr(randn(4, 4)).Q
     matrix = scale * (basis * torch.tensor([1.0, 1.0, 1.0, -4 * largest], dtype=F64)) @ basis.T
     batch = torch.stack([positive(4), matrix]).to(dtype)
-    with located("the layer"), pytest.raises(NumericalError, match=rf"the layer: C is not positive.*{largest:.0e}"):
+    with (
+        located("the layer"),
+        pytest.raises(NumericalError, match=rf"the layer: C is not positive.*{largest:.0e}"),
+    ):
         cholesky(batch, "C")
 
 
@@ -92,8 +110,12 @@ def test_a_clearly_negative_eigenvalue_is_an_error_that_names_layer_and_matrix(d
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_nan_and_inf_are_named_errors_wherever_they_stand(place, value, dtype):
-    """Inf on the diagonal is no failure to LAPACK: it would silently cut that row out of every solve."""
+    """Inf on the diagonal is no failure to LAPACK: it would silently cut that row out of every
+    solve."""
     batch = positive(2, 3, dtype=dtype)
     batch[1][place] = batch[1][place[::-1]] = value
-    with located("CGPAttention 'a.b'"), pytest.raises(NumericalError, match=r"CGPAttention 'a\.b': K_oo.*NaN or Inf"):
+    with (
+        located("CGPAttention 'a.b'"),
+        pytest.raises(NumericalError, match=r"CGPAttention 'a\.b': K_oo.*NaN or Inf"),
+    ):
         cholesky(batch, "K_oo")

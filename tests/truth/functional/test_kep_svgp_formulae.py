@@ -1,4 +1,5 @@
-"""KEP-SVGP's closed forms against brute force and torch.distributions, in float64 (MATH 1, tests a-d, f)."""
+"""KEP-SVGP's closed forms against brute force and torch.distributions, in float64 (MATH 1, tests
+a-d, f)."""
 
 import exact_ksvd
 import pytest
@@ -50,7 +51,10 @@ def test_prior_covariance_at_full_rank_is_the_kernel_times_its_transpose():
     phi_q, phi_k = ksvd.cosine_features(randn(N, 4)), ksvd.cosine_features(randn(N, 4, seed=1))
     w_e, w_r, values, _, _ = exact_ksvd.singular_triplets(phi_q, phi_k, 4)
     kernel = phi_q @ phi_k.T
-    zero, prior_tril = torch.zeros(1, 4, 4, dtype=torch.float64), torch.diag(values).expand(1, 4, 4, 4)
+    zero, prior_tril = (
+        torch.zeros(1, 4, 4, dtype=torch.float64),
+        torch.diag(values).expand(1, 4, 4, 4),
+    )
     for scores, expected in ((phi_q @ w_e, kernel @ kernel.T), (phi_k @ w_r, kernel.T @ kernel)):
         moments = kep_svgp.marginals(scores[None], values[None], zero, prior_tril)
         assert_close(moments.covariance, expected.expand(1, 4, N, N))

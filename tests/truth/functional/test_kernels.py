@@ -55,7 +55,8 @@ def test_gradient_at_equal_points_is_zero_and_finite(dtype):
 @pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_float32_diagonal_is_one_whatever_the_scale(scale, offset):
-    """‖a‖² + ‖a‖² − 2 a·a by separate sums is off by 0.1 at scale 100, and its exponential with it."""
+    """‖a‖² + ‖a‖² − 2 a·a by separate sums is off by 0.1 at scale 100, and its exponential with
+    it."""
     a = (scale * randn(8, 64, 32) + offset).float()
     a[:, 5] = a[:, 3]
     matrix = rbf(a, a)
@@ -67,4 +68,6 @@ def test_float32_diagonal_is_one_whatever_the_scale(scale, offset):
 def test_a_common_offset_cancels_before_the_square():
     a, b = randn(8, 64, 32) / 4, randn(8, 48, 32, seed=1) / 4
     moved_a, moved_b = (a + 100).float(), (b + 100).float()
-    assert_close(rbf(moved_a, moved_b).double(), rbf(moved_a.double(), moved_b.double()), atol=2e-6, rtol=0)
+    assert_close(
+        rbf(moved_a, moved_b).double(), rbf(moved_a.double(), moved_b.double()), atol=2e-6, rtol=0
+    )

@@ -1,4 +1,5 @@
-"""Products with gradients by hand against torch's own, in float64; what they keep, and under vmap and autocast."""
+"""Products with gradients by hand against torch's own, in float64; what they keep, and under vmap
+and autocast."""
 
 import pytest
 import torch
@@ -16,7 +17,12 @@ def plain_unit_rows(x, weights):
     return (x * products.inverse_norm(x) @ weights).mT
 
 
-OF_UNIT_ROWS = [((2, 3, 7, 5), (2, 3, 5, 4)), ((2, 3, 7, 5), (3, 5, 4)), ((3, 7, 5), (2, 3, 5, 4)), ((7, 5), (5, 4))]
+OF_UNIT_ROWS = [
+    ((2, 3, 7, 5), (2, 3, 5, 4)),
+    ((2, 3, 7, 5), (3, 5, 4)),
+    ((3, 7, 5), (2, 3, 5, 4)),
+    ((7, 5), (5, 4)),
+]
 OF_UNIT_ROWS += [((2, 2, 1, 3, 7, 5), (2, 1, 4, 3, 5, 1))]
 CASES = [(products.of_unit_rows, plain_unit_rows, *shapes) for shapes in OF_UNIT_ROWS]
 
@@ -59,7 +65,9 @@ def test_under_vmap_values_and_gradients_are_those_of_a_loop(function, plain, fi
     inputs = differentiable(*shapes[0]), differentiable(*shapes[1], seed=1)
 
     def looped(*inputs):
-        slices = [[t] * 6 if dim is None else t.unbind(dim) for t, dim in zip(inputs, dims, strict=True)]
+        slices = [
+            [t] * 6 if dim is None else t.unbind(dim) for t, dim in zip(inputs, dims, strict=True)
+        ]
         return torch.stack([plain(*pair) for pair in zip(*slices, strict=True)])
 
     mapped = torch.vmap(function, in_dims=dims)
@@ -68,9 +76,17 @@ def test_under_vmap_values_and_gradients_are_those_of_a_loop(function, plain, fi
 
 
 @pytest.mark.parametrize(("function", "plain", "first", "second"), CASES)
-def test_gradients_under_autocast_are_those_of_float32_to_its_precision(function, plain, first, second):
-    inputs = differentiable(*first, dtype=torch.float32), differentiable(*second, seed=1, dtype=torch.float32)
-    half = inputs[0].detach().bfloat16().requires_grad_(), inputs[1]  # as a linear map before them gives it
+def test_gradients_under_autocast_are_those_of_float32_to_its_precision(
+    function, plain, first, second
+):
+    inputs = (
+        differentiable(*first, dtype=torch.float32),
+        differentiable(*second, seed=1, dtype=torch.float32),
+    )
+    half = (
+        inputs[0].detach().bfloat16().requires_grad_(),
+        inputs[1],
+    )  # as a linear map before them gives it
     exact = gradients(plain, *inputs)
     for given in (inputs, half):
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -16,20 +16,35 @@ N, M, D = 5, 3, 2
 
 @pytest.fixture
 def head():
-    """One head of one example: tokens, inducing inputs, values v_γ, v_β and T, with the matrices of MATH, inverted."""
+    """One head of one example: tokens, inducing inputs, values v_γ, v_β and T, with the matrices of
+    MATH, inverted."""
     points = 0.7 * randn(M + N, 3)
     whole = 1.3 * torch.exp(-0.5 * torch.cdist(points / 0.9, points / 0.9).square())
     k_bb, k_qb, k_qq = whole[:M, :M], whole[M:, :M], whole[M:, M:]
     tril = torch.linalg.cholesky(k_bb)
     t = 0.4 * randn(D, M, M, seed=4).tril(-1) + randn(D, M, seed=5).exp().diag_embed()
-    given = {"whole": whole, "k_bb": k_bb, "k_qb": k_qb, "k_qq": k_qq, "tril": tril, "a": sgpa.features(k_qb, tril)}
-    s, project, values = tril @ t @ t.mT @ tril.T, k_qb @ torch.linalg.inv(k_bb), randn(M + N, D, seed=2).split([M, N])
+    given = {
+        "whole": whole,
+        "k_bb": k_bb,
+        "k_qb": k_qb,
+        "k_qq": k_qq,
+        "tril": tril,
+        "a": sgpa.features(k_qb, tril),
+    }
+    s, project, values = (
+        tril @ t @ t.mT @ tril.T,
+        k_qb @ torch.linalg.inv(k_bb),
+        randn(M + N, D, seed=2).split([M, N]),
+    )
     c = k_qq - project @ k_qb.T
-    return SimpleNamespace(**given, t=t, s=s, project=project, c=c, v_beta=values[0], value=values[1])
+    return SimpleNamespace(
+        **given, t=t, s=s, project=project, c=c, v_beta=values[0], value=values[1]
+    )
 
 
 def joint(head):
-    """Mean ``(D, M + N)`` and covariances of q(u, f): u ~ N(K_bb v_b, S), f = P u + g, g ~ N(C v, C)."""
+    """Mean ``(D, M + N)`` and covariances of q(u, f): u ~ N(K_bb v_b, S), f = P u + g, g ~ N(C v,
+    C)."""
     mix = torch.eye(M + N, dtype=F64)
     mix[M:, :M] = head.project
     mean = mix @ torch.cat((head.k_bb @ head.v_beta, head.c @ head.value))
@@ -37,7 +52,8 @@ def joint(head):
 
 
 def test_mean_and_covariance_are_the_joints_and_maths(head):
-    """f = A u + g with u whitened, against the blocks of the joint and against the formulae of MATH."""
+    """f = A u + g with u whitened, against the blocks of the joint and against the formulae of
+    MATH."""
     a, inverse, (joint_mean, joint_covariance) = head.a, torch.linalg.inv(head.k_bb), joint(head)
     mean = a @ head.tril.T @ head.v_beta + sgpa.conditional_mean(head.k_qq, a, head.value)
     formula = head.k_qq @ head.value + head.k_qb @ head.v_beta
@@ -45,12 +61,16 @@ def test_mean_and_covariance_are_the_joints_and_maths(head):
     assert_close(mean.T, joint_mean[:, M:])
     covariance = a @ head.t @ head.t.mT @ a.T + sgpa.conditional_covariance(head.k_qq, a)
     assert_close(covariance, joint_covariance[:, M:, M:])
-    assert_close(covariance, head.k_qq + head.k_qb @ inverse @ (head.s - head.k_bb) @ inverse @ head.k_qb.T)
+    assert_close(
+        covariance, head.k_qq + head.k_qb @ inverse @ (head.s - head.k_bb) @ inverse @ head.k_qb.T
+    )
 
 
 def test_the_two_kl_sum_to_that_of_the_joint_over_u_and_f(head):
     mean, zero = sgpa.conditional_mean(head.k_qq, head.a, head.value), torch.zeros(M + N, dtype=F64)
-    total = kl_divergence(MultivariateNormal(*joint(head)), MultivariateNormal(zero, head.whole)).sum()
+    total = kl_divergence(
+        MultivariateNormal(*joint(head)), MultivariateNormal(zero, head.whole)
+    ).sum()
     q = MultivariateNormal((head.tril.T @ head.v_beta).T, scale_tril=head.t)
     whitened = kl_divergence(q, MultivariateNormal(zero[:M], torch.eye(M, dtype=F64))).sum()
     assert_close(whitened + sgpa.local_kl(head.value[None], mean[None]), total)
@@ -67,7 +87,8 @@ def test_conditional_variance_is_the_diagonal_and_stays_positive(head):
 
 @pytest.mark.parametrize("number", [1, 4, 6, 13])
 def test_inducing_inputs_are_picked_from_the_stream(number):
-    """Vectors of the stream within five standard deviations of the noise, as evenly often as they can be."""
+    """Vectors of the stream within five standard deviations of the noise, as evenly often as they
+    can be."""
     stream = 10 * randn(2, 3, 4)
     picked = sgpa.pick_inducing(stream, 5, number)
     assert picked.shape == (5, number, 4)

@@ -10,7 +10,8 @@ from probattn.functional import ksvd, subspace
 
 
 def features_of(tokens=64, dim=64, width=32, *, batch=16, common=1.0):
-    """Features of queries and keys of correlated tokens, as in a network: a common part and decaying directions."""
+    """Features of queries and keys of correlated tokens, as in a network: a common part and
+    decaying directions."""
     scale = torch.logspace(0, -1.5, dim, dtype=torch.float64)
     x = randn(batch, tokens, dim) * scale + common * 0.3 * randn(batch, 1, dim, seed=1)
     return ksvd.cosine_features(torch.stack([x @ w for w in randn(2, dim, width, seed=2)]))
@@ -29,7 +30,9 @@ def test_inverse_root_is_that_of_the_eigendecomposition():
     basis, _ = torch.linalg.qr(randn(20, 6, 6))
     values = torch.logspace(1, -6, 6, dtype=torch.float64)
     matrix = (basis * values) @ basis.mT
-    expected, low = ((basis * (values + jitter * values.sum()).rsqrt()) @ basis.mT for jitter in (1e-8, 1e-6))
+    expected, low = (
+        (basis * (values + jitter * values.sum()).rsqrt()) @ basis.mT for jitter in (1e-8, 1e-6)
+    )
     assert_close(subspace.inverse_sqrt(matrix), expected, rtol=1e-8, atol=1e-6)
     assert (subspace.inverse_sqrt(matrix.float()) - low).norm() < 1e-2 * low.norm()
 
@@ -44,12 +47,16 @@ def test_two_steps_from_a_random_start_capture_98_percent_of_the_best_energy(com
     assert share.mean() > 0.98
     assert ((share > 0.97) & (share <= 1)).all()
     assert (share > (phi[0] @ one).square().sum((-2, -1)) / best).all()
-    assert ((phi[1] @ w_r).square().sum((-2, -1)) >= (phi[0] @ w_e).square().sum((-2, -1)) - 1e-9).all()
+    assert (
+        (phi[1] @ w_r).square().sum((-2, -1)) >= (phi[0] @ w_e).square().sum((-2, -1)) - 1e-9
+    ).all()
 
 
 def scores(phi, weights):
     """E and R below each other: products of the rows are E Eᵀ, E Rᵀ and R Rᵀ."""
-    return torch.cat([feature @ weight for feature, weight in zip(phi, weights, strict=True)], dim=-2)
+    return torch.cat(
+        [feature @ weight for feature, weight in zip(phi, weights, strict=True)], dim=-2
+    )
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -57,21 +64,36 @@ def test_a_kernel_of_rank_s_is_decomposed_exactly(seed):
     """E Eᵀ = H_e Λ² H_eᵀ, R Rᵀ = H_r Λ² H_rᵀ, and E Rᵀ = H_e Λ² H_rᵀ, whatever the start."""
     phi = low_rank()
     weights, exact = iterated(phi, 3, 1, seed=seed), exact_ksvd.singular_triplets(phi[0], phi[1], 3)
-    whole, expected = scores(phi, weights), torch.cat([exact.h_e, exact.h_r], -2) * exact.values.unsqueeze(-2)
+    whole, expected = (
+        scores(phi, weights),
+        torch.cat([exact.h_e, exact.h_r], -2) * exact.values.unsqueeze(-2),
+    )
     assert_close(whole @ whole.mT, expected @ expected.mT, rtol=1e-6, atol=1e-6)
-    assert_close(subspace.singular_values(subspace.grams(phi), weights[0]), exact.values, rtol=1e-6, atol=1e-6)
+    assert_close(
+        subspace.singular_values(subspace.grams(phi), weights[0]),
+        exact.values,
+        rtol=1e-6,
+        atol=1e-6,
+    )
 
 
 def test_covariances_of_the_scores_do_not_depend_on_the_basis_of_the_start():
     phi, start = features_of(), randn(32, 4, seed=3)
     gram = subspace.grams(phi)
-    one, other = (scores(phi, subspace.iterate(gram, w, 2)) for w in (start, start @ randn(4, 4, seed=5)))
+    one, other = (
+        scores(phi, subspace.iterate(gram, w, 2)) for w in (start, start @ randn(4, 4, seed=5))
+    )
     assert_close(one @ one.mT, other @ other.mT, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients():
-    inputs = low_rank(tokens=5, width=4, rank=4, batch=1).requires_grad_(), randn(4, 2, seed=3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda phi, start: subspace.iterate(subspace.grams(phi), start, 2), inputs)
+    inputs = (
+        low_rank(tokens=5, width=4, rank=4, batch=1).requires_grad_(),
+        randn(4, 2, seed=3).requires_grad_(),
+    )
+    assert torch.autograd.gradcheck(
+        lambda phi, start: subspace.iterate(subspace.grams(phi), start, 2), inputs
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

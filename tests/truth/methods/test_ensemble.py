@@ -14,7 +14,13 @@ from probattn.inference.methods.temperature import scale
 def member(number=3, *, n=5, classes=4, labels=None):
     draws = torch.randn(number, n, classes, dtype=F64).softmax(-1)
     expected_entropy, energy = torch.special.entr(draws).sum(-1).mean(0), torch.randn(n, dtype=F64)
-    return Prediction(probs=draws.mean(0), expected_entropy=expected_entropy, energy=energy, draws=draws, labels=labels)
+    return Prediction(
+        probs=draws.mean(0),
+        expected_entropy=expected_entropy,
+        energy=energy,
+        draws=draws,
+        labels=labels,
+    )
 
 
 def test_probabilities_entropies_and_energies_are_means_over_members_and_their_draws():
@@ -40,7 +46,9 @@ def test_members_weigh_the_same_whatever_their_number_of_draws():
 def test_what_one_member_lacks_the_mixture_lacks():
     whole, scaled = member(), scale(member(), 2.0)
     result = mix([whole, scaled])
-    assert (result.expected_entropy, result.energy, result.draws, result.mutual_information) == (None,) * 4
+    assert (result.expected_entropy, result.energy, result.draws, result.mutual_information) == (
+        None,
+    ) * 4
     torch.testing.assert_close(result.probs, (whole.probs + scaled.probs) / 2)
 
 
@@ -49,7 +57,9 @@ def test_an_ensemble_mixes_what_its_members_say():
     data = list(zip(torch.randn(5, 3, 3, dtype=F64).split([4, 1]), y.split([4, 1]), strict=True))
     for members in (models, models[:1]):
         torch.manual_seed(3)
-        result = Ensemble(posterior_predictive(*pair, num_samples=2) for pair in members).predict(data)
+        result = Ensemble(posterior_predictive(*pair, num_samples=2) for pair in members).predict(
+            data
+        )
         torch.manual_seed(3)
         single = [predict(*pair, data, num_samples=2) for pair in members]
         for field in ("probs", "expected_entropy", "energy"):
@@ -62,7 +72,10 @@ def test_an_ensemble_mixes_what_its_members_say():
 @pytest.mark.parametrize("others", [torch.tensor([1, 0, 2, 3, 0]), torch.arange(5) % 4 + 1, None])
 def test_labels_that_differ_are_an_error(others):
     labels = torch.tensor([0, 1, 2, 3, 0])
-    for members in ([member(labels=labels), member(labels=others)], [member(labels=others), member(labels=labels)]):
+    for members in (
+        [member(labels=labels), member(labels=others)],
+        [member(labels=others), member(labels=labels)],
+    ):
         with pytest.raises(ValueError, match="do not shuffle"):
             mix(members)
 
@@ -78,6 +91,11 @@ def test_a_loader_that_shuffles_and_an_iterator_are_found_out():
 
 
 def test_members_predict_the_same_examples_and_classes():
-    for members in ([member(), member(n=6)], [member(), member(classes=3)], [Prediction(mean=torch.zeros(2, 1))], []):
+    for members in (
+        [member(), member(n=6)],
+        [member(), member(classes=3)],
+        [Prediction(mean=torch.zeros(2, 1))],
+        [],
+    ):
         with pytest.raises(ValueError, match=r"same examples|probabilities|member"):
             mix(members)

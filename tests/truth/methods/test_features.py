@@ -21,9 +21,13 @@ def test_they_are_what_the_head_sees_and_one_draw_where_nothing_is_random():
     x = images(5)
     features = features_of(model, guide, x, num_samples=4)
     network = model.eval().network
-    torch.testing.assert_close(features.values[0], network.norm(network.blocks(network.tokens(x)).mean(-2)))
+    torch.testing.assert_close(
+        features.values[0], network.norm(network.blocks(network.tokens(x)).mean(-2))
+    )
     assert features.head is network.head
-    torch.testing.assert_close(features.head(features.values)[0].softmax(-1), features.prediction.probs)
+    torch.testing.assert_close(
+        features.head(features.values)[0].softmax(-1), features.prediction.probs
+    )
 
 
 def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_chunks(monkeypatch):
@@ -40,7 +44,9 @@ def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_chunks(monk
     assert (probs[0] - probs[1]).abs().max() > 1e-3
     torch.testing.assert_close(features.prediction.probs, probs.mean(0))
     torch.manual_seed(3)
-    assert torch.equal(features.prediction.probs, predict(model, guide, x.split([4, 2, 1]), num_samples=3).probs)
+    assert torch.equal(
+        features.prediction.probs, predict(model, guide, x.split([4, 2, 1]), num_samples=3).probs
+    )
     same = features_of(model, guide, x[:1].expand(7, 1, 4, 4).split([4, 2, 1]), num_samples=3)
     torch.testing.assert_close(same.values, same.values[:, :1].expand(3, 7, 4))
 
@@ -48,7 +54,9 @@ def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_chunks(monk
 def test_labels_and_features_keep_together_when_a_loader_shuffles():
     model, guide = vit()
     x, y = images(9), torch.arange(9)
-    features = features_of(model, guide, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True))
+    features = features_of(
+        model, guide, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
+    )
     labels = features.prediction.labels
     assert sorted(labels.tolist()) == y.tolist() != labels.tolist()
     torch.testing.assert_close(features.values, features_of(model, guide, x[labels]).values)
@@ -89,7 +97,8 @@ class Unused(nn.Module):
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
 def test_what_is_no_softmax_of_the_last_layer_is_an_error(size):
-    """However small or large the logits are, where many functions look like the identity, and softmaxes are equal."""
+    """However small or large the logits are, where many functions look like the identity, and
+    softmaxes are equal."""
     x, linear, pair = torch.randn(2, 3), nn.Linear(3, 4), nn.Linear(3, 2)
     positive = nn.Linear(3, 4)
     with torch.no_grad():
@@ -122,7 +131,9 @@ def test_what_is_no_softmax_of_the_last_layer_is_an_error(size):
 def test_draws_that_were_folded_into_the_batch_are_unfolded_in_the_features():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
     network = nn.Sequential(encoder, nn.Flatten(-2), nn.Linear(32, 3))
-    model = Classifier(replace_attention(network, attention=KEPSVGPAttention.partial(rank=2)), num_data=20)
+    model = Classifier(
+        replace_attention(network, attention=KEPSVGPAttention.partial(rank=2)), num_data=20
+    )
     guide, x = guides.for_model(model), torch.randn(5, 4, 8)
     torch.manual_seed(1)
     features = features_of(model, guide, x, num_samples=3)

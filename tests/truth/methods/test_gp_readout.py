@@ -1,4 +1,5 @@
-"""The GP on last-layer features against exact GP regression, its own draws, and the network that it is put on."""
+"""The GP on last-layer features against exact GP regression, its own draws, and the network that it
+is put on."""
 
 import pyro.poutine as poutine
 import pytest
@@ -20,14 +21,20 @@ SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "heads": 2, 
 
 
 def vit(attention="softmax", depth=1):
-    return Classifier(ViT(**SIZES, classes=CLASSES, depth=depth, attention=attention), num_data=60).double()
+    return Classifier(
+        ViT(**SIZES, classes=CLASSES, depth=depth, attention=attention), num_data=60
+    ).double()
 
 
 def with_readout(attention, **options):
     model = vit(attention, depth=3 if options else 1)
     x, y = torch.randn(60, 1, 4, 4, dtype=F64), torch.randint(CLASSES, (60,))
     predictor = PosteriorPredictive(model, guides.for_model(model), num_samples=8)
-    return predictor, with_gp_readout(predictor, [(x, y)], [(x[:30], y[:30])], anchors=20, **options), x
+    return (
+        predictor,
+        with_gp_readout(predictor, [(x, y)], [(x[:30], y[:30])], anchors=20, **options),
+        x,
+    )
 
 
 def posterior_variance(result, features):
@@ -54,35 +61,49 @@ def test_with_an_anchor_at_each_example_the_variance_is_that_of_exact_regression
     variance = 1 - psi.square().sum(-1) + (psi @ tril).square().sum(-1)
     points, others = (F.layer_norm(part, (6,)) / readout.lengthscale for part in (train, new))
     kernel, cross = rbf(points, points) + NOISE**2 * torch.eye(12, dtype=F64), rbf(others, points)
-    torch.testing.assert_close(variance, 1 - (cross * torch.linalg.solve(kernel, cross.mT).mT).sum(-1))
+    torch.testing.assert_close(
+        variance, 1 - (cross * torch.linalg.solve(kernel, cross.mT).mT).sum(-1)
+    )
 
 
 @pytest.mark.parametrize("attention", ["softmax", "kep-svgp"])
 def test_draws_have_the_mean_of_the_head_and_the_variance_of_the_posterior(attention):
     _, result, x = with_readout(attention)
     readout, hidden = result.model.network.head, torch.randn(2, 8, dtype=F64)
-    logits, variance = sampled_logits(result, hidden, x), posterior_variance(result, [hidden])[:, None]
+    logits, variance = (
+        sampled_logits(result, hidden, x),
+        posterior_variance(result, [hidden])[:, None],
+    )
     error = 5 * (variance.max().item() / 10_000) ** 0.5
-    torch.testing.assert_close(logits.mean(0), readout.head(hidden) / readout.temperature, rtol=0, atol=error)
+    torch.testing.assert_close(
+        logits.mean(0), readout.head(hidden) / readout.temperature, rtol=0, atol=error
+    )
     torch.testing.assert_close(logits.var(0), variance.expand(-1, CLASSES), rtol=0.07, atol=0)
 
 
 def test_the_posterior_is_that_of_bayesian_linear_regression_on_the_features_of_training():
     predictor, result, x = with_readout("softmax")
     readout, hidden = result.model.network.head.processes[0], []
-    with predictor.model.network.head.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0])):
+    with predictor.model.network.head.register_forward_pre_hook(
+        lambda _, inputs: hidden.append(inputs[0])
+    ):
         predict(predictor.model, predictor.guide, x)
     psi = readout.kernel_features(torch.cat(hidden))
     covariance = torch.linalg.inv(torch.eye(20, dtype=F64) + psi.mT @ psi / NOISE**2)
     tril = result.guide.get_submodule("network.head.processes.0.u").scale_tril
     torch.testing.assert_close(tril @ tril.mT, covariance.expand(CLASSES, -1, -1))
-    readout.lengthscale.fill_(1e-3)  # far from all training data logits have the variance of the prior
+    readout.lengthscale.fill_(
+        1e-3
+    )  # far from all training data logits have the variance of the prior
     assert readout.kernel_features(torch.randn(4, 8, dtype=F64)).abs().max() < 1e-3
 
 
 def test_with_all_depths_each_block_has_its_gp():
-    """The variance of the logits is that of the mean of the GPs, each on the mean token after its block."""
-    predictor, result, x = with_readout(["softmax", KEPSVGPAttention.partial(rank=2), "softmax"], depths="all")
+    """The variance of the logits is that of the mean of the GPs, each on the mean token after its
+    block."""
+    predictor, result, x = with_readout(
+        ["softmax", KEPSVGPAttention.partial(rank=2), "softmax"], depths="all"
+    )
     network, new, pooled = predictor.model.network, result.model.network, []
     for block in network.blocks:
         block.register_forward_hook(lambda *run: pooled.append(run[-1].mean(-2)))
@@ -93,7 +114,9 @@ def test_with_all_depths_each_block_has_its_gp():
     for ours, theirs in zip(inputs, [*pooled[:2], hidden], strict=True):
         torch.testing.assert_close(ours, theirs)
     logits = sampled_logits(result, torch.cat(inputs, -1)[:4], x)
-    expected = posterior_variance(result, [part[:4] for part in inputs])[:, None].expand(-1, CLASSES)
+    expected = posterior_variance(result, [part[:4] for part in inputs])[:, None].expand(
+        -1, CLASSES
+    )
     torch.testing.assert_close(logits.var(0), expected, rtol=0.07, atol=0)
 
 
@@ -144,19 +167,26 @@ def test_the_temperature_has_the_lowest_nll_of_the_predictor_itself(monkeypatch,
     assert min(losses) == losses[1]
 
 
-def test_the_amplitude_is_the_largest_that_is_not_worse_by_more_than_its_standard_error(monkeypatch, learnable):
-    """The loss is that of 40 samples, on average over 200 times 40 samples, here others than those that chose."""
+def test_the_amplitude_is_the_largest_that_is_not_worse_by_more_than_its_standard_error(
+    monkeypatch, learnable
+):
+    """The loss is that of 40 samples, on average over 200 times 40 samples, here others than those
+    that chose."""
     predictor, data = learnable
     labels, amplitudes, losses = data[0][1], (0.35, 0.7, 1.4, 2.8), []
     monkeypatch.setattr(gp_readout, "REPEATS", 200)
     for amplitude in amplitudes:
         monkeypatch.setattr(gp_readout, "AMPLITUDES", (amplitude,))
         result = with_gp_readout(predictor, data, data, anchors=20)
-        samples = predict(result.model, result.guide, data, num_samples=200 * 40, seed=0, keep_draws=True).draws
+        samples = predict(
+            result.model, result.guide, data, num_samples=200 * 40, seed=0, keep_draws=True
+        ).draws
         probs = samples.unflatten(0, (200, 40)).mean(1)
         losses.append(-probs[:, torch.arange(len(labels)), labels].log())
     monkeypatch.setattr(gp_readout, "AMPLITUDES", amplitudes)
-    chosen = amplitudes.index(with_gp_readout(predictor, data, data, anchors=20).model.network.head.amplitude)
+    chosen = amplitudes.index(
+        with_gp_readout(predictor, data, data, anchors=20).model.network.head.amplitude
+    )
     excess = torch.stack(losses) - min(losses, key=torch.mean)  # (amplitudes, repeats, examples)
     mean, error = excess.mean((1, 2)), excess.mean(1).std(-1) / len(labels) ** 0.5
     noise = 5 * 2 * excess.mean(-1).std(-1) / 200**0.5  # of the difference of two differences

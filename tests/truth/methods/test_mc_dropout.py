@@ -1,4 +1,5 @@
-"""Monte Carlo dropout against closed forms and the deterministic prediction, and the context manager of its masks."""
+"""Monte Carlo dropout against closed forms and the deterministic prediction, and the context
+manager of its masks."""
 
 import math
 from contextlib import nullcontext
@@ -41,7 +42,8 @@ def test_rate_zero_is_the_prediction_without_dropout_bit_for_bit(attention):
 
 
 def test_a_linear_networks_logits_have_the_moments_of_the_closed_form():
-    """Dropout of the inputs x_j: mean w·x + b, covariance p/(1−p) Σ_j x_j² w_cj w_dj between logits."""
+    """Dropout of the inputs x_j: mean w·x + b, covariance p/(1−p) Σ_j x_j² w_cj w_dj between
+    logits."""
     model, _ = chain(nn.Dropout(0.3), nn.Linear(4, 3))
     x, head, number = torch.randn(2, 4, dtype=F64), model.network[1].requires_grad_(False), 2000
     log = outputs(head)
@@ -55,7 +57,8 @@ def test_a_linear_networks_logits_have_the_moments_of_the_closed_form():
 
 
 def test_attention_probabilities_are_dropped_too():
-    """With values of 1, an output is the sum of those attention probabilities that are kept, times two."""
+    """With values of 1, an output is the sum of those attention probabilities that are kept, times
+    two."""
     model, _ = chain(SoftmaxAttention(4, 2, dropout=0.5), nn.Flatten(-2), nn.Linear(12, 3))
     layer = model.network[0]
     with torch.no_grad():
@@ -91,8 +94,12 @@ def test_samples_differ_in_masks_below_the_stochastic_layer_and_in_its_latent_va
     below, above = inputs(layer), outputs(layer)
     mc_dropout(model, guide, num_samples=4).predict(images(3))
     assert len({tuple(value.flatten().tolist()) for value in below}) == 4
-    model.network.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
-    model.network.blocks[1].mlp[2].p = 0.4  # above the layer, whose outputs then differ by their latent values alone
+    model.network.apply(
+        lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None
+    )
+    model.network.blocks[1].mlp[
+        2
+    ].p = 0.4  # above the layer, whose outputs then differ by their latent values alone
     below.clear(), above.clear()
     mc_dropout(model, guide, num_samples=4).predict(images(3))
     assert all(torch.equal(value, below[0]) for value in below)
@@ -100,7 +107,9 @@ def test_samples_differ_in_masks_below_the_stochastic_layer_and_in_its_latent_va
 
 
 def test_a_rate_replaces_those_of_the_layers_and_is_put_back():
-    model, _ = chain(SoftmaxAttention(8, 2), nn.Flatten(-2), nn.Dropout(0.0), nn.Dropout(0.9), nn.Linear(24, 3))
+    model, _ = chain(
+        SoftmaxAttention(8, 2), nn.Flatten(-2), nn.Dropout(0.0), nn.Dropout(0.9), nn.Linear(24, 3)
+    )
     attention, _, first, second, _ = model.network
     with active_dropout(model, rate=0.25):
         assert (attention.dropout, first.p, second.p) == (0.25, 0.25, 0.25)
@@ -108,18 +117,29 @@ def test_a_rate_replaces_those_of_the_layers_and_is_put_back():
         model.eval()
         model(torch.randn(400, 3, 8, dtype=F64))
     assert (attention.dropout, first.p, second.p) == (0.0, 0.0, 0.9)
-    assert abs((log[0] == 0).double().mean().item() - 0.25) < 5 * (0.25 * 0.75 / log[0].numel()) ** 0.5
+    assert (
+        abs((log[0] == 0).double().mean().item() - 0.25) < 5 * (0.25 * 0.75 / log[0].numel()) ** 0.5
+    )
 
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_hooks_modes_and_statistics_are_as_before_also_when_the_model_raises(broken):
-    layers = SoftmaxAttention(4, 2, dropout=0.5), nn.Dropout(0.5), nn.BatchNorm1d(3), nn.Flatten(-2), nn.Linear(12, 3)
+    layers = (
+        SoftmaxAttention(4, 2, dropout=0.5),
+        nn.Dropout(0.5),
+        nn.BatchNorm1d(3),
+        nn.Flatten(-2),
+        nn.Linear(12, 3),
+    )
     model, guide = chain(*layers)
     if broken:
         layers[3].register_forward_hook(lambda *_: 1 / 0)
     model.train()
     layers[3].eval()
-    modes, weights = [module.training for module in model.modules()], [value.clone() for value in model.buffers()]
+    modes, weights = (
+        [module.training for module in model.modules()],
+        [value.clone() for value in model.buffers()],
+    )
     predictor, x = mc_dropout(model, guide, num_samples=2), torch.randn(2, 3, 4, dtype=F64)
     with pytest.raises(ZeroDivisionError) if broken else nullcontext():
         predictor.predict(x)
@@ -135,7 +155,9 @@ def test_a_rate_lies_between_0_and_1(rate):
     model, guide = vit()
     with pytest.raises(ValueError, match="rate"):
         mc_dropout(model, guide, rate=rate).predict(images())
-    model.network.blocks[1].mlp[2].p = math.nan  # which would neither drop nor be an error, since NaN > 0 is False
+    model.network.blocks[1].mlp[
+        2
+    ].p = math.nan  # which would neither drop nor be an error, since NaN > 0 is False
     with pytest.raises(ValueError, match="rate"):
         mc_dropout(model, guide).predict(images())
 

@@ -30,10 +30,14 @@ def small(*, bias=True):
 
 
 def quadrature(predictor, z, function):
-    """E function(logits) by Gauss–Hermite quadrature over both GPs at scaled features, in float64."""
+    """E function(logits) by Gauss–Hermite quadrature over both GPs at scaled features, in
+    float64."""
     points, weights = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(40))
     marginals, mixing = predictor.gps.marginals(z), copy.deepcopy(predictor.mixing).double()
-    f = marginals.mean.double() + marginals.stddev.double() * torch.cartesian_prod(points, points)[:, None]
+    f = (
+        marginals.mean.double()
+        + marginals.stddev.double() * torch.cartesian_prod(points, points)[:, None]
+    )
     values = function(mixing(f)).detach()
     return torch.tensordot(torch.kron(weights, weights) / weights.sum() ** 2, values, dims=1)
 
@@ -53,7 +57,9 @@ def energy_of(logits):
 def assert_average(value, predictor, inputs, function, *, number):
     """A function's average over samples, as many at each input, is within 5 standard errors."""
     means = torch.stack([quadrature(predictor, z, function) for z in inputs])
-    squares = torch.stack([quadrature(predictor, z, lambda logits: function(logits) ** 2) for z in inputs])
+    squares = torch.stack(
+        [quadrature(predictor, z, lambda logits: function(logits) ** 2) for z in inputs]
+    )
     error = ((squares - means**2).mean(0) / number).sqrt()
     assert ((value - means.mean(0)).abs() < 5 * error + 1e-5).all()
 
@@ -83,7 +89,9 @@ def test_predictions_average_the_softmax_over_the_gps():
     new = torch.randn(5, 2)
     result, z = predictor.predict([(new, y[:5])]), predictor.scale(model.network[:-1](new))
     probs = quadrature(predictor, z, probs_of)
-    assert (probs - predictor.mixing(predictor.gps.marginals(z).mean).softmax(-1)).abs().max() > 0.03
+    assert (
+        probs - predictor.mixing(predictor.gps.marginals(z).mean).softmax(-1)
+    ).abs().max() > 0.03
     assert_average(result.probs, predictor, [z], probs_of, number=10_000)
     assert_average(result.expected_entropy, predictor, [z], entropy_of, number=10_000)
     assert_average(result.energy, predictor, [z], energy_of, number=10_000)
@@ -106,13 +114,16 @@ def test_the_batches_of_an_epoch_share_the_data_sets_evidence_lower_bound():
 
     estimates = torch.stack([estimate() for _ in range(40)])
     assert estimates.std() < 1
-    loss = -quadrature(predictor, z, lambda logits: logits.log_softmax(-1))[torch.arange(60), y].sum()
+    loss = -quadrature(predictor, z, lambda logits: logits.log_softmax(-1))[
+        torch.arange(60), y
+    ].sum()
     error = estimates.std() / len(estimates) ** 0.5
     assert (estimates.mean() + loss + kl_of(predictor.gps)).abs() < 5 * error
 
 
 def kl_of(gps):
-    """KL(q(u) ‖ N(0, K + 10⁻³ I)) of all GPs on their grid, with an RBF kernel and GPyTorch's jitter, in float64."""
+    """KL(q(u) ‖ N(0, K + 10⁻³ I)) of all GPs on their grid, with an RBF kernel and GPyTorch's
+    jitter, in float64."""
     grid = gps.variational_strategy.grid.double()
     lengthscale = gps.kernel.base_kernel.lengthscale.double()
     outputscale = gps.kernel.outputscale.double()[:, None, None]
@@ -158,13 +169,17 @@ def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):
     values = torch.arange(4.0)[:, None, None] + 0.01 * torch.rand(4, 50, 2)
     prediction = Prediction(probs=torch.ones(50, 3) / 3, labels=torch.arange(50) % 3)
     inputs, marginals = [], FeatureGPs.marginals
-    monkeypatch.setattr(FeatureGPs, "marginals", lambda self, z: inputs.append(z) or marginals(self, z))
+    monkeypatch.setattr(
+        FeatureGPs, "marginals", lambda self, z: inputs.append(z) or marginals(self, z)
+    )
     monkeypatch.setattr(sv_dkl_module, "BATCH_SIZE", 25)
     plain = posterior_predictive(Supervised(head, Categorical(), num_data=50), None)
     predictor = SVDKL(plain, epochs=4, num_gp_samples=2000)
     predictor.fit_features(Features(values, head, prediction))
     scaled = predictor.scale(values)
-    used = torch.stack([torch.cat(inputs)[:, 0].sub(scaled[s].mean()).abs() < 0.02 for s in range(4)])
+    used = torch.stack(
+        [torch.cat(inputs)[:, 0].sub(scaled[s].mean()).abs() < 0.02 for s in range(4)]
+    )
     assert (used.sum(0) == 1).all()
     assert ((used.float().mean(1) - 1 / 4).abs() < 5 * (3 / 16 / used.shape[1]) ** 0.5).all()
     result = predictor.predict_features(Features(values, head, prediction))

@@ -1,4 +1,5 @@
-"""Temperature scaling against SciPy's minimum on logits and by hand, and what it must never change."""
+"""Temperature scaling against SciPy's minimum on logits and by hand, and what it must never
+change."""
 
 import math
 import warnings
@@ -11,7 +12,12 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from probattn.inference import FewExamplesWarning, Prediction, metrics
-from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, relative_error, scale
+from probattn.inference.methods.temperature import (
+    TEMPERATURE_RANGE,
+    fit_temperature,
+    relative_error,
+    scale,
+)
 
 F64 = torch.float64
 
@@ -30,13 +36,21 @@ def mean_confidence(prediction, temperature):
 
 def test_scaling_by_hand():
     probs = torch.tensor([[0.8, 0.2], [0.5, 0.5]], dtype=F64)
-    for temperature, expected in ((2.0, 2 / 3), (1.0, 0.8), (0.5, 0.64 / 0.68)):  # √0.8 : √0.2, 0.8² : 0.2²
+    for temperature, expected in (
+        (2.0, 2 / 3),
+        (1.0, 0.8),
+        (0.5, 0.64 / 0.68),
+    ):  # √0.8 : √0.2, 0.8² : 0.2²
         scaled = scale(Prediction(probs=probs), temperature).probs
         assert scaled.flatten().tolist() == pytest.approx([expected, 1 - expected, 0.5, 0.5])
     labels, ones = torch.tensor([0, 1]), torch.ones(2)
-    given = Prediction(probs=probs, expected_entropy=ones, energy=ones, draws=probs[None], labels=labels)
+    given = Prediction(
+        probs=probs, expected_entropy=ones, energy=ones, draws=probs[None], labels=labels
+    )
     scaled = scale(given, 3.0)  # of which what single draws say is not known
-    assert (scaled.expected_entropy, scaled.mutual_information, scaled.energy, scaled.draws) == (None,) * 4
+    assert (scaled.expected_entropy, scaled.mutual_information, scaled.energy, scaled.draws) == (
+        None,
+    ) * 4
     assert torch.equal(scaled.labels, labels)
 
 
@@ -44,7 +58,9 @@ def test_for_one_deterministic_draw_it_is_classic_temperature_scaling_of_logits(
     logits, labels = 4 * torch.randn(500, 4, dtype=F64) + 7, torch.randint(4, (500,))
     labels[:300] = logits[:300].argmax(-1)
     loss = lambda temperature: F.cross_entropy(logits / temperature, labels).item()  # noqa: E731
-    optimum = optimize.minimize_scalar(loss, bounds=(1.5, 15), method="bounded", options={"xatol": 1e-9})
+    optimum = optimize.minimize_scalar(
+        loss, bounds=(1.5, 15), method="bounded", options={"xatol": 1e-9}
+    )
     assert fit_temperature(of_logits(logits, labels)) == pytest.approx(optimum.x, rel=1e-6)
     torch.testing.assert_close(scale(of_logits(logits), 2.5).probs, (logits / 2.5).softmax(-1))
 
@@ -53,10 +69,14 @@ def test_temperatures_of_repeated_samples_have_their_standard_error():
     """Of a model too sure by a factor of 2, which gets that factor."""
     logits = torch.randn(300, 4, dtype=F64)
     labels = (logits.softmax(-1).multinomial(1)[:, 0] for _ in range(200))
-    repeated = torch.tensor([math.log(fit_temperature(of_logits(2 * logits, sampled))) for sampled in labels])
+    repeated = torch.tensor(
+        [math.log(fit_temperature(of_logits(2 * logits, sampled))) for sampled in labels]
+    )
     expected = relative_error((2 * logits).log_softmax(-1), 0.5)
     assert repeated.std().item() == pytest.approx(expected, rel=0.2)
-    assert abs(repeated.mean().item() - math.log(2)) < 0.5 * expected  # up to its bias by few examples
+    assert (
+        abs(repeated.mean().item() - math.log(2)) < 0.5 * expected
+    )  # up to its bias by few examples
 
 
 @given(
@@ -76,14 +96,24 @@ def test_no_temperature_has_a_lower_loss_on_validation(logits, labels):
             assert loss <= nll_at(prediction, candidate) + 1e-9 * (1 + abs(loss))
 
 
-PROBABILITY = st.one_of(st.sampled_from([0.0, 1e-45, 1e-40, 1e-8, 0.25, 0.5, 1.0]), st.floats(0, 1, width=32))
+PROBABILITY = st.one_of(
+    st.sampled_from([0.0, 1e-45, 1e-40, 1e-8, 0.25, 0.5, 1.0]), st.floats(0, 1, width=32)
+)
 
 
-@given(st.lists(PROBABILITY, min_size=2, max_size=6), st.floats(0.05, 20.0), st.sampled_from([torch.float32, F64]))
+@given(
+    st.lists(PROBABILITY, min_size=2, max_size=6),
+    st.floats(0.05, 20.0),
+    st.sampled_from([torch.float32, F64]),
+)
 @settings(max_examples=150, deadline=None)
 def test_the_ranking_of_classes_never_changes_and_ties_stay(weights, temperature, dtype):
     probs = torch.tensor([weights], dtype=F64)
-    probs = (probs / probs.sum()).to(dtype) if probs.sum() > 1e-30 else torch.full_like(probs, 0.5, dtype=dtype)
+    probs = (
+        (probs / probs.sum()).to(dtype)
+        if probs.sum() > 1e-30
+        else torch.full_like(probs, 0.5, dtype=dtype)
+    )
     scaled = scale(Prediction(probs=probs), temperature).probs
     assert scaled.dtype == dtype
     assert scaled.sum().item() == pytest.approx(1, abs=1e-6)
@@ -97,7 +127,9 @@ def test_the_ranking_of_classes_never_changes_and_ties_stay(weights, temperature
 def test_without_an_error_confidence_is_what_the_number_of_examples_supports():
     """The rule of succession after as many successes."""
     logits = torch.randn(20, 3, dtype=F64)
-    logits += F.one_hot(logits.argmax(-1), 3)  # without near ties, which no temperature in its range tells apart
+    logits += F.one_hot(
+        logits.argmax(-1), 3
+    )  # without near ties, which no temperature in its range tells apart
     right = of_logits(logits, logits.argmax(-1))
     with pytest.warns(FewExamplesWarning, match="20 examples"):
         temperature = fit_temperature(right)
@@ -109,7 +141,8 @@ def test_without_an_error_confidence_is_what_the_number_of_examples_supports():
 
 
 def test_zeros_count_as_the_smallest_normal_number():
-    """All right but one, that is certain: log p of its label is log tiny = −87.3, odds of 99,999 to 1."""
+    """All right but one, that is certain: log p of its label is log tiny = −87.3, odds of 99,999 to
+    1."""
     probs = torch.tensor([[1.0, 0.0]] * 99_999 + [[0.0, 1.0]])
     prediction = Prediction(probs=probs, labels=torch.zeros(100_000, dtype=torch.long))
     expected = -math.log(torch.finfo(torch.float32).tiny) / math.log(99_999)

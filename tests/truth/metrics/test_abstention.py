@@ -22,7 +22,8 @@ def chosen(confidence, right, **options):
 
 
 def test_one_sequence_by_hand():
-    """Five answers, target 1/2, δ = 1/4: ½² ≤ ¼ lets two right ones start; two starts would need 3 and 6 answers."""
+    """Five answers, target 1/2, δ = 1/4: ½² ≤ ¼ lets two right ones start; two starts would need 3
+    and 6 answers."""
     threshold = chosen(CONFIDENCE[:5], RIGHT[:5], target=0.5, delta=0.25)
     # ½² and ½³ pass, one wrong of four has P(Bin(4, ½) ≤ 1) = 5/16 > ¼.
     assert (threshold.confidence, threshold.coverage) == (0.85, 3 / 5)
@@ -35,7 +36,8 @@ def test_one_sequence_by_hand():
 
 
 def test_a_second_start_gets_past_an_error_by_hand():
-    """Six answers: sequences start at 3 and at 6, at level 1/8. The first ends at the error, the second does not."""
+    """Six answers: sequences start at 3 and at 6, at level 1/8. The first ends at the error, the
+    second does not."""
     threshold = chosen(CONFIDENCE, RIGHT, target=0.5, delta=0.25)
     assert stats.binom.cdf(1, 6, 0.5) == 7 / 64 <= 1 / 8 < stats.binom.cdf(1, 4, 0.5)
     assert (threshold.confidence, threshold.coverage) == (0.60, 1)
@@ -61,14 +63,21 @@ def test_the_bound_is_scipys_one_sided_exact_interval(wrong, right, delta):
         errors, accepted = size * wrong, size * (wrong + right)
         exact = 1.0
         if accepted:
-            exact = stats.binomtest(errors, accepted, alternative="less").proportion_ci(1 - delta, "exact").high
+            exact = (
+                stats.binomtest(errors, accepted, alternative="less")
+                .proportion_ci(1 - delta, "exact")
+                .high
+            )
         assert risk_bound(errors, accepted, delta=delta) == pytest.approx(exact)
 
 
 def brute_force(confidence, right, target, delta):
     """The rule word by word: (confidence, coverage) or None."""
     n = len(right)
-    fewest = lambda level: next(m for m in range(1, 10_000) if (1 - target) ** m <= level)  # noqa: E731
+
+    def fewest(level):
+        return next(m for m in range(1, 10_000) if (1 - target) ** m <= level)
+
     count = max([c for c in range(1, 12) if fewest(delta / c) * 2 ** (c - 1) <= n], default=1)
     best = None
     for start in (fewest(delta / count) * 2**step for step in range(count)):
@@ -76,7 +85,10 @@ def brute_force(confidence, right, target, delta):
             accepted = [r for c, r in zip(confidence, right, strict=True) if c >= value]
             if len(accepted) < start:
                 continue
-            if stats.binom.cdf(len(accepted) - sum(accepted), len(accepted), target) > delta / count:
+            if (
+                stats.binom.cdf(len(accepted) - sum(accepted), len(accepted), target)
+                > delta / count
+            ):
                 break
             if best is None or len(accepted) / n > best[1]:
                 best = value, len(accepted) / n
@@ -85,7 +97,11 @@ def brute_force(confidence, right, target, delta):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.lists(st.tuples(st.integers(33, 64).map(lambda i: i / 64), st.integers(0, 9)), min_size=1, max_size=40),
+    st.lists(
+        st.tuples(st.integers(33, 64).map(lambda i: i / 64), st.integers(0, 9)),
+        min_size=1,
+        max_size=40,
+    ),
     st.sampled_from([0.1, 0.2, 0.35, 0.5]),
     st.sampled_from([0.05, 0.2, 0.4]),
 )
@@ -96,14 +112,21 @@ def test_the_threshold_is_that_of_brute_force_with_ties_accepted_together(items,
     if expected is None:
         assert threshold.confidence == math.inf
     else:
-        assert (threshold.confidence, threshold.coverage) == (expected[0], pytest.approx(expected[1]))
+        assert (threshold.confidence, threshold.coverage) == (
+            expected[0],
+            pytest.approx(expected[1]),
+        )
         assert threshold.bound <= target + 1e-12
 
 
-POPULATIONS = {  # the error rate at a confidence, uniform in [½, 1], and the risk of accepting from it on
+# The error rate at a confidence, uniform in [½, 1], and the risk of accepting from it on.
+POPULATIONS = {
     "rising": (lambda c: 0.4 * (1 - c), lambda c: 0.2 * (1 - c)),
     "flat": (lambda c: np.full_like(c, 0.0501), lambda c: 0.0501),
-    "step": (lambda c: np.where(c > 0.75, 0.02, 0.20), lambda c: 0.02 + 0.18 * max(0.75 - c, 0) / (1 - c)),
+    "step": (
+        lambda c: np.where(c > 0.75, 0.02, 0.20),
+        lambda c: 0.02 + 0.18 * max(0.75 - c, 0) / (1 - c),
+    ),
 }
 
 
@@ -120,7 +143,9 @@ def test_the_true_risk_exceeds_the_target_in_at_most_a_share_delta(population, n
     assert broken <= stats.binom.ppf(0.999, trials, 0.1)
 
 
-@pytest.mark.parametrize("option", [{"target": 0.0}, {"target": 1.0}, {"target": 0.1, "delta": 0.0}])
+@pytest.mark.parametrize(
+    "option", [{"target": 0.0}, {"target": 1.0}, {"target": 0.1, "delta": 0.0}]
+)
 def test_target_and_delta_lie_between_0_and_1(option):
     with pytest.raises(ValueError, match="between 0 and 1"):
         RiskThreshold(**option)

@@ -38,7 +38,9 @@ def cases(kind, n, dtype):
         probs[:] = (0.5, 0.3, 0.2)
     elif kind == "certain":
         probs = np.eye(CLASSES)[rng.integers(CLASSES, size=n)]
-    elif kind == "calibrated":  # confidence 0.7, of which float32 is 1e-8 less, and right in exactly 70 %
+    elif (
+        kind == "calibrated"
+    ):  # confidence 0.7, of which float32 is 1e-8 less, and right in exactly 70 %
         probs[:] = (0.7, 0.2, 0.1)
         labels = (np.arange(n) >= round(0.7 * n)).astype(int)
     return torch.tensor(probs, dtype=dtype), torch.tensor(labels)
@@ -57,7 +59,8 @@ def risks(confidence, right):
     error = np.bincount(group, weights=~right[order]) / size
     ranks = np.arange(1, len(right) + 1)
     return [
-        float((np.cumsum(errors.astype(np.longdouble)) / ranks).mean()) for errors in (error[group], np.sort(~right))
+        float((np.cumsum(errors.astype(np.longdouble)) / ranks).mean())
+        for errors in (error[group], np.sort(~right))
     ]
 
 
@@ -91,7 +94,9 @@ def brute_force(probs, labels, tiny):
 )
 def test_every_metric_is_that_of_brute_force_from_one_example_to_many(kind, n, dtype):
     probs, labels = cases(kind, n, dtype)
-    expected = brute_force(probs.double().numpy().clip(0, 1), labels.numpy(), torch.finfo(dtype).tiny)
+    expected = brute_force(
+        probs.double().numpy().clip(0, 1), labels.numpy(), torch.finfo(dtype).tiny
+    )
     assert metrics.evaluate(probs, labels) == pytest.approx(expected, abs=1e-10, nan_ok=True)
 
 
@@ -101,8 +106,12 @@ def test_a_confidence_on_an_edge_is_in_the_bin_above(bins, dtype):
     """Confidences k / bins among as many classes, right and wrong in turn; 1 is in the last bin."""
     k = torch.arange(1, bins + 1)
     confidence, labels = k.to(dtype) / bins, k % 2  # label 0 is right
-    probs = torch.cat([confidence[:, None], ((1 - confidence) / (bins - 1))[:, None].expand(-1, bins - 1)], dim=1)
-    expected = calibration(k.clamp(max=bins - 1), (1 - labels.double()) - confidence.double(), bins=bins)
+    probs = torch.cat(
+        [confidence[:, None], ((1 - confidence) / (bins - 1))[:, None].expand(-1, bins - 1)], dim=1
+    )
+    expected = calibration(
+        k.clamp(max=bins - 1), (1 - labels.double()) - confidence.double(), bins=bins
+    )
     for name, value in expected.items():
         assert getattr(metrics, name)(probs, labels, bins=bins) == pytest.approx(value, abs=1e-12)
 
@@ -124,7 +133,9 @@ def test_aurc_is_the_mean_over_all_ways_of_breaking_ties_and_the_ideal_the_least
         least = min(least, area)
         if all(confidence[a] >= confidence[b] for a, b in zip(order, order[1:], strict=False)):
             areas.append(area)
-    aurc, eaurc = (function(*predictions(confidence, right)) for function in (metrics.aurc, metrics.eaurc))
+    aurc, eaurc = (
+        function(*predictions(confidence, right)) for function in (metrics.aurc, metrics.eaurc)
+    )
     assert aurc == pytest.approx(np.mean(areas), rel=1e-10)
     assert aurc - eaurc == pytest.approx(least, abs=1e-12)
 
@@ -132,11 +143,18 @@ def test_aurc_is_the_mean_over_all_ways_of_breaking_ties_and_the_ideal_the_least
 def test_confidences_near_one_keep_their_order():
     # The two largest below 1 in float64; in float32 both round to 1, a tie.
     probs, labels = predictions([1 - 2**-53, 1 - 2**-52], [1, 0])
-    assert [getattr(metrics, name)(probs, labels) for name in (*DETECTION, "eaurc")] == [1, 1, 1, 0, 0]
+    assert [getattr(metrics, name)(probs, labels) for name in (*DETECTION, "eaurc")] == [
+        1,
+        1,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_the_ranked_score_is_the_crps_of_the_class_as_a_number():
-    """E|Y − y| − ½ E|Y − Y′| over the classes' numbers, by a loop (Gneiting & Raftery, 2007, eq. 21)."""
+    """E|Y − y| − ½ E|Y − Y′| over the classes' numbers, by a loop (Gneiting & Raftery, 2007, eq.
+    21)."""
     probs, labels = random_predictions(3, n=50)
     expected = []
     for row, y in zip(probs.tolist(), labels.tolist(), strict=True):
@@ -149,20 +167,29 @@ def test_the_ranked_score_is_the_crps_of_the_class_as_a_number():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("n", [1, 2, 7, 1000])
 def test_metrics_of_binary_labels_are_those_of_brute_force(n, dtype):
-    """Of three labels, one tied in tenths, one certain, and one that is the same in all examples."""
+    """Of three labels, one tied in tenths, one certain, and one that is the same in all
+    examples."""
     rng = np.random.default_rng(n)
-    probs = torch.tensor(np.stack([rng.random(n).round(1), rng.integers(2, size=n), rng.random(n)], 1), dtype=dtype)
+    probs = torch.tensor(
+        np.stack([rng.random(n).round(1), rng.integers(2, size=n), rng.random(n)], 1), dtype=dtype
+    )
     labels = np.stack([rng.integers(2, size=n), rng.integers(2, size=n), np.ones(n, dtype=int)], 1)
     exact = probs.double().numpy()
     right = (exact > 0.5) == labels
     likelihood = np.where(labels == 1, exact, 1 - exact).clip(np.finfo(np.float32).tiny)
-    columns = [(truth, column) for column, truth in zip(exact.T, labels.T, strict=True) if len(set(truth)) > 1]
+    columns = [
+        (truth, column)
+        for column, truth in zip(exact.T, labels.T, strict=True)
+        if len(set(truth)) > 1
+    ]
     expected = {
         "label_accuracy": right.mean(),
         "exact_match": right.all(1).mean(),
         "label_nll": -np.log(likelihood).mean(),
         "label_brier": ((exact - labels) ** 2).mean(),
-        "label_auroc": np.mean([sklearn.metrics.roc_auc_score(*column) for column in columns]) if columns else math.nan,
+        "label_auroc": np.mean([sklearn.metrics.roc_auc_score(*column) for column in columns])
+        if columns
+        else math.nan,
     }
     computed = metrics.label_metrics(probs, torch.tensor(labels))
     assert computed == pytest.approx(expected, rel=1e-10, abs=1e-12, nan_ok=True)

@@ -46,15 +46,24 @@ def test_the_quantile_has_the_exact_rank(n, alpha):
 
 
 def test_sets_by_hand():
-    probs = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4], [0.1, 0.2, 0.7]], dtype=F64)
+    probs = torch.tensor(
+        [[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4], [0.1, 0.2, 0.7]], dtype=F64
+    )
     labels = torch.tensor([0, 2, 0, 2])  # scores 1 − p: 0.1, 0.7, 0.7, 0.3
-    new = torch.tensor([[0.69, 0.31, 0.0], [0.3, 0.3, 0.4], [0.05, 0.95, 0.0], [0.35, 0.35, 0.3]], dtype=F64)
+    new = torch.tensor(
+        [[0.69, 0.31, 0.0], [0.3, 0.3, 0.4], [0.05, 0.95, 0.0], [0.35, 0.35, 0.3]], dtype=F64
+    )
     sets = lac(probs, labels, alpha=0.6)  # q̂ = 0.3: classes of at least 0.7
     assert sets.sets(new).tolist() == [[False] * 3, [False] * 3, [False, True, False], [False] * 3]
     expected = {"coverage": 0.25, "size": 0.25, "empty": 0.75, "singletons": 0.25}
     assert sets.evaluate(new, torch.tensor([1, 2, 1, 0])) == expected
     sets = lac(probs, labels, alpha=0.3)  # q̂ = 0.7: of at least 0.3
-    assert sets.sets(new).tolist() == [[True, True, False], [True] * 3, [False, True, False], [True] * 3]
+    assert sets.sets(new).tolist() == [
+        [True, True, False],
+        [True] * 3,
+        [False, True, False],
+        [True] * 3,
+    ]
     expected = {"coverage": 0.75, "size": 9 / 4, "empty": 0, "singletons": 0.25}
     assert sets.evaluate(new, torch.tensor([1, 2, 0, 0])) == expected
     assert lac(probs, labels, alpha=0.01).sets(new).all()
@@ -63,10 +72,18 @@ def test_sets_by_hand():
 @pytest.mark.parametrize(("alpha", "rank"), [(0.1, 5), (0.4, 3), (0.8, 1)])
 def test_intervals_by_hand(alpha, rank):
     loc, scale = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[1.0], [2.0], [0.5], [1.0]])
-    y = torch.tensor([[0.5], [-1.0], [2.2], [6.0]], dtype=F64)  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
-    new, z = gaussian(np.array([[10.0], [20.0]]), np.array([[1.0], [3.0]])), stats.norm.ppf(1 - alpha / 2)
+    y = torch.tensor(
+        [[0.5], [-1.0], [2.2], [6.0]], dtype=F64
+    )  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
+    new, z = (
+        gaussian(np.array([[10.0], [20.0]]), np.array([[1.0], [3.0]])),
+        stats.norm.ppf(1 - alpha / 2),
+    )
     scores = {
-        Normalised: ([0.4, 0.5, 1.0, 3.0, math.inf], lambda q: [(10 - q, 10 + q), (20 - 3 * q, 20 + 3 * q)]),
+        Normalised: (
+            [0.4, 0.5, 1.0, 3.0, math.inf],
+            lambda q: [(10 - q, 10 + q), (20 - 3 * q, 20 + 3 * q)],
+        ),
         CQR: (
             [*sorted([0.5 - z, 2 - 2 * z, 0.2 - 0.5 * z, 3 - z]), math.inf],
             lambda q: [(10 - z - q, 10 + z + q), (20 - 3 * z - q, 20 + 3 * z + q)],
@@ -74,9 +91,13 @@ def test_intervals_by_hand(alpha, rank):
     }
     for method, (sorted_scores, ends) in scores.items():
         calibrated = intervals(method, gaussian(loc, scale), y, alpha=alpha)
-        assert calibrated.quantile.item() == pytest.approx(sorted_scores[rank - 1], rel=1e-6, abs=1e-8)
+        assert calibrated.quantile.item() == pytest.approx(
+            sorted_scores[rank - 1], rel=1e-6, abs=1e-8
+        )
         expected = torch.tensor(ends(sorted_scores[rank - 1]), dtype=F64)
-        torch.testing.assert_close(torch.cat(calibrated.intervals(new), 1), expected, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(
+            torch.cat(calibrated.intervals(new), 1), expected, rtol=1e-7, atol=1e-7
+        )
         labels = torch.tensor([[11.5], [17.5]], dtype=F64)
         covered = (expected[:, :1] <= labels) & (labels <= expected[:, 1:])
         width = (expected[:, 1] - expected[:, 0]).clamp(min=0).mean().item()
@@ -87,7 +108,9 @@ def test_intervals_by_hand(alpha, rank):
 
 def covered_by_sets(rng, alpha):
     probs, labels = random_predictions(rng, SIZE + NEW)
-    return lac(probs[:SIZE], labels[:SIZE], alpha=alpha).evaluate(probs[SIZE:], labels[SIZE:])["coverage"]
+    return lac(probs[:SIZE], labels[:SIZE], alpha=alpha).evaluate(probs[SIZE:], labels[SIZE:])[
+        "coverage"
+    ]
 
 
 def covered_by_intervals(method):
@@ -96,7 +119,10 @@ def covered_by_intervals(method):
     def covered(rng, alpha):
         loc, noise = rng.normal(size=(SIZE + NEW, 1)), np.exp(rng.normal(size=(SIZE + NEW, 1)))
         y = torch.as_tensor(loc + noise * rng.standard_t(2, size=loc.shape))
-        known, new = (gaussian(0.5 * loc[part] + 1, 0.3 * noise[part]) for part in (slice(SIZE), slice(SIZE, None)))
+        known, new = (
+            gaussian(0.5 * loc[part] + 1, 0.3 * noise[part])
+            for part in (slice(SIZE), slice(SIZE, None))
+        )
         return intervals(method, known, y[:SIZE], alpha=alpha).evaluate(new, y[SIZE:])["coverage"]
 
     return covered
@@ -128,7 +154,11 @@ def test_sets_by_class_cover_each_class_by_its_own_quantile():
     probs = (torch.randn(805, 3, dtype=F64) + torch.eye(3)[labels] * strength).softmax(1)
     prediction = Prediction(probs=probs, labels=labels)
     sets = ByClass(alpha=0.2).fit_prediction(prediction)
-    for label, rank in ((0, 321), (1, 321), (2, 5)):  # ⌈(n + 1) 0.8⌉-th smallest score of the class, by hand
+    for label, rank in (
+        (0, 321),
+        (1, 321),
+        (2, 5),
+    ):  # ⌈(n + 1) 0.8⌉-th smallest score of the class, by hand
         scores = sorted((1 - probs[labels == label, label]).tolist())
         assert sets.quantile[label].item() == scores[rank - 1]
     assert torch.equal(sets.sets(probs), 1 - probs <= sets.quantile)
@@ -154,7 +184,10 @@ def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
     assert intervals(Normalised, prediction, y[:1000], alpha=0.2).quantile.isnan()
     counts = torch.as_tensor(rng.poisson(9.0, size=(400, 1)))
     prediction = predicted(dist.Poisson(torch.full((1, 400, 1), 3.0)).to_event(1))
-    assert intervals(CQR, prediction, counts, alpha=0.1).evaluate(prediction, counts)["coverage"] >= 0.9
+    assert (
+        intervals(CQR, prediction, counts, alpha=0.1).evaluate(prediction, counts)["coverage"]
+        >= 0.9
+    )
 
 
 def test_few_calibration_examples_are_told_with_the_coverage_that_they_may_give():
@@ -176,4 +209,6 @@ def test_what_cannot_be_calibrated_is_an_error(method):
     with pytest.raises(ValueError, match="numbers"):
         intervals(method, Prediction(probs=torch.full((2, 2), 0.5)), torch.zeros(2), alpha=0.1)
     with pytest.raises(RuntimeError):  # of other targets
-        intervals(method, prediction, torch.zeros(4, 1), alpha=0.4).intervals(gaussian(np.zeros((4, 3)), 1.0))
+        intervals(method, prediction, torch.zeros(4, 1), alpha=0.4).intervals(
+            gaussian(np.zeros((4, 3)), 1.0)
+        )

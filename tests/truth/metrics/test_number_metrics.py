@@ -1,4 +1,5 @@
-"""Metrics of numbers by hand and by brute force, and the calibration of predictions whose truth is known."""
+"""Metrics of numbers by hand and by brute force, and the calibration of predictions whose truth is
+known."""
 
 import math
 
@@ -30,7 +31,9 @@ def test_errors_log_score_and_intervals_of_a_mixture_by_hand():
     assert nll(prediction, y) == pytest.approx(-sum(map(math.log, densities)) / 2)
     low, high = interval(prediction, 0.9)
     for end, level in ((low, 0.05), (high, 0.95)):
-        assert stats.norm.cdf(end[0, 0]) / 2 + stats.norm.cdf(end[0, 0] - 2) / 2 == pytest.approx(level)
+        assert stats.norm.cdf(end[0, 0]) / 2 + stats.norm.cdf(end[0, 0] - 2) / 2 == pytest.approx(
+            level
+        )
         assert end[1, 0].item() == pytest.approx(5 + 2 * stats.norm.ppf(level))
 
 
@@ -49,7 +52,9 @@ def test_every_metric_of_gaussians_is_that_of_brute_force(n, dtype):
         "rmse": np.sqrt(((y - m) ** 2).mean()),
         "mae": np.abs(y - m).mean(),
         "nll": -stats.norm.logpdf(y, m, s).mean(),
-        "crps": (s * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))).mean(),
+        "crps": (
+            s * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
+        ).mean(),
         "pit_error": np.abs(shares - levels).mean(),
     }
     for level in (0.5, 0.9):
@@ -57,18 +62,25 @@ def test_every_metric_of_gaussians_is_that_of_brute_force(n, dtype):
         expected[f"coverage_{100 * level:g}"] = (np.abs(y - m) <= half).mean()
         expected[f"width_{100 * level:g}"] = (2 * half).mean()
     scores = evaluate(gaussian(loc, scale), labels)
-    assert scores.pop("nll") == pytest.approx(expected.pop("nll"), rel=1e-10 if dtype == torch.float64 else 1e-6)
+    assert scores.pop("nll") == pytest.approx(
+        expected.pop("nll"), rel=1e-10 if dtype == torch.float64 else 1e-6
+    )
     assert scores == pytest.approx(expected, rel=1e-8)
 
 
 def test_the_median_and_not_the_mean_has_the_absolute_error():
     law = dist.LogNormal(torch.zeros(1, 3, 1, dtype=F64), 1.0).to_event(1)
-    assert mae(predicted(law), torch.tensor([[1.0], [2.0], [4.0]], dtype=F64)) == pytest.approx(4 / 3, rel=0.05)
+    assert mae(predicted(law), torch.tensor([[1.0], [2.0], [4.0]], dtype=F64)) == pytest.approx(
+        4 / 3, rel=0.05
+    )
 
 
 def true_and_drawn(kind):
-    """A law of two components, and labels from a component chosen anew for each example: from the mixture itself."""
-    loc = torch.tensor([0.0, 1.5], dtype=F64)[:, None, None].expand(2, N, 1) + torch.randn(N, 1, dtype=F64)
+    """A law of two components, and labels from a component chosen anew for each example: from the
+    mixture itself."""
+    loc = torch.tensor([0.0, 1.5], dtype=F64)[:, None, None].expand(2, N, 1) + torch.randn(
+        N, 1, dtype=F64
+    )
     law = {
         "gaussian": lambda: dist.Normal(loc, 0.7),
         "cauchy": lambda: dist.Cauchy(loc, 0.7),
@@ -92,7 +104,9 @@ def test_the_true_law_is_calibrated(kind):
             low, high = interval(prediction, level)
             exact = (prediction.cdf(high) - prediction.cdf(low - 1)).mean().item()
             assert exact >= level
-        assert abs(scores[f"coverage_{100 * level:g}"] - exact) < 4 * (level * (1 - level) / N) ** 0.5
+        assert (
+            abs(scores[f"coverage_{100 * level:g}"] - exact) < 4 * (level * (1 - level) / N) ** 0.5
+        )
     without_mean = {"rmse", "crps"} if kind == "cauchy" else set()
     assert {name for name, value in scores.items() if math.isnan(value)} == without_mean
 
@@ -104,4 +118,6 @@ def test_the_transform_of_counts_is_random_between_its_ends():
     assert (transformed <= prediction.cdf(y)).all()
     assert stats.kstest(prediction.cdf(y)[:, 0], "uniform").pvalue < 1e-6  # unrandomised
     shares = regression.shares_below(prediction, y, [0.1, 0.9])
-    torch.testing.assert_close(shares, torch.stack([(transformed <= level).double().mean() for level in (0.1, 0.9)]))
+    torch.testing.assert_close(
+        shares, torch.stack([(transformed <= level).double().mean() for level in (0.1, 0.9)])
+    )

@@ -11,14 +11,17 @@ from probattn.models.tabular import ColumnEmbedding
 
 
 def spelling_by_hand(module, word):
-    """The vector of one word: each filter slid over the word with zeros around it, a place at a time."""
+    """The vector of one word: each filter slid over the word with zeros around it, a place at a
+    time."""
     vectors = module.characters(torch.tensor(word)).T
     maxima = []
     for filters in module.filters:
         length = filters.weight.shape[-1]
         around = F.pad(vectors, (length - 1, length - 1))
         places = [around[:, start : start + length] for start in range(len(word) + length - 1)]
-        responses = torch.stack([(filters.weight * place).sum((1, 2)) + filters.bias for place in places])
+        responses = torch.stack(
+            [(filters.weight * place).sum((1, 2)) + filters.bias for place in places]
+        )
         maxima.append(responses.max(0).values)
     features = torch.cat(maxima).clamp(min=0)
     gate = torch.sigmoid(module.gate(features))
@@ -26,13 +29,18 @@ def spelling_by_hand(module, word):
 
 
 @settings(deadline=None, max_examples=6)
-@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=7), min_size=1, max_size=6), st.integers(0, 5))
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=7), min_size=1, max_size=6),
+    st.integers(0, 5),
+)
 @torch.no_grad()
 def test_spelling_equals_filters_slid_over_each_word_whatever_its_padding(words, padding):
     torch.manual_seed(0)
     module = SpellingEmbedding(10, 6).double()
     characters = torch.tensor([word + [0] * (7 + padding - len(word)) for word in words])
-    assert_close(module(characters), torch.stack([spelling_by_hand(module, word) for word in words]))
+    assert_close(
+        module(characters), torch.stack([spelling_by_hand(module, word) for word in words])
+    )
 
 
 def test_padding_between_words_gives_finite_vectors_and_gradients():
@@ -59,11 +67,18 @@ def test_the_vector_of_padding_is_and_stays_zero_and_the_others_have_their_scale
 def test_the_token_of_a_number_is_linear_and_that_of_a_category_its_own_vector():
     embedding = ColumnEmbedding([None, 3, None, 4], 5).double()
     x = torch.tensor([[0.5, 2, -1.0, 3], [2.0, 0, 0.0, 1]], dtype=torch.float64)
-    tokens, weight, bias, codes = embedding(x), embedding.weight, embedding.bias, embedding.codes.weight
+    tokens, weight, bias, codes = (
+        embedding(x),
+        embedding.weight,
+        embedding.bias,
+        embedding.codes.weight,
+    )
     for row in range(2):
         for column in (0, 2):
             assert_close(tokens[row, column], x[row, column] * weight[column] + bias[column])
     assert_close(tokens[0, 1], codes[2] + bias[1])
     assert torch.equal(tokens[1, 1], bias[1]), "an unknown category"
     for row, code in enumerate((3, 1)):
-        assert_close(tokens[row, 3], codes[3 + code] + bias[3])  # behind the three codes of the other column
+        assert_close(
+            tokens[row, 3], codes[3 + code] + bias[3]
+        )  # behind the three codes of the other column

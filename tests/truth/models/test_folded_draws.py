@@ -8,7 +8,15 @@ from third_party_networks import KEP, MASKED, NAMES, labels_of, modelled, output
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import CGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, draws, guides, local_posteriors
+from probattn import (
+    CGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    draws,
+    guides,
+    local_posteriors,
+)
 from probattn.inference import ELBOLoss
 from probattn.inference.prediction.latents import global_part, run_guide
 from probattn.models import Classifier, replace_attention
@@ -28,8 +36,12 @@ def run(model, number, x, mask):
 
 def values_of(trace):
     """Values of the latent sites by name."""
-    sites = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and name != "y"}
-    drawn = {name: node for name, node in sites.items() if not node["is_observed"] or info_of(node).drawn}
+    sites = {
+        name: node for name, node in trace.nodes.items() if node["type"] == "sample" and name != "y"
+    }
+    drawn = {
+        name: node for name, node in sites.items() if not node["is_observed"] or info_of(node).drawn
+    }
     return {name: node["value"] for name, node in drawn.items()}
 
 
@@ -52,10 +64,20 @@ def check_loop(model, number, x, mask=None):
     ("name", "layers", "number", "attention"),
     [
         *((name, "last", 3, KEP) for name in NAMES),
-        *((name, layers, 4, KEP) for name in ("torchvision", "tagger", "bert-eager") for layers in ("all", [1])),
+        *(
+            (name, layers, 4, KEP)
+            for name in ("torchvision", "tagger", "bert-eager")
+            for layers in ("all", [1])
+        ),
         *((name, "all", 1, KEP) for name in ("torch-second", "bert-sdpa")),
-        *((name, [1, 2], 4, SGPAttention.partial(inducing=3)) for name in ("torchvision", "tagger")),
-        *((name, [1, 2], 4, SGPAttention.partial(inducing=None)) for name in ("timm", "bert-eager")),
+        *(
+            (name, [1, 2], 4, SGPAttention.partial(inducing=3))
+            for name in ("torchvision", "tagger")
+        ),
+        *(
+            (name, [1, 2], 4, SGPAttention.partial(inducing=None))
+            for name in ("timm", "bert-eager")
+        ),
         *((name, [1, 2], 4, CGPAttention) for name in ("torch", "bert-sdpa")),
     ],
 )
@@ -65,7 +87,8 @@ def test_several_draws_at_once_equal_a_loop_over_the_draws(name, layers, number,
 
 
 class Block(nn.Module):
-    """A user's own, whose attention wants its batch second, or is called with three tensors that are equal."""
+    """A user's own, whose attention wants its batch second, or is called with three tensors that
+    are equal."""
 
     def __init__(self, *, second):
         super().__init__()
@@ -99,7 +122,8 @@ class Own(nn.Module):
 
 
 class Stem(nn.Module):
-    """Modules whose outputs the network changes in place, flattens over the batch, or takes from a dictionary."""
+    """Modules whose outputs the network changes in place, flattens over the batch, or takes from a
+    dictionary."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +140,9 @@ class Stem(nn.Module):
 
 
 def nested(inner):
-    return lambda: nn.Sequential(replace_attention(third_party("torch").network, attention=inner, layers=[1]), Own())
+    return lambda: nn.Sequential(
+        replace_attention(third_party("torch").network, attention=inner, layers=[1]), Own()
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 4, 5])
@@ -164,7 +190,9 @@ def test_blocks_below_the_first_stochastic_one_run_once_and_nothing_stays_replac
 def test_padding_order_and_the_rest_of_the_batch_change_no_real_token(name, attention):
     given = third_party(name)
     options = {"output": "mean", "collapsed": True} if attention is CGPAttention else {}
-    model = modelled(given, attention=attention.partial(**options) if options else attention, layers=[1, 2])
+    model = modelled(
+        given, attention=attention.partial(**options) if options else attention, layers=[1, 2]
+    )
     values = values_of(run(model, 3, given.x, given.mask))
     log = outputs_of(model)
 
@@ -181,7 +209,9 @@ def test_padding_order_and_the_rest_of_the_batch_change_no_real_token(name, atte
     assert_close(real(wider, mask), expected, atol=1e-10, rtol=0)
     rows = [real(given.x[[row]], given.mask[[row]]) for row in (3, 0, 2, 1)]
     assert_close(torch.cat([rows[1], rows[3], rows[2], rows[0]], 1), expected, atol=1e-10, rtol=0)
-    assert not torch.allclose(real(given.x, given.mask, torch.ones_like(given.mask)), expected, atol=1e-6)
+    assert not torch.allclose(
+        real(given.x, given.mask, torch.ones_like(given.mask)), expected, atol=1e-6
+    )
 
 
 @EVERY

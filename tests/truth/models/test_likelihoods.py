@@ -24,7 +24,8 @@ from probattn.models.likelihoods import (
 
 F64 = torch.float64
 NUMBERS, COUNTS = 3 * torch.randn(6, 2, dtype=F64), torch.randint(9, (6, 2))
-SCALAR = {  # likelihood, outputs of each target, labels, their log density by SciPy given the outputs
+# Likelihood, outputs of each target, labels, their log density by SciPy given the outputs.
+SCALAR = {
     "bernoulli": (Bernoulli(), 1, COUNTS % 2, lambda f, y: stats.bernoulli(f.sigmoid()).logpmf(y)),
     "gaussian": (Gaussian(0.3), 1, NUMBERS, lambda f, y: stats.norm(f, 0.3).logpdf(y)),
     "scales": (Gaussian([0.5, 2.0]), 1, NUMBERS, lambda f, y: stats.norm(f, [0.5, 2.0]).logpdf(y)),
@@ -35,9 +36,19 @@ SCALAR = {  # likelihood, outputs of each target, labels, their log density by S
         lambda f, y: stats.norm(f[:, :2], 0.01 + f[:, 2:].exp().log1p()).logpdf(y),
     ),
     "student-t": (StudentT(0.7, 0.6), 1, NUMBERS, lambda f, y: stats.t(0.7, f, 0.6).logpdf(y)),
-    "learned-df": (StudentT(2.5, 0.6, learn_df=True), 1, NUMBERS, lambda f, y: stats.t(2.5, f, 0.6).logpdf(y)),
+    "learned-df": (
+        StudentT(2.5, 0.6, learn_df=True),
+        1,
+        NUMBERS,
+        lambda f, y: stats.t(2.5, f, 0.6).logpdf(y),
+    ),
     "poisson": (Poisson(), 1, COUNTS, lambda f, y: stats.poisson(f.exp()).logpmf(y)),
-    "counts": (NegativeBinomial(1.7), 1, COUNTS, lambda f, y: stats.nbinom(1.7, 1.7 / (1.7 + f.exp())).logpmf(y)),
+    "counts": (
+        NegativeBinomial(1.7),
+        1,
+        COUNTS,
+        lambda f, y: stats.nbinom(1.7, 1.7 / (1.7 + f.exp())).logpmf(y),
+    ),
 }
 SHAPES = [  # likelihood, shape of its outputs, event shape
     (Categorical(), (4, 3), ()),
@@ -68,7 +79,9 @@ def test_log_densities_are_sums_of_scipys_over_targets_and_every_parameter_is_le
 
 
 def test_scales_rates_degrees_of_freedom_and_the_variance_of_counts_have_their_bounds_and_formula():
-    assert HeteroscedasticGaussian(0.01)(torch.full((1, 2), -1e4)).base_dist.scale.item() == pytest.approx(0.01)
+    assert HeteroscedasticGaussian(0.01)(
+        torch.full((1, 2), -1e4)
+    ).base_dist.scale.item() == pytest.approx(0.01)
     assert Poisson()(torch.full((1, 1), -1e4)).log_prob(torch.ones(1, 1)).isfinite().all()
     likelihood = StudentT(2.5, learn_df=True)
     likelihood.raw_df.data.fill_(-30)
@@ -82,7 +95,9 @@ def test_categorical_is_the_cross_entropy_with_class_weights_and_without():
     weights = torch.tensor([0.5, 2.0, 3.0], dtype=F64)
     for likelihood, weight in ((Categorical(), None), (Categorical(weights).double(), weights)):
         distribution = likelihood(outputs)
-        expected = torch.stack([-F.cross_entropy(draw, labels, weight, reduction="none") for draw in outputs])
+        expected = torch.stack(
+            [-F.cross_entropy(draw, labels, weight, reduction="none") for draw in outputs]
+        )
         assert_close(distribution.log_prob(labels), expected)
         assert_close(distribution.expand((5, 2, 6)).log_prob(labels), expected.expand(5, 2, 6))
         assert_close(distribution.probs, outputs.softmax(-1))
@@ -90,7 +105,9 @@ def test_categorical_is_the_cross_entropy_with_class_weights_and_without():
 
 
 @pytest.mark.parametrize(("likelihood", "shape", "event"), SHAPES)
-def test_draws_are_batch_dimensions_and_half_precision_is_computed_in_float32(likelihood, shape, event):
+def test_draws_are_batch_dimensions_and_half_precision_is_computed_in_float32(
+    likelihood, shape, event
+):
     likelihood.float()
     outputs = torch.randn(2, *shape)
     mask = torch.rand(shape[:2]) < 0.5 if len(event) and len(shape) == 3 else None
@@ -118,7 +135,9 @@ def test_ordinal_probabilities_are_differences_of_cumulative_logits():
     likelihood(outputs).log_prob(torch.arange(7) % 5).sum().backward()
     assert (likelihood.raw_cutpoints.grad != 0).all()
     for classes in (2, 3, 7):
-        assert_close(Ordinal(classes)(torch.zeros(1, 1)).probs, torch.full((1, classes), 1 / classes))
+        assert_close(
+            Ordinal(classes)(torch.zeros(1, 1)).probs, torch.full((1, classes), 1 / classes)
+        )
 
 
 def test_ordinal_log_probabilities_are_exact_where_differences_vanish():
@@ -135,7 +154,11 @@ def test_ordinal_log_probabilities_are_exact_where_differences_vanish():
 
 @pytest.mark.parametrize("padding", [-100, 4, 255])
 def test_classes_of_tokens_sum_over_the_real_ones_whatever_stands_at_padding(padding):
-    outputs, labels, lengths = torch.randn(2, 3, 5, 4, dtype=F64), torch.randint(4, (3, 5)), (5, 2, 1)
+    outputs, labels, lengths = (
+        torch.randn(2, 3, 5, 4, dtype=F64),
+        torch.randint(4, (3, 5)),
+        (5, 2, 1),
+    )
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
     broken = torch.where(mask[..., None], outputs, 100.0).requires_grad_()
     given = torch.where(mask, labels, padding)
@@ -144,7 +167,9 @@ def test_classes_of_tokens_sum_over_the_real_ones_whatever_stands_at_padding(pad
         for example, length in enumerate(lengths):
             tokens = (outputs[draw, example, :length], labels[example, :length])
             assert_close(log_prob[draw, example], -F.cross_entropy(*tokens, reduction="sum"))
-    assert torch.equal(TokenCategorical()(outputs[0], mask).expand((2, 3)).log_prob(given)[1], log_prob[0])
+    assert torch.equal(
+        TokenCategorical()(outputs[0], mask).expand((2, 3)).log_prob(given)[1], log_prob[0]
+    )
     log_prob.sum().backward()
     assert (broken.grad[:, ~mask] == 0).all()
     given[1, 1] = padding

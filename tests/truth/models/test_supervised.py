@@ -51,7 +51,9 @@ def outputs_at(network, x, u):
     layer, x = network.layers[0], network.embed(x)
     e, r, w_e, w_r = (t[0] for t in layer.scores(x.unsqueeze(0)))
     weighted = torch.einsum("hns,hs,hds->nhd", e + r, 1 / layer.scale, u)
-    variances = 0.5 * sum(torch.einsum("hns,hs,hns->h", score, 1 / layer.scale, score) for score in (e, r))
+    variances = 0.5 * sum(
+        torch.einsum("hns,hs,hns->h", score, 1 / layer.scale, score) for score in (e, r)
+    )
     penalty = 0.5 * ((torch.einsum("hds,hds->h", w_e, w_r) - variances) / TOKENS).square().mean()
     return network.head((x + layer.out(weighted.flatten(1))).mean(0)), penalty
 
@@ -84,20 +86,27 @@ def test_the_loss_is_the_mean_over_draws_of_scaled_likelihood_and_penalty_plus_t
     with under(kl_weight(weight), *map(draws, numbers)):
         loss = objective(model, guide)(x, y)
     u = drawn(objective)
-    assert u.unique().numel() == u.numel() == math.prod({"example": batch}.get(n, n) for n in numbers) * 8
+    assert (
+        u.unique().numel()
+        == u.numel()
+        == math.prod({"example": batch}.get(n, n) for n in numbers) * 8
+    )
     sets = u.reshape(-1, batch if "example" in numbers else 1, 2, 2, 2).expand(-1, batch, 2, 2, 2)
     expected = 0.0
     for u_of_examples in sets:
         for b in range(batch):
             logits, penalty = outputs_at(model.network, x[b], u_of_examples[b])
             expected = expected + N / batch * (penalty - logits.log_softmax(-1)[y[b]]) / len(sets)
-            expected = expected + weight * kl_of(elbo, model, guide, u_of_examples[b]) / batch / len(sets)
+            expected = expected + weight * kl_of(
+                elbo, model, guide, u_of_examples[b]
+            ) / batch / len(sets)
     torch.testing.assert_close(loss, expected)
 
 
 @ELBOS
 def test_two_layers_use_the_same_draw_of_each_example_throughout(elbo):
-    """The penalty of the second layer depends on the draw of the first: loop over examples, one shared draw each."""
+    """The penalty of the second layer depends on the draw of the first: loop over examples, one
+    shared draw each."""
     model, guide = build(depth=2)
     x, y = data()
     objective = elbo()
@@ -105,9 +114,15 @@ def test_two_layers_use_the_same_draw_of_each_example_throughout(elbo):
         objective(model, guide)(x, y)
     nll = penalty = 0.0
     for b in range(BATCH):
-        fixed = {site: drawn(objective, site)[b] for site in ("network.layers.0.u", "network.layers.1.u")}
+        fixed = {
+            site: drawn(objective, site)[b] for site in ("network.layers.0.u", "network.layers.1.u")
+        }
         trace = poutine.trace(poutine.condition(model.network, data=fixed)).get_trace(x[b : b + 1])
-        factors = [node["fn"].log_factor.sum().item() for name, node in trace.nodes.items() if name.endswith("ksvd")]
+        factors = [
+            node["fn"].log_factor.sum().item()
+            for name, node in trace.nodes.items()
+            if name.endswith("ksvd")
+        ]
         assert len(factors) == 2
         penalty -= N / BATCH * sum(factors)
         nll -= N / BATCH * trace.nodes["_RETURN"]["value"].log_softmax(-1)[0, y[b]].item()
@@ -118,7 +133,8 @@ def test_two_layers_use_the_same_draw_of_each_example_throughout(elbo):
 
 
 def sampled(model, guide, x, y, rows, *, number=100):
-    """Losses ``(number,)`` and their gradients of a mean of the guide, with one draw, or one for each example."""
+    """Losses ``(number,)`` and their gradients of a mean of the guide, with one draw, or one for
+    each example."""
     module, losses, gradients = TraceMeanField_ELBO()(model, guide), [], []
     for _ in range(number):
         with draws(rows):
@@ -151,18 +167,30 @@ def test_draws_per_example_divide_the_gradients_variance_by_the_number_of_equal_
 
 
 LIKELIHOODS = [  # likelihood, labels, their log densities given the outputs
-    (Bernoulli(), torch.randint(2, (BATCH, 3)).to(F64), lambda f, y: dist.Bernoulli(logits=f).log_prob(y)),
+    (
+        Bernoulli(),
+        torch.randint(2, (BATCH, 3)).to(F64),
+        lambda f, y: dist.Bernoulli(logits=f).log_prob(y),
+    ),
     (Gaussian(0.5), torch.randn(BATCH, 3, dtype=F64), lambda f, y: dist.Normal(f, 0.5).log_prob(y)),
-    (TokenCategorical(), torch.randint(3, (BATCH, TOKENS)), lambda f, y: dist.Categorical(logits=f).log_prob(y)),
+    (
+        TokenCategorical(),
+        torch.randint(3, (BATCH, TOKENS)),
+        lambda f, y: dist.Categorical(logits=f).log_prob(y),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("likelihood", "labels", "by_hand"), LIKELIHOODS)
-def test_other_likelihoods_are_summed_over_an_example_without_its_padding(likelihood, labels, by_hand):
+def test_other_likelihoods_are_summed_over_an_example_without_its_padding(
+    likelihood, labels, by_hand
+):
     by_token = isinstance(likelihood, TokenCategorical)
     model, guide = build(likelihood, pool=not by_token)
     mask = torch.arange(TOKENS) < torch.tensor([[5], [2], [4], [1]])
-    real = data()[0].where(mask.unsqueeze(-1), 0.0)  # as the model sets it: this network pools over padding, too
+    real = data()[0].where(
+        mask.unsqueeze(-1), 0.0
+    )  # as the model sets it: this network pools over padding, too
     objective = Trace_ELBO()
     with draws("example"):
         objective(model, guide)(real.where(mask.unsqueeze(-1), 7.0), labels, mask)

@@ -1,4 +1,5 @@
-"""Converted networks compute what they did: the documentation's table, weights row by row, padding."""
+"""Converted networks compute what they did: the documentation's table, weights row by row,
+padding."""
 
 import functools
 import re
@@ -11,7 +12,11 @@ import torchvision
 from third_party_networks import NAMES, third_party
 from torch import nn
 from torch.testing import assert_close
-from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
+from torchvision.models.swin_transformer import (
+    PatchMergingV2,
+    SwinTransformer,
+    SwinTransformerBlockV2,
+)
 
 from probattn import (
     AnchoredAttention,
@@ -44,9 +49,26 @@ TIMM = {
     "DINOv3": "vit_small_patch16_dinov3",
 }
 HUGGING_FACE = {  # a configuration uses those that it knows
-    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
-    **{"vocab_size": 20, "max_position_embeddings": 12, "embedding_size": 8, "image_size": 16, "patch_size": 4},
-    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
+    **{
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    },
+    **{
+        "vocab_size": 20,
+        "max_position_embeddings": 12,
+        "embedding_size": 8,
+        "image_size": 16,
+        "patch_size": 4,
+    },
+    **{
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
     **{"dim": 16, "n_heads": 2, "n_layers": 2, "hidden_dim": 32},  # DistilBERT
     **{"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2},  # T5
     **{"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},  # DeBERTa
@@ -62,7 +84,11 @@ def torchvision_network(name):
     x = torch.randn(4, 3, 16, 16)
     if name == "ViT":
         return torchvision.models.VisionTransformer(16, 4, 2, 2, 16, 32, num_classes=3), x
-    v2 = {"block": SwinTransformerBlockV2, "downsample_layer": PatchMergingV2} if name == "Swin v2" else {}
+    v2 = (
+        {"block": SwinTransformerBlockV2, "downsample_layer": PatchMergingV2}
+        if name == "Swin v2"
+        else {}
+    )
     return SwinTransformer([2, 2], 8, [2, 2], [2, 2], [4, 4], **v2), x
 
 
@@ -70,12 +96,17 @@ def timm_network(name):
     timm = pytest.importorskip("timm")
     if not timm.is_model(TIMM[name]):
         pytest.skip(f"timm {timm.__version__} has no {name}")
-    size, options = 16, {"patch_size": 8 if name == "XCiT" else 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    size, options = (
+        16,
+        {"patch_size": 8 if name == "XCiT" else 4, "embed_dim": 16, "depth": 2, "num_heads": 2},
+    )
     if name == "CoAtNet":
         size, options = 32, {}
     elif name in ("Swin", "Swin v2"):
         options = WINDOWS
-    return timm.create_model(TIMM[name], img_size=size, num_classes=3, **options), torch.randn(2, 3, size, size)
+    return timm.create_model(TIMM[name], img_size=size, num_classes=3, **options), torch.randn(
+        2, 3, size, size
+    )
 
 
 @functools.cache
@@ -108,7 +139,10 @@ LIBRARIES["Hugging Face"] = hugging_face
 def table():
     """Layers that can be replaced and the feature that is not supported, by library and network."""
     text = PAGE.read_text(encoding="utf-8").partition("## Supported networks")[2]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*$", text, re.M)[2:]]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in re.findall(r"^\|.*$", text, re.M)[2:]
+    ]
     return {(library, name): rest for library, names, *rest in rows for name in names.split(", ")}
 
 
@@ -116,7 +150,8 @@ TABLE = table()
 
 
 def build(library, name):
-    """The network in evaluation mode, with weights so large that attention matters, and an input."""
+    """The network in evaluation mode, with weights so large that attention matters, and an
+    input."""
     with warnings.catch_warnings(action="ignore"):  # of the libraries, about sizes this small
         built, x = LIBRARIES[library](name)
     for parameter in built.parameters():
@@ -133,7 +168,9 @@ def check_same_outputs(network, x, layers):
     for name, parameter in converted.layers()[0].named_parameters():
         if name.startswith("query_key_value"):
             parameter *= -2
-    assert not torch.allclose(converted(x), expected, atol=1e-4 * expected.abs().max().item()), "the layer is not used"
+    assert not torch.allclose(converted(x), expected, atol=1e-4 * expected.abs().max().item()), (
+        "the layer is not used"
+    )
 
 
 def check_refused(network, x, layers):
@@ -163,14 +200,19 @@ def test_a_network_computes_the_same_with_softmax_attention_of_ours_or_is_refuse
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @torch.no_grad()
-def test_softmax_attention_reproduces_the_original_in_float64_with_and_without_padding(name, layers):
+def test_softmax_attention_reproduces_the_original_in_float64_with_and_without_padding(
+    name, layers
+):
     given = third_party(name)
     for training in (True, False):
         given.network.train(training)
         converted = replace_attention(given.network, attention=SoftmaxAttention, layers=layers)
         assert len(converted.layers()) == (3 if layers == "all" else 1)
         for mask in (None, given.mask):
-            expected, actual = given.original(given.network, given.x, mask), converted(given.x, mask)
+            expected, actual = (
+                given.original(given.network, given.x, mask),
+                converted(given.x, mask),
+            )
             if mask is not None and actual.dim() == 3:
                 expected, actual = expected[mask], actual[mask]
             assert_close(actual, expected, atol=1e-10, rtol=0)

@@ -1,4 +1,5 @@
-"""Transformers of texts: padding, splitting and reordering never matter to a real token, whatever the attention."""
+"""Transformers of texts: padding, splitting and reordering never matter to a real token, whatever
+the attention."""
 
 import pytest
 import torch
@@ -49,11 +50,15 @@ def batch(lengths, *, width=None, fill=0):
 
 
 def mean_prediction(network, x, mask):
-    """Global sites at the guide's means, local ones at those of their posteriors; of taggers for each real token."""
+    """Global sites at the guide's means, local ones at those of their posteriors; of taggers for
+    each real token."""
     is_tagger = isinstance(network, TextTagger)
     model = Supervised(network, TokenCategorical() if is_tagger else Categorical(), num_data=10)
     torch.manual_seed(3)  # of the guide's initial means
-    guide, labels = guides.for_model(model), torch.zeros(x.shape[:2] if is_tagger else len(x)).long()
+    guide, labels = (
+        guides.for_model(model),
+        torch.zeros(x.shape[:2] if is_tagger else len(x)).long(),
+    )
     with at_mean():
         probs = predict(model, guide, [(x, labels, mask)], num_samples=1).probs
     return probs[mask] if is_tagger else probs
@@ -66,8 +71,12 @@ def test_padding_and_the_other_texts_of_a_batch_change_nothing(layer, kind):
     x, mask = batch(lengths)
     network = text(kind, attention=layer)
     expected = mean_prediction(network, x, mask)
-    assert_close(mean_prediction(network, *batch(lengths, width=11, fill=7)), expected, rtol=0, atol=1e-9)
-    alone = [mean_prediction(network, x[[row], :n], mask[[row], :n]) for row, n in enumerate(lengths)]
+    assert_close(
+        mean_prediction(network, *batch(lengths, width=11, fill=7)), expected, rtol=0, atol=1e-9
+    )
+    alone = [
+        mean_prediction(network, x[[row], :n], mask[[row], :n]) for row, n in enumerate(lengths)
+    ]
     assert_close(torch.cat(alone), expected, rtol=0, atol=1e-9)
 
 
@@ -83,7 +92,9 @@ def test_loss_and_gradient_do_not_see_padding(layer):
         with at_mean():
             loss = ELBOLoss(model, guide)(x, torch.tensor([0, 2, 1]), mask)
         loss.backward()
-        results.append([loss.detach(), *(p.grad for p in network.parameters() if p.grad is not None)])
+        results.append(
+            [loss.detach(), *(p.grad for p in network.parameters() if p.grad is not None)]
+        )
     assert_close(results[1], results[0], rtol=1e-6, atol=1e-9)
 
 

@@ -1,4 +1,5 @@
-"""ELBOs and their terms by the formula, local sites in one pass against two, and precision under autocast."""
+"""ELBOs and their terms by the formula, local sites in one pass against two, and precision under
+autocast."""
 
 import math
 from contextlib import ExitStack, nullcontext
@@ -8,11 +9,24 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
 from torch import nn
 from torch.distributions import kl_divergence
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_site, local_sites
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    SGPAttention,
+    draws,
+    guides,
+    local_site,
+    local_sites,
+)
 from probattn.draws import at_mean
 from probattn.inference.objective import guide_checks
 from probattn.models import Classifier
@@ -53,7 +67,8 @@ def under(*handlers, weight=1.0, local=1.0):
 @pytest.mark.parametrize("family", ["full", "diagonal", "lowrank"])
 @pytest.mark.parametrize("handlers", [(), ("example",), (3,), ("example", 3)])
 def test_the_terms_are_those_of_the_formula(family, elbo, handlers):
-    """N/B Σ_b −log p(y_b | u_b), and w KL(q ‖ p) once, whatever the number of draws; sampled, its mean over draws."""
+    """N/B Σ_b −log p(y_b | u_b), and w KL(q ‖ p) once, whatever the number of draws; sampled, its
+    mean over draws."""
     model, guide, x, y = build(family)
     elbo = elbo()
     with under(*handlers, weight=0.7):
@@ -65,14 +80,18 @@ def test_the_terms_are_those_of_the_formula(family, elbo, handlers):
         prior = model.get_submodule(site.removesuffix(".u")).sites()["u"]
         q = guide.get_submodule(site)(prior)
         closed = kl_divergence(q, prior)
-        sampled = (q.expand(shape).log_prob(values[site]) - prior.expand(shape).log_prob(values[site])).mean()
+        sampled = (
+            q.expand(shape).log_prob(values[site]) - prior.expand(shape).log_prob(values[site])
+        ).mean()
         kl = closed if isinstance(elbo, TraceMeanField_ELBO) else sampled
         assert terms[f"kl/{site}"] == pytest.approx(0.7 * kl.item(), rel=1e-9)
     nll = 0.0
     for s in range(shape[0]):
         for b in range(BATCH):
             with local_sites(batch=1, num_data=1):
-                network = poutine.condition(model.network, data={site: u[s, b] for site, u in values.items()})
+                network = poutine.condition(
+                    model.network, data={site: u[s, b] for site, u in values.items()}
+                )
                 nll -= network(x[b : b + 1]).log_softmax(-1)[0, y[b]].item()
     assert terms["nll"] == pytest.approx(N / BATCH * nll / shape[0], rel=1e-9)
     assert sum(terms.values()) == pytest.approx(loss.item(), rel=1e-10)
@@ -81,7 +100,8 @@ def test_the_terms_are_those_of_the_formula(family, elbo, handlers):
 
 @ELBOS
 @pytest.mark.parametrize(
-    "family", ["delta", AutoNormal, AutoMultivariateNormal, AutoDelta, AutoLowRankMultivariateNormal]
+    "family",
+    ["delta", AutoNormal, AutoMultivariateNormal, AutoDelta, AutoLowRankMultivariateNormal],
 )
 def test_terms_of_other_guides_sum_to_the_loss(family, elbo):
     """Also of several particles."""
@@ -99,7 +119,9 @@ def test_terms_of_other_guides_sum_to_the_loss(family, elbo):
 def test_under_autocast_samples_densities_and_kl_stay_in_float32(elbo, family):
     model, guide, x, y = build(family, dtype=torch.float32)
     seen, losses, terms, objective = [], [], [], elbo()
-    model.network[0].query_key.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    model.network[0].query_key.register_forward_hook(
+        lambda module, inputs, output: seen.append(output.dtype)
+    )
     for half in (False, True):
         torch.manual_seed(0)
         with draws("example"), torch.autocast("cpu", torch.bfloat16, enabled=half):
@@ -113,7 +135,10 @@ def test_under_autocast_samples_densities_and_kl_stay_in_float32(elbo, family):
         assert terms[0][f"kl/{site}"] == terms[1][f"kl/{site}"]
         assert all(trace.nodes[site]["value"].dtype == torch.float32 for trace in objective.traces)
     losses[1].backward()
-    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in objective.last.parameters())
+    assert all(
+        p.grad.dtype == torch.float32 and p.grad.isfinite().all()
+        for p in objective.last.parameters()
+    )
 
 
 LOCAL = {
@@ -125,7 +150,8 @@ LOCAL = {
 
 
 class Above(nn.Module):
-    """Two layers with local sites, of which the second sees the first's draws, between layers with global ones."""
+    """Two layers with local sites, of which the second sees the first's draws, between layers with
+    global ones."""
 
     def __init__(self, **options):
         super().__init__()
@@ -141,11 +167,17 @@ class Above(nn.Module):
 
 def build_local(form):
     model = Classifier(Above(**LOCAL[form]), num_data=N).double()
-    return model, guides.for_model(model), torch.randn(N, 5, 4, dtype=torch.float64), torch.randint(3, (N,))
+    return (
+        model,
+        guides.for_model(model),
+        torch.randn(N, 5, 4, dtype=torch.float64),
+        torch.randint(3, (N,)),
+    )
 
 
 class TwoPass(nn.Module):
-    """Guide that samples the global sites, runs the network below each local site itself, and samples that by name."""
+    """Guide that samples the global sites, runs the network below each local site itself, and
+    samples that by name."""
 
     def __init__(self, model, guide):
         super().__init__()
@@ -179,13 +211,20 @@ class TwoPass(nn.Module):
         ("standard joint", ()),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Failed to verify mean field")  # of Pyro's own: its guide draws u first
+@pytest.mark.filterwarnings(
+    "ignore:Failed to verify mean field"
+)  # of Pyro's own: its guide draws u first
 def test_one_pass_is_pyros_elbo_of_a_guide_that_runs_the_network_itself(form, handlers):
-    """From one random state, Pyro's own ELBO with the guide of two passes returns the same loss and gradient."""
+    """From one random state, Pyro's own ELBO with the guide of two passes returns the same loss and
+    gradient."""
     model, guide, x, y = build_local(form)
     x, y = x[:BATCH], y[:BATCH]
     objective, two = TraceMeanField_ELBO(), TwoPass(model, guide)
-    pairs = [(objective, guide), (pyro.infer.TraceMeanField_ELBO(), two), (TraceMeanField_ELBO(), two)]
+    pairs = [
+        (objective, guide),
+        (pyro.infer.TraceMeanField_ELBO(), two),
+        (TraceMeanField_ELBO(), two),
+    ]
     parameters, losses, gradients = [*model.parameters(), *guide.parameters()], [], []
     for elbo, its_guide in pairs[: 2 if handlers else 3]:
         with under(*handlers):
@@ -196,12 +235,17 @@ def test_one_pass_is_pyros_elbo_of_a_guide_that_runs_the_network_itself(form, ha
         torch.testing.assert_close(loss, losses[0])
         torch.testing.assert_close(gradient, gradients[0])
     assert sum(objective.terms().values()) == pytest.approx(losses[0].item(), rel=1e-10)
-    assert {"kl/network.layers.0.g", "kl/network.layers.2.g", "kl/network.layers.1.u"} < set(objective.terms())
+    assert {"kl/network.layers.0.g", "kl/network.layers.2.g", "kl/network.layers.1.u"} < set(
+        objective.terms()
+    )
 
 
-@pytest.mark.parametrize(("elbo", "form"), [(TraceMeanField_ELBO, "joint"), (Trace_ELBO, "standard")])
+@pytest.mark.parametrize(
+    ("elbo", "form"), [(TraceMeanField_ELBO, "joint"), (Trace_ELBO, "standard")]
+)
 def test_batches_are_an_unbiased_estimate_of_the_data_set_with_local_sites(elbo, form):
-    """Everything at its mean: the losses of disjoint batches average to that of all N examples; the KL of u is one."""
+    """Everything at its mean: the losses of disjoint batches average to that of all N examples; the
+    KL of u is one."""
     model, guide, x, y = build_local(form)
 
     def terms(index):
@@ -210,10 +254,17 @@ def test_batches_are_an_unbiased_estimate_of_the_data_set_with_local_sites(elbo,
             objective(model, guide)(x[index], y[index])
         return objective.terms()
 
-    parts, whole = [terms(batch) for batch in torch.randperm(N).split(BATCH)], terms(torch.arange(N))
+    parts, whole = (
+        [terms(batch) for batch in torch.randperm(N).split(BATCH)],
+        terms(torch.arange(N)),
+    )
     for name, value in whole.items():
-        assert sum(part[name] for part in parts) / len(parts) == pytest.approx(value, rel=1e-9, abs=1e-9), name
-    assert parts[0]["kl/network.layers.1.u"] == pytest.approx(whole["kl/network.layers.1.u"], rel=1e-9)
+        assert sum(part[name] for part in parts) / len(parts) == pytest.approx(
+            value, rel=1e-9, abs=1e-9
+        ), name
+    assert parts[0]["kl/network.layers.1.u"] == pytest.approx(
+        whole["kl/network.layers.1.u"], rel=1e-9
+    )
     assert not math.isclose(parts[0]["nll"], whole["nll"], rel_tol=1e-6)
 
 
@@ -233,10 +284,14 @@ def test_kls_of_global_and_of_local_sites_have_their_own_weights(elbo):
 
 
 def test_terms_leave_out_what_is_drawn_from_its_prior_by_design():
-    network = nn.Sequential(CGPAttention(8, 2, canonical_guide="prior"), nn.Flatten(-2), nn.Linear(24, 2))
+    network = nn.Sequential(
+        CGPAttention(8, 2, canonical_guide="prior"), nn.Flatten(-2), nn.Linear(24, 2)
+    )
     model, elbo = Classifier(network, num_data=4), TraceMeanField_ELBO()
     for number in (None, 3):
         with draws(number) if number else nullcontext():
-            loss = elbo(model, guides.for_model(model))(torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long))
+            loss = elbo(model, guides.for_model(model))(
+                torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+            )
         assert set(elbo.terms()) == {"nll", "penalty/network.0.nu", "penalty/network.0.z_k"}
         assert sum(elbo.terms().values()) == pytest.approx(loss.item(), rel=1e-5)

@@ -1,4 +1,5 @@
-"""Natural-gradient training of guides: conjugate models, correlated Gaussians, tempering, noise, refusals."""
+"""Natural-gradient training of guides: conjugate models, correlated Gaussians, tempering, noise,
+refusals."""
 
 import pyro.distributions as dist
 import pytest
@@ -38,18 +39,23 @@ def posterior(model, x, y, *, kl_weight=1.0):
 
 @pytest.fixture
 def exact_expectations(monkeypatch):
-    """Replace the noise of multivariate normals by sigma points, whose mean is exact for quadratic functions."""
+    """Replace the noise of multivariate normals by sigma points, whose mean is exact for quadratic
+    functions."""
 
     def points(shape, dtype, device):
         size = shape[-3:].numel()
         if 2 * size not in shape[:-3]:
-            return torch.zeros(shape, dtype=dtype)  # when the trainer tests whether the model broadcasts
+            return torch.zeros(
+                shape, dtype=dtype
+            )  # when the trainer tests whether the model broadcasts
         noise = size**0.5 * torch.cat((torch.eye(size), -torch.eye(size))).to(dtype)
         right = len(shape) - 4 - list(shape[:-3]).index(2 * size)
         return noise.reshape(-1, *(1,) * right, *shape[-3:]).expand(shape)
 
     monkeypatch.setattr(torch.distributions.multivariate_normal, "_standard_normal", points)
-    monkeypatch.setattr(dist.MultivariateNormal, "rsample", torch.distributions.MultivariateNormal.rsample)
+    monkeypatch.setattr(
+        dist.MultivariateNormal, "rsample", torch.distributions.MultivariateNormal.rsample
+    )
 
 
 def train(model, guide, batches, **options):
@@ -59,15 +65,32 @@ def train(model, guide, batches, **options):
 
 @pytest.mark.usefixtures("exact_expectations")
 @pytest.mark.parametrize(
-    ("heads", "rank", "kl_weight", "samples_per"), [(1, 1, 1.0, "batch"), (1, 3, 0.1, "example"), (2, 2, 3.0, "batch")]
+    ("heads", "rank", "kl_weight", "samples_per"),
+    [(1, 1, 1.0, "batch"), (1, 3, 0.1, "example"), (2, 2, 3.0, "batch")],
 )
-def test_steps_of_length_1_on_the_full_batch_reach_the_exact_posterior(heads, rank, kl_weight, samples_per):
-    """One step for one Gaussian; for B that are independent, as many as it takes to double the length from 1 / B."""
+def test_steps_of_length_1_on_the_full_batch_reach_the_exact_posterior(
+    heads, rank, kl_weight, samples_per
+):
+    """One step for one Gaussian; for B that are independent, as many as it takes to double the
+    length from 1 / B."""
     model, guide, x, y = problem(heads=heads, rank=rank)
-    options = {"kl_weight": kl_weight, "samples_per": samples_per, "clip_norm": 1e-3, "guide_lr": 1.0}
+    options = {
+        "kl_weight": kl_weight,
+        "samples_per": samples_per,
+        "clip_norm": 1e-3,
+        "guide_lr": 1.0,
+    }
     epochs = 1 if heads * rank == 1 else 4
     constant = {"schedule": "linear", "min_lr": 1e-12}
-    train(model, guide, [(x, y)], num_particles=2 * heads * rank**2, epochs=epochs, **constant, **options)
+    train(
+        model,
+        guide,
+        [(x, y)],
+        num_particles=2 * heads * rank**2,
+        epochs=epochs,
+        **constant,
+        **options,
+    )
     mean, covariance = posterior(model, x, y, kl_weight=kl_weight)
     q = guide.network.u
     assert_close(q.loc.detach(), mean, rtol=1e-6, atol=1e-6)
@@ -94,7 +117,10 @@ def test_one_gaussian_reaches_its_optimum_in_one_step_and_stays(family):
 def test_correlated_gaussians_descend_with_exact_gradients():
     """Steps of the whole length 0.3 diverge: the largest eigenvalue of S P is 12."""
     problem = CorrelatedBlocks()
-    optimizer, losses = NaturalGradientDescent(gaussian_modules(problem.guide), lr=1.0, scale=1.0), []
+    optimizer, losses = (
+        NaturalGradientDescent(gaussian_modules(problem.guide), lr=1.0, scale=1.0),
+        [],
+    )
     for _ in range(300):
         optimizer.zero_grad()
         loss = problem.loss()
@@ -116,7 +142,9 @@ def test_a_run_on_shuffled_minibatches_converges(family):
     inverse = covariance.inverse().diagonal(dim1=-2, dim2=-1).rsqrt()
     expected = covariance.diagonal(dim1=-2, dim2=-1).sqrt() if family == "full" else inverse
     assert (((q.mean / lam - mean) / expected.unsqueeze(-2)).abs() < 0.2).all()
-    assert_close((q.stddev / lam).detach(), expected.unsqueeze(-2).expand(2, 2, 2), rtol=0.15, atol=0)
+    assert_close(
+        (q.stddev / lam).detach(), expected.unsqueeze(-2).expand(2, 2, 2), rtol=0.15, atol=0
+    )
 
 
 def test_guides_without_natural_parameters_are_refused_and_models_without_global_sites_train():

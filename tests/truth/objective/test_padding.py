@@ -1,4 +1,5 @@
-"""Values at padding have no influence on training and prediction, and are never called broken data."""
+"""Values at padding have no influence on training and prediction, and are never called broken
+data."""
 
 import math
 
@@ -15,7 +16,9 @@ from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.models import Supervised, TextTagger, TextTransformer
 from probattn.models.likelihoods import Categorical, TokenCategorical
 
-pytestmark = pytest.mark.filterwarnings("ignore::probattn.functional.jitter.JitterWarning")  # few tokens in float32
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::probattn.functional.jitter.JitterWarning"
+)  # few tokens in float32
 MASK = torch.tensor([[True, True, False, True], [True, False, False, False], [True] * 4])
 BAD = torch.tensor([math.nan, math.inf, 1e30, -math.inf]).expand(3, 4).unsqueeze(-1)
 
@@ -23,7 +26,9 @@ BAD = torch.tensor([math.nan, math.inf, 1e30, -math.inf]).expand(3, 4).unsqueeze
 def build(layer, *, tokens=False):
     torch.manual_seed(0)
     sizes = {"classes": 3, "dim": 4, "depth": 2, "heads": 2, "mlp_dim": 6, "max_length": 4}
-    network = (TextTagger if tokens else TextTransformer)(nn.Linear(2, 4), attention=LAYERS[layer], **sizes)
+    network = (TextTagger if tokens else TextTransformer)(
+        nn.Linear(2, 4), attention=LAYERS[layer], **sizes
+    )
     model = Supervised(network, TokenCategorical() if tokens else Categorical(), num_data=3)
     return model, guides.for_model(model)
 
@@ -35,7 +40,8 @@ def batch(fill, *, tokens=False):
 
 
 @pytest.mark.parametrize(
-    ("layer", "tokens"), [*((name, False) for name in LAYERS), ("kep-svgp", True), ("sgpa", True), ("cgp", True)]
+    ("layer", "tokens"),
+    [*((name, False) for name in LAYERS), ("kep-svgp", True), ("sgpa", True), ("cgp", True)],
 )
 def test_loss_gradients_and_predictions_do_not_depend_on_padding(layer, tokens):
     model, guide = build(layer, tokens=tokens)
@@ -92,7 +98,8 @@ class Scores(nn.Module):
 
 
 def test_networks_that_take_integer_masks_do_not_see_padding_either_but_token_ids_and_images():
-    """A network may derive positions from the ids of padding, and an image has no tokens for a mask to index."""
+    """A network may derive positions from the ids of padding, and an image has no tokens for a mask
+    to index."""
     model = Supervised(Scores(), Categorical(), num_data=3)
     results = []
     for fill in (0.0, BAD):
@@ -100,7 +107,9 @@ def test_networks_that_take_integer_masks_do_not_see_padding_either_but_token_id
         model.zero_grad()
         TraceMeanField_ELBO()(model, guides.for_model(model))(x, y, mask.long()).backward()
         probs = predict(model, None, [(x, y, mask.long())]).probs
-        results.append({"probs": probs} | {name: p.grad.clone() for name, p in model.named_parameters()})
+        results.append(
+            {"probs": probs} | {name: p.grad.clone() for name, p in model.named_parameters()}
+        )
     assert_same(*results)
     for x in (torch.full((3, 4), 7), torch.full((3, 1, 4, 4), 7.0)):
         model(x, None, MASK)

@@ -1,4 +1,5 @@
-"""A guide of K point masses against AutoDelta, a posterior of two modes, and an ensemble by hand."""
+"""A guide of K point masses against AutoDelta, a posterior of two modes, and an ensemble by
+hand."""
 
 import copy
 
@@ -28,13 +29,25 @@ def test_the_objective_is_the_mean_of_those_of_its_points():
     for point in guide.points:
         with torch.no_grad():
             w = point()["w"]
-        expected.append(-poutine.trace(poutine.condition(two_modes, {"w": w})).get_trace().log_prob_sum())
-    torch.testing.assert_close(torch.tensor(losses).sort().values, torch.stack(expected).sort().values)
+        expected.append(
+            -poutine.trace(poutine.condition(two_modes, {"w": w})).get_trace().log_prob_sum()
+        )
+    torch.testing.assert_close(
+        torch.tensor(losses).sort().values, torch.stack(expected).sort().values
+    )
     assert isinstance(guide.points[0], AutoDelta)
 
 
 def test_a_head_that_branches_is_an_ensemble_of_heads():
-    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
+    sizes = {
+        "image_size": 4,
+        "patch_size": 2,
+        "channels": 1,
+        "dim": 8,
+        "depth": 1,
+        "heads": 2,
+        "mlp_dim": 8,
+    }
     model = Classifier(ViT(**sizes, classes=3, attention="kep-svgp"), num_data=20)
     head = PyroModule[torch.nn.Linear](8, 3)
     head.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 8]).to_event(2))

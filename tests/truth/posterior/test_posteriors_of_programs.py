@@ -1,4 +1,5 @@
-"""Log joints of the layers' own programs are those of the closed-form posteriors, and NUTS samples them."""
+"""Log joints of the layers' own programs are those of the closed-form posteriors, and NUTS samples
+them."""
 
 import pyro.poutine as poutine
 import pytest
@@ -14,12 +15,17 @@ from probattn.inference.posterior.frozen import frozen
 
 
 def assert_is_posterior(model, batch, shapes, log_density):
-    """log p(z, y) − log p(z | y) is the same number, log p(y), at all values z of the latent sites."""
+    """log p(z, y) − log p(z | y) is the same number, log p(y), at all values z of the latent
+    sites."""
     evidence = []
     for _ in range(4):
         values = {site: torch.randn(shape, dtype=F64) for site, shape in shapes.items()}
         with frozen(model):
-            joint = poutine.trace(poutine.condition(model, data=values)).get_trace(*batch).log_prob_sum()
+            joint = (
+                poutine.trace(poutine.condition(model, data=values))
+                .get_trace(*batch)
+                .log_prob_sum()
+            )
         evidence.append(joint - log_density(*values.values()))
     assert_close(torch.stack(evidence), evidence[0].expand(4), rtol=0, atol=1e-6)
 
@@ -29,11 +35,21 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form_and_th
     model, x, y = conjugate(num_data=4)
     mean, covariance = posterior(model, x, y)
     exact = MultivariateNormal(mean, covariance)
-    assert_is_posterior(model, (x, y), {"network.u": (1, 2, 2)}, lambda u: exact.log_prob(u[0]).sum())
+    assert_is_posterior(
+        model, (x, y), {"network.u": (1, 2, 2)}, lambda u: exact.log_prob(u[0]).sum()
+    )
     with frozen(model):
-        chain = MCMC(NUTS(model, init_strategy=init_to_sample), num_samples=80, warmup_steps=40, disable_progbar=True)
+        chain = MCMC(
+            NUTS(model, init_strategy=init_to_sample),
+            num_samples=80,
+            warmup_steps=40,
+            disable_progbar=True,
+        )
         chain.run(x, y)
-    samples, effective = chain.get_samples()["network.u"][:, 0], chain.diagnostics()["network.u"]["n_eff"]
+    samples, effective = (
+        chain.get_samples()["network.u"][:, 0],
+        chain.diagnostics()["network.u"]["n_eff"],
+    )
     std = covariance.diag().sqrt()
     assert ((samples.mean(0) - mean).abs() < 5 * std / effective.min() ** 0.5).all()
     assert ((samples.std(0) / std - 1).abs() < 5 / (2 * effective.min()) ** 0.5).all()
@@ -46,18 +62,26 @@ def dense(*covariances):
 
 def law_of(layer, x):
     with torch.no_grad():
-        parts = (*layer.split_heads(layer.query_key_value(x), 3), *layer.split_heads(layer.latent(x), 1))
+        parts = (
+            *layer.split_heads(layer.query_key_value(x), 3),
+            *layer.split_heads(layer.latent(x), 1),
+        )
         return layer.law(layer._given(*parts, None))
 
 
 def moments_given_labels(law, y):
-    """Of z_o and z_q of each example, N = 2: N(0, P) and its observations z_k, ν and y, conditioned as one Gaussian."""
+    """Of z_o and z_q of each example, N = 2: N(0, P) and its observations z_k, ν and y, conditioned
+    as one Gaussian."""
     p, q, k = dense(law.prior, law.query_covariance, law.key_covariance)
     a_q, a_k = (maps[:, 0] for maps in law.means(torch.eye(2, dtype=F64).expand(2, 1, -1, -1)))
     moments = []
     for b in range(2):
-        maps = torch.cat([torch.eye(2, dtype=F64), a_q[b], a_k[b], a_q[b], a_q[b]])  # z_o, z_q, z_k, nu, y
-        noise = torch.block_diag(torch.zeros(2, 2), q[b], k[b], q[b], q[b] + NOISE**2 * torch.eye(2)).to(F64)
+        maps = torch.cat(
+            [torch.eye(2, dtype=F64), a_q[b], a_k[b], a_q[b], a_q[b]]
+        )  # z_o, z_q, z_k, nu, y
+        noise = torch.block_diag(
+            torch.zeros(2, 2), q[b], k[b], q[b], q[b] + NOISE**2 * torch.eye(2)
+        ).to(F64)
         noise[2:4, 8:] = noise[8:, 2:4] = q[b]  # y is z_q + noise
         joint = maps @ p[b] @ maps.T + noise
         seen = torch.cat([law.observed_key[b, 0, :, 0], law.mean[b, 0, :, 0], y[b, :, 0]])
@@ -68,8 +92,11 @@ def moments_given_labels(law, y):
 
 @pytest.mark.parametrize("collapsed", [True, False])
 def test_cgp_posteriors_given_the_labels(collapsed):
-    """z_q's is p(z_q | z_k) conditioned on y, not its prior; through z_o, both are conditioned on ν, too."""
-    layer = CGPAttention(1, 1, noise=0.5, collapsed=collapsed, alpha=1.0, regulariser_norm="example")
+    """z_q's is p(z_q | z_k) conditioned on y, not its prior; through z_o, both are conditioned on
+    ν, too."""
+    layer = CGPAttention(
+        1, 1, noise=0.5, collapsed=collapsed, alpha=1.0, regulariser_norm="example"
+    )
     model, (x, y) = gaussian(layer, 2), torch.randn(2, 2, 2, 1, dtype=F64) * 2
     law, shape = law_of(layer, x), (2, 1, 2, 1)
     if collapsed:
@@ -91,7 +118,8 @@ def test_cgp_posteriors_given_the_labels(collapsed):
 
 @pytest.mark.parametrize("drawn", ["joint", "marginal"])
 def test_the_posterior_of_sgpa_under_gaussian_noise_is_that_of_its_program(drawn):
-    """f = A u + g with u ~ N(0, I), g ~ N(0, C) or N(0, diag C): jointly Gaussian, with y = f + noise."""
+    """f = A u + g with u ~ N(0, I), g ~ N(0, C) or N(0, diag C): jointly Gaussian, with y = f +
+    noise."""
     layer = SGPAttention(2, 1, inducing=1, draws=drawn)
     model, (x, y) = gaussian(layer, 2), torch.randn(2, 2, 2, 2, dtype=F64)
     a, c = sgpa_parts(layer, x)
@@ -104,4 +132,6 @@ def test_the_posterior_of_sgpa_under_gaussian_noise_is_that_of_its_program(drawn
     def log_density(u, g):
         return exact.log_prob(torch.cat([u[0], g[:, 0].movedim(-1, 0).flatten(1)], 1)).sum()
 
-    assert_is_posterior(model, (x, y), {"network.u": (1, 2, 1), "network.g": (2, 1, 2, 2)}, log_density)
+    assert_is_posterior(
+        model, (x, y), {"network.u": (1, 2, 1), "network.g": (2, 1, 2, 2)}, log_density
+    )

@@ -1,4 +1,5 @@
-"""The guide refitted to a fixed network on minibatches, against the closed-form posterior of a conjugate model."""
+"""The guide refitted to a fixed network on minibatches, against the closed-form posterior of a
+conjugate model."""
 
 import math
 
@@ -22,7 +23,8 @@ DATA = 12
 
 
 def problem():
-    """A conjugate model with dropout, which would disturb a refit, and a guide that starts far from the posterior."""
+    """A conjugate model with dropout, which would disturb a refit, and a guide that starts far from
+    the posterior."""
     model, x, y = conjugate(num_data=DATA)
     model.network.out = nn.Dropout(0.5)
     guide = guides.for_model(model).double()
@@ -40,7 +42,9 @@ def test_converged_means_near_the_optimum_of_correlated_gaussians(size, epochs):
     blocks = CorrelatedBlocks()
     result = refit_guide(blocks.model, blocks.guide, blocks.batches(size), epochs=epochs)
     assert not result.converged or blocks.gap() < 3e-4
-    assert epochs < 200 or blocks.gap() < 0.08  # what is left is the samples' noise in the covariances
+    assert (
+        epochs < 200 or blocks.gap() < 0.08
+    )  # what is left is the samples' noise in the covariances
 
 
 def test_a_natural_step_of_length_1_near_the_optimum_reaches_the_covariance_under_a_tempered_kl():
@@ -92,12 +96,18 @@ def moments(model, guide):
         q = guide.get_posterior()
         return q.mean, q.covariance_matrix
     if isinstance(guide, AutoNormal | Factors):
-        loc, sd = guide._get_loc_and_scale("network.u") if isinstance(guide, AutoNormal) else (guide.loc, guide.sd)
+        loc, sd = (
+            guide._get_loc_and_scale("network.u")
+            if isinstance(guide, AutoNormal)
+            else (guide.loc, guide.sd)
+        )
         return loc.flatten(), sd.flatten().square().diag()
     (prior,) = (prior for _, prior in latent_sites(model))
     q = guide.network.u(prior)
     mean, sd, tril = q.mean.flatten(), q.stddev.flatten(), getattr(q.base_dist, "scale_tril", None)
-    covariance = sd.square().diag() if tril is None else torch.block_diag(*(tril @ tril.mT).flatten(0, -3))
+    covariance = (
+        sd.square().diag() if tril is None else torch.block_diag(*(tril @ tril.mT).flatten(0, -3))
+    )
     if guide.rest is None:
         return mean, covariance
     loc, sd = guide.rest._get_loc_and_scale("b")
@@ -107,19 +117,25 @@ def moments(model, guide):
 def known_posterior(model, x, y, noise):
     """Precision and means of both columns of u and, in a shifted model, b."""
     phi, prior = design(model, x)
-    features, precision = torch.block_diag(phi, phi), torch.block_diag(prior.inverse(), prior.inverse())
+    features, precision = (
+        torch.block_diag(phi, phi),
+        torch.block_diag(prior.inverse(), prior.inverse()),
+    )
     if isinstance(model, Shifted):
         features = torch.cat([features, torch.ones(len(features), 1, dtype=F64)], -1)
         precision = torch.block_diag(precision, torch.ones(1, 1, dtype=F64))
     precision = precision + features.mT @ features / noise**2
-    return precision, torch.linalg.solve(precision, features.mT @ y.flatten(0, 1).mT.flatten() / noise**2)
+    return precision, torch.linalg.solve(
+        precision, features.mT @ y.flatten(0, 1).mT.flatten() / noise**2
+    )
 
 
 def gap(model, guide, x, y, blocks, kl_weight=1.0):
     """Distance of the ELBO from its optimum in the guide's family, in nats per example.
 
-    −ELBO is ½ (m − m*)ᵀ P (m − m*) + ½ tr P S − ½ log |S| with the posterior's P and m*, lowest for the inverses of
-    P's blocks. A weight w of the KL gives w times the ELBO under a noise of variance w σ².
+    −ELBO is ½ (m − m*)ᵀ P (m − m*) + ½ tr P S − ½ log |S| with the posterior's P and m*, lowest for
+    the inverses of P's blocks. A weight w of the KL gives w times the ELBO under a noise of
+    variance w σ².
     """
     precision, mean = known_posterior(model, x, y, kl_weight**0.5 * NOISE)
 
@@ -149,7 +165,9 @@ def conjugate_problem(family):
     model, x, y = conjugate(num_data=DATA)
     model.network.out = nn.Dropout(0.5)
     if family is mixed:
-        model = Shifted(model.network, lambda f: dist.Normal(f + model.b, NOISE).to_event(2), num_data=DATA).double()
+        model = Shifted(
+            model.network, lambda f: dist.Normal(f + model.b, NOISE).to_event(2), num_data=DATA
+        ).double()
         y = y + 1
     return model, x, y
 
@@ -158,13 +176,17 @@ def conjugate_problem(family):
     ("family", "blocks", "kl_weight"),
     [(*row, 1.0) for row in FAMILIES] + [(*row, 0.2) for row in FAMILIES[:3]],
 )
-def test_minibatches_of_unequal_size_lead_to_the_optimum_of_the_guides_family(family, blocks, kl_weight):
+def test_minibatches_of_unequal_size_lead_to_the_optimum_of_the_guides_family(
+    family, blocks, kl_weight
+):
     model, x, y = conjugate_problem(family)
     guide = family(model)
     options = {"num_samples": 512, "tolerance": 0.01}
     if family is mixed:  # whose samples run one after another
         options = {"num_samples": 12, "tolerance": 0.3}
-    result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, epochs=1000, lr=0.5, **options)
+    result = refit_guide(
+        model, guide, split(x, y), kl_weight=kl_weight, epochs=1000, lr=0.5, **options
+    )
     may_be_unknown = family is mixed  # with so few samples
     assert result.converged or (may_be_unknown and result.converged is None)
     assert not result.converged or gap(model, guide, x, y, blocks, kl_weight) < options["tolerance"]
@@ -221,7 +243,9 @@ def test_kls_of_local_sites_have_a_weight_of_their_own(loc):
     """The objective is w KL(q ‖ N(0, 1)) + v N u² / 2 − Σ log N(y; u, 1)."""
     y, w, v = torch.randn(DATA, dtype=F64) + 1, 0.5, 0.1
     weights = {"kl_weight": w, "local_kl_weight": v}
-    result = refit_guide(LocalAndGlobal(), PointGuide(loc), [(torch.zeros(DATA), y)], epochs=0, **weights)
+    result = refit_guide(
+        LocalAndGlobal(), PointGuide(loc), [(torch.zeros(DATA), y)], epochs=0, **weights
+    )
     kl = kl_divergence(Normal(loc, 1e-8), Normal(0.0, 1.0)).item()
     loss = w * kl + v * DATA * loc**2 / 2 - Normal(loc, 1.0).log_prob(y).sum().item()
     assert result.elbo_before == pytest.approx(-loss / DATA, abs=1e-5)

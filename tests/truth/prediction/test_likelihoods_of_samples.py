@@ -1,4 +1,5 @@
-"""Likelihoods of samples that ran one after another, or of some examples, equal those of all at once."""
+"""Likelihoods of samples that ran one after another, or of some examples, equal those of all at
+once."""
 
 import numpy as np
 import pyro.distributions as dist
@@ -29,7 +30,14 @@ LIKELIHOODS = {
     "counts": (likelihoods.NegativeBinomial(), 2),
     "multivariate": (user_law, 2),
 }
-INDICES = [slice(2, 5), slice(None, None, 3), torch.arange(N) % 3 == 0, [9, 0, 4], np.array([7]), -1]
+INDICES = [
+    slice(2, 5),
+    slice(None, None, 3),
+    torch.arange(N) % 3 == 0,
+    [9, 0, 4],
+    np.array([7]),
+    -1,
+]
 
 
 def summarised(laws):
@@ -39,7 +47,9 @@ def summarised(laws):
 
 def whole(kind):
     likelihood, width = LIKELIHOODS[kind]
-    return summarised([likelihood(outputs) for outputs in torch.randn(SAMPLES, N, width).split(SIZES, 1)])
+    return summarised(
+        [likelihood(outputs) for outputs in torch.randn(SAMPLES, N, width).split(SIZES, 1)]
+    )
 
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
@@ -51,7 +61,11 @@ def test_an_index_selects_all_fields_and_the_laws(kind, index):
         value, selected = getattr(prediction, name), getattr(chosen, name)
         assert selected is None if value is None else torch.equal(selected, value[rows])
     assert_close(chosen.log_prob(chosen.labels), prediction.log_prob(prediction.labels)[rows])
-    assert (chosen.num_samples, chosen.ordered, chosen.is_binary) == (SAMPLES, kind == "ordinal", kind == "binary")
+    assert (chosen.num_samples, chosen.ordered, chosen.is_binary) == (
+        SAMPLES,
+        kind == "ordinal",
+        kind == "binary",
+    )
     if prediction.probs is not None:
         assert torch.equal(chosen.draws, prediction.draws[:, rows])
     elif kind == "normal":
@@ -96,12 +110,16 @@ def test_samples_that_ran_one_after_another_equal_those_that_ran_at_once(kind):
     assert stacked.sample((7,)).shape == at_once.sample((7,)).shape
 
 
-@pytest.mark.parametrize("likelihood", [likelihoods.Gaussian(), likelihoods.Categorical(), user_law])
+@pytest.mark.parametrize(
+    "likelihood", [likelihoods.Gaussian(), likelihoods.Categorical(), user_law]
+)
 def test_tokens_of_stacked_samples_and_of_slices_are_those_of_the_whole(likelihood):
     """Also two targets that belong together: log densities are joint, moments are each one's."""
     per_token = likelihoods.PerToken(likelihood)
     at_once, one_by_one = [], []
-    for outputs, mask in zip(torch.randn(SAMPLES, N, 6, 2).split(SIZES, 1), MASK.split(SIZES), strict=True):
+    for outputs, mask in zip(
+        torch.randn(SAMPLES, N, 6, 2).split(SIZES, 1), MASK.split(SIZES), strict=True
+    ):
         outputs, mask = outputs[:, :, : int(mask.sum(1).max())], mask[:, : int(mask.sum(1).max())]
         at_once.append(per_token(outputs, mask))
         one_by_one.append(Stacked([per_token(output, mask) for output in outputs]))
@@ -109,7 +127,9 @@ def test_tokens_of_stacked_samples_and_of_slices_are_those_of_the_whole(likeliho
     y, all_tokens = prediction.labels, prediction.tokens()
     assert torch.equal(stacked.mask, MASK)
     assert_close(stacked.log_prob(y), prediction.log_prob(y))
-    assert_close(stacked.tokens().log_prob(all_tokens.labels), all_tokens.log_prob(all_tokens.labels))
+    assert_close(
+        stacked.tokens().log_prob(all_tokens.labels), all_tokens.log_prob(all_tokens.labels)
+    )
     chosen, rows = prediction[[8, 1, 5]], torch.tensor([8, 1, 5])
     assert_close(chosen.log_prob(chosen.labels), prediction.log_prob(y)[rows])
     examples = torch.arange(N).repeat_interleave(MASK.sum(1))
@@ -122,7 +142,9 @@ def test_tokens_of_stacked_samples_and_of_slices_are_those_of_the_whole(likeliho
 def test_laws_with_transforms_stack_and_have_rows():
     loc, y, index = torch.randn(3, 5), torch.rand(5), torch.tensor([4, 1])
     exponential = dist.transforms.ExpTransform()
-    stacked = Stacked([dist.TransformedDistribution(dist.Normal(m, 1.0), [exponential]) for m in loc])
+    stacked = Stacked(
+        [dist.TransformedDistribution(dist.Normal(m, 1.0), [exponential]) for m in loc]
+    )
     at_once = dist.LogNormal(loc, 1.0)
     assert_close(stacked.log_prob(y), at_once.log_prob(y))
     assert stacked.sample((7,)).shape == (7, 3, 5)

@@ -1,4 +1,5 @@
-"""Local latent variables in prediction: drawn per example, from posteriors or priors, or at their means."""
+"""Local latent variables in prediction: drawn per example, from posteriors or priors, or at their
+means."""
 
 import pyro
 import pyro.distributions as dist
@@ -15,7 +16,8 @@ from probattn.site_info import info_of
 
 
 class Amortised(nn.Module):
-    """A latent of each example whose prior is N(−3, 1/4) and whose posterior is N(x, 1/100); one that all share."""
+    """A latent of each example whose prior is N(−3, 1/4) and whose posterior is N(x, 1/100); one
+    that all share."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +48,9 @@ def test_local_sites_come_from_their_posteriors_with_a_guide_and_from_their_prio
     x, number = torch.arange(8.0), 500
     result = predict(Amortised(), Shared(), x.split(3), num_samples=number)
     torch.testing.assert_close(result.mean, 100 + x, rtol=0, atol=0.03)
-    torch.testing.assert_close(result.variance, torch.full((8,), 0.05 + 0.1**2), rtol=0.1, atol=0.01)
+    torch.testing.assert_close(
+        result.variance, torch.full((8,), 0.05 + 0.1**2), rtol=0.1, atol=0.01
+    )
     result = predict(Prior(), None, x.split(3), num_samples=number)
     torch.testing.assert_close(result.mean, torch.full((8,), 97.0), rtol=0, atol=0.11)
     torch.testing.assert_close(result.variance, torch.full((8,), 0.25 + 0.2**2), rtol=0.3, atol=0)
@@ -73,17 +77,24 @@ def test_a_guides_own_local_draw_wins():
 
     x = torch.arange(6.0)
     result = predict(Amortised(), WithLocal(), x.split(4), num_samples=1)
-    torch.testing.assert_close(result.mean, x + 150, rtol=0, atol=0.5)  # three standard deviations of the shared one
+    torch.testing.assert_close(
+        result.mean, x + 150, rtol=0, atol=0.5
+    )  # three standard deviations of the shared one
     torch.testing.assert_close(result.mean.diff(), torch.ones(5), rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize(("inducing", "how"), [(2, "marginal"), (2, "joint"), (None, "joint")])
 def test_a_prediction_at_the_mean_is_the_network_at_the_means_of_its_sites(inducing, how):
     model, guide = build(attention=SGPAttention.partial(inducing=inducing, draws=how))
-    x, mask = torch.randn(3, 5, 3, dtype=F64), torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] * 5])
+    x, mask = (
+        torch.randn(3, 5, 3, dtype=F64),
+        torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] * 5]),
+    )
     x = x * mask[..., None]  # the network averages over padding, where it sees zeros
     with at_mean():
-        result = predict(model, guide, [(x, torch.tensor([0, 1, 2]), mask)], num_samples=2, keep_draws=True)
+        result = predict(
+            model, guide, [(x, torch.tensor([0, 1, 2]), mask)], num_samples=2, keep_draws=True
+        )
     model.eval()
     h = model.network.embed(x)
     for i, layer in enumerate(model.network.layers):
@@ -104,9 +115,13 @@ def test_batches_share_global_draws_and_not_local_ones():
     result = predict(model, guide, x.split(2), num_samples=4, keep_draws=True)
     assert len(result.draws[0, :, 0].unique()) == 6
     with torch.no_grad():
-        for layer in model.network.layers:  # without local noise, of which each draw of u leaves one output
+        for (
+            layer
+        ) in model.network.layers:  # without local noise, of which each draw of u leaves one output
             layer.query_value.weight.mul_(1e-9)
             layer.kernel.log_variance.fill_(-60)
-    result, logits = predicted_and_outputs(model, guide, [(part,) for part in x.split(2)], num_samples=4)
+    result, logits = predicted_and_outputs(
+        model, guide, [(part,) for part in x.split(2)], num_samples=4
+    )
     torch.testing.assert_close(result.draws, result.draws[:, :1].expand(4, 6, 3), rtol=0, atol=1e-6)
     torch.testing.assert_close(result.draws, logits.softmax(-1), rtol=0, atol=1e-6)

@@ -1,4 +1,5 @@
-"""The mixture over samples against SciPy: distribution functions, quantiles and scores; exact or by samples."""
+"""The mixture over samples against SciPy: distribution functions, quantiles and scores; exact or by
+samples."""
 
 import math
 
@@ -14,8 +15,12 @@ from probattn.inference.prediction.mixture import NUM_SAMPLES, values
 
 F64 = torch.float64
 DRAWS, EXAMPLES, TARGETS = 3, 2, 2
-LOC = torch.tensor([[[0.0, 1.0], [5.0, -2.0]], [[1.0, 1.0], [-5.0, 0.0]], [[0.5, 3.0], [0.0, 2.0]]], dtype=F64)
-SCALE = torch.tensor([[[1.0, 0.1], [0.5, 2.0]], [[1.0, 0.3], [0.7, 2.0]], [[2.0, 0.2], [3.0, 0.01]]], dtype=F64)
+LOC = torch.tensor(
+    [[[0.0, 1.0], [5.0, -2.0]], [[1.0, 1.0], [-5.0, 0.0]], [[0.5, 3.0], [0.0, 2.0]]], dtype=F64
+)
+SCALE = torch.tensor(
+    [[[1.0, 0.1], [0.5, 2.0]], [[1.0, 0.3], [0.7, 2.0]], [[2.0, 0.2], [3.0, 0.01]]], dtype=F64
+)
 LEVELS = torch.tensor([0.001, 0.05, 0.5, 0.8, 0.999], dtype=F64)
 TRIL = torch.tensor([[1.0, 0.0], [0.7, 0.4]], dtype=F64)
 EXACT = {
@@ -31,9 +36,15 @@ SAMPLED = {
         lambda i: stats.norm(LOC[i], (TRIL @ TRIL.T).diagonal().sqrt()),
     ),
     "cauchy": (dist.Cauchy(LOC, SCALE).to_event(1), lambda i: stats.cauchy(LOC[i], SCALE[i])),
-    "uniform": (dist.Uniform(LOC, LOC + SCALE).to_event(1), lambda i: stats.uniform(LOC[i], SCALE[i])),
+    "uniform": (
+        dist.Uniform(LOC, LOC + SCALE).to_event(1),
+        lambda i: stats.uniform(LOC[i], SCALE[i]),
+    ),
     "poisson": (dist.Poisson(LOC.exp()).to_event(1), lambda i: stats.poisson(LOC[i].exp())),
-    "bernoulli": (dist.Bernoulli(logits=LOC).to_event(1), lambda i: stats.bernoulli(LOC[i].sigmoid())),
+    "bernoulli": (
+        dist.Bernoulli(logits=LOC).to_event(1),
+        lambda i: stats.bernoulli(LOC[i].sigmoid()),
+    ),
 }
 CASES = EXACT | SAMPLED
 DISCRETE = ("poisson", "bernoulli")
@@ -52,7 +63,9 @@ def law(name):
     parts = [part(i) for i in range(DRAWS)]
 
     def function(example, target):
-        return lambda y: sum(p.cdf(np.full((EXAMPLES, TARGETS), y))[example, target] for p in parts) / DRAWS
+        return lambda y: (
+            sum(p.cdf(np.full((EXAMPLES, TARGETS), y))[example, target] for p in parts) / DRAWS
+        )
 
     return component, function
 
@@ -60,15 +73,25 @@ def law(name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_distribution_function_is_the_mean_over_samples_also_outside_of_the_support(name):
     component, function = law(name)
-    for value in ([[-40.0, 2.0], [1.0, 500.0]], [[-2.0, 3.0], [0.0, 1.0]], [[0.5, 0.9], [2.5, 30.0]]):
+    for value in (
+        [[-40.0, 2.0], [1.0, 500.0]],
+        [[-2.0, 3.0], [0.0, 1.0]],
+        [[0.5, 0.9], [2.5, 30.0]],
+    ):
         shares = predicted(component).cdf(torch.tensor(value, dtype=F64))
-        expected = torch.tensor([[function(i, t)(value[i][t]) for t in range(TARGETS)] for i in range(EXAMPLES)])
-        torch.testing.assert_close(shares, expected, rtol=0, atol=ERROR if name in SAMPLED else 1e-9)
+        expected = torch.tensor(
+            [[function(i, t)(value[i][t]) for t in range(TARGETS)] for i in range(EXAMPLES)]
+        )
+        torch.testing.assert_close(
+            shares, expected, rtol=0, atol=ERROR if name in SAMPLED else 1e-9
+        )
 
 
 def test_lower_tails_of_gaussians_in_float32_are_computed_in_float64():
     tail = predicted(dist.Normal(torch.zeros(1, 1), 1.0)).cdf(torch.tensor([-9.0]))
-    torch.testing.assert_close(tail, torch.tensor([stats.norm.cdf(-9)], dtype=F64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        tail, torch.tensor([stats.norm.cdf(-9)], dtype=F64), rtol=1e-6, atol=0
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -80,7 +103,9 @@ def test_quantiles_are_roots_of_the_distribution_function_or_near(name):
         for example, target in SCALARS:
             y, f = quantiles[k, example, target].item(), function(example, target)
             if name in EXACT:
-                root = optimize.brentq(lambda y, f=f, p=level: f(y) - p, -1e3, 1e3, xtol=1e-13, rtol=1e-13)
+                root = optimize.brentq(
+                    lambda y, f=f, p=level: f(y) - p, -1e3, 1e3, xtol=1e-13, rtol=1e-13
+                )
                 assert y == pytest.approx(root, rel=1e-9, abs=1e-9)
             else:
                 assert f(y) >= level - ERROR
@@ -103,7 +128,11 @@ def test_estimates_of_samples_are_exact_for_as_many_point_masses():
 def test_sampled_estimates_repeat_and_move_no_generator():
     prediction, state = predicted(CASES["poisson"][0]), torch.get_rng_state()
     y = torch.ones(EXAMPLES, TARGETS, dtype=F64)
-    for estimate in (lambda: prediction.quantiles([0.1, 0.9]), lambda: prediction.cdf(y), lambda: prediction.crps(y)):
+    for estimate in (
+        lambda: prediction.quantiles([0.1, 0.9]),
+        lambda: prediction.cdf(y),
+        lambda: prediction.crps(y),
+    ):
         assert torch.equal(estimate(), estimate())
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(ValueError, match="levels"):
@@ -126,7 +155,9 @@ def test_the_crps_is_the_integral_of_the_squared_error_of_the_distribution_funct
 
 
 def test_without_a_formula_moments_and_scores_are_nan():
-    logit_normal = dist.TransformedDistribution(dist.Normal(LOC, SCALE), [SigmoidTransform()]).to_event(1)
+    logit_normal = dist.TransformedDistribution(
+        dist.Normal(LOC, SCALE), [SigmoidTransform()]
+    ).to_event(1)
     for component in (logit_normal, dist.Cauchy(LOC, SCALE).to_event(1)):
         mean, variance = values(component, "mean"), values(component, "variance")
         assert mean.shape == variance.shape == LOC.shape

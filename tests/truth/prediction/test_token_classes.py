@@ -1,4 +1,5 @@
-"""A class per token: no prediction, objective or gradient depends on padding, batches or the number of draws."""
+"""A class per token: no prediction, objective or gradient depends on padding, batches or the number
+of draws."""
 
 import math
 
@@ -9,7 +10,18 @@ from elbos import Trace_ELBO, TraceMeanField_ELBO, loss_and_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_predictives import assert_classes_of
-from token_models import FIELDS, KEP, LAYERS, SENTENCES, SOFTMAX, WORDS, batch, build, predicted, sentences
+from token_models import (
+    FIELDS,
+    KEP,
+    LAYERS,
+    SENTENCES,
+    SOFTMAX,
+    WORDS,
+    batch,
+    build,
+    predicted,
+    sentences,
+)
 
 from probattn import SGPAttention, draws, guides
 from probattn.draws import at_mean
@@ -27,7 +39,9 @@ def assert_same_tokens(result, expected, order):
     for field in (*FIELDS, "labels"):
         rows = getattr(result, field)[back][result.mask[back]]
         torch.testing.assert_close(rows, getattr(expected, field)[expected.mask], msg=field)
-    torch.testing.assert_close(result.log_prob(result.labels)[back], expected.log_prob(expected.labels))
+    torch.testing.assert_close(
+        result.log_prob(result.labels)[back], expected.log_prob(expected.labels)
+    )
 
 
 @settings(max_examples=15, deadline=None)
@@ -40,13 +54,19 @@ def assert_same_tokens(result, expected, order):
     layer=st.sampled_from([KEP, SOFTMAX, "at its mean"]),
     chunk=st.sampled_from([1, 4, 9, 256]),
 )
-def test_padding_splitting_and_reordering_change_no_token(order, cuts, more, word, label, layer, chunk):
-    """Global latents are drawn once for all batches; local ones, of each token, are at their means here."""
+def test_padding_splitting_and_reordering_change_no_token(
+    order, cuts, more, word, label, layer, chunk
+):
+    """Global latents are drawn once for all batches; local ones, of each token, are at their means
+    here."""
     model, guide = build(SGPAttention.partial(inducing=3) if layer == "at its mean" else layer)
     edges = [0, *sorted(cuts), len(order)]
     parts = [[SENTENCES[i] for i in order[a:b]] for a, b in zip(edges, edges[1:], strict=False)]
     batches = [batch(part, more=more, word=word, label=label) for part in parts]
-    with pytest.MonkeyPatch.context() as patch, at_mean() if layer == "at its mean" else torch.no_grad():
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        at_mean() if layer == "at its mean" else torch.no_grad(),
+    ):
         expected = predicted(model, guide, [batch(SENTENCES)])
         patch.setattr(prediction, "CPU_CHUNK_SIZE", chunk)
         assert_same_tokens(predicted(model, guide, batches), expected, order)
@@ -55,24 +75,33 @@ def test_padding_splitting_and_reordering_change_no_token(order, cuts, more, wor
 @LAYERS
 @pytest.mark.parametrize("num_samples", [3, 4, 7])
 def test_every_field_of_every_token_by_hand(layer, num_samples):
-    """Four sentences of up to seven tokens in three tags: as many draws as tags, sentences or tokens."""
+    """Four sentences of up to seven tokens in three tags: as many draws as tags, sentences or
+    tokens."""
     model, guide = build(layer)
     given = SENTENCES[:4]
-    result = predicted(model, guide, [batch(given, more=1, label=-100)], num_samples=num_samples, keep_draws=True)
+    result = predicted(
+        model, guide, [batch(given, more=1, label=-100)], num_samples=num_samples, keep_draws=True
+    )
     torch.manual_seed(1)
     with draws(num_samples):
         latents = poutine.trace(guide).get_trace(batch(given)[0])
     for row, (words, tags) in enumerate(given):
         logits = []
         for s in range(num_samples):
-            data = {name: node["value"][s, 0] for name, node in latents.nodes.items() if name.endswith(".u")}
+            data = {
+                name: node["value"][s, 0]
+                for name, node in latents.nodes.items()
+                if name.endswith(".u")
+            }
             logits.append(poutine.condition(model.network, data=data)(words[None])[0].detach())
         assert_classes_of(result[row].tokens(), torch.stack(logits))
         probs = torch.stack(logits).softmax(-1)
         torch.testing.assert_close(result.draws[:, row, : len(words)], probs)
         joint = probs[:, torch.arange(len(words)), tags].prod(-1).mean().item()
         assert math.isclose(result.log_prob(result.labels)[row], math.log(joint), rel_tol=1e-9)
-    log_prob = result.log_prob(result.labels.where(result.mask, -100))  # whatever the label at padding is
+    log_prob = result.log_prob(
+        result.labels.where(result.mask, -100)
+    )  # whatever the label at padding is
     assert torch.equal(log_prob, result.log_prob(result.labels))
     for field in (*FIELDS, "labels"):
         assert (getattr(result, field)[~result.mask] == 0).all(), field
@@ -83,7 +112,11 @@ def test_every_field_of_every_token_by_hand(layer, num_samples):
 
 def test_tokens_are_the_real_ones_in_order():
     model, guide = build(KEP)
-    batches = [batch(SENTENCES[:2]), batch(SENTENCES[2:4]), batch(SENTENCES[4:])[:2]]  # the last one has no padding
+    batches = [
+        batch(SENTENCES[:2]),
+        batch(SENTENCES[2:4]),
+        batch(SENTENCES[4:])[:2],
+    ]  # the last one has no padding
     whole = predicted(model, guide, batches, num_samples=5, keep_draws=True)
     tokens = whole.tokens()
     assert torch.equal(tokens.labels, torch.cat([tags for _, tags in SENTENCES]))
@@ -92,7 +125,9 @@ def test_tokens_are_the_real_ones_in_order():
         assert torch.equal(tokens.draws[:, number], whole.draws[:, row, t])
         for field in FIELDS:
             assert torch.equal(getattr(tokens, field)[number], getattr(whole, field)[row, t])
-    torch.testing.assert_close(tokens.log_prob(tokens.labels), tokens.log_probs[torch.arange(23), tokens.labels])
+    torch.testing.assert_close(
+        tokens.log_prob(tokens.labels), tokens.log_probs[torch.arange(23), tokens.labels]
+    )
     assert metrics.evaluate(whole) == metrics.evaluate(tokens.probs, tokens.labels)
 
 
@@ -106,7 +141,9 @@ def test_a_likelihood_that_counts_fewer_tokens_than_the_mask_says_which():
 
     model = Supervised(build(KEP)[0].network, FirstPieces(), num_data=3)
     x, y, mask = batch(sentences([5, 2, 4]))
-    result = predicted(model, guides.for_model(model), [(x, torch.where(mask & first, y, -100), mask)])
+    result = predicted(
+        model, guides.for_model(model), [(x, torch.where(mask & first, y, -100), mask)]
+    )
     assert torch.equal(result.mask, mask & first)
     assert len(result.tokens().labels) == 3 + 1 + 3
     assert result.log_prob(result.labels).isfinite().all()
@@ -118,7 +155,9 @@ def test_more_padding_changes_neither_the_objective_nor_its_gradient(layer, elbo
     model, guide = build(layer)
     # The word at padding is one of the sentences': its embedding may get no gradient from there.
     variants = [batch(SENTENCES), batch(SENTENCES, more=4, word=3, label=-100)]
-    torch.testing.assert_close(*(loss_and_gradients(elbo(), model, guide, data) for data in variants))
+    torch.testing.assert_close(
+        *(loss_and_gradients(elbo(), model, guide, data) for data in variants)
+    )
 
 
 @LAYERS
@@ -127,12 +166,18 @@ def test_the_elbo_of_a_batch_is_that_of_its_sentences_one_at_a_time(layer):
     model, guide = build(layer, num_data=50)
     elbo = TraceMeanField_ELBO()
     loss = elbo(model, guide)(*batch(SENTENCES, more=2, label=-100))
-    data = {name: node["value"] for name, node in elbo.traces[1].nodes.items() if name.endswith(".u")}
+    data = {
+        name: node["value"] for name, node in elbo.traces[1].nodes.items() if name.endswith(".u")
+    }
     by_hand = torch.zeros(())
     for words, tags in SENTENCES:
         trace = poutine.trace(poutine.condition(model.network, data=data)).get_trace(words[None])
         log_probs = trace.nodes["_RETURN"]["value"][0].log_softmax(-1)
-        factors = [node["fn"].log_factor.sum() for name, node in trace.nodes.items() if name.endswith("ksvd")]
+        factors = [
+            node["fn"].log_factor.sum()
+            for name, node in trace.nodes.items()
+            if name.endswith("ksvd")
+        ]
         assert len(factors) == (layer is KEP)
         by_hand = by_hand - 50 / 6 * (log_probs[torch.arange(len(tags)), tags].sum() + sum(factors))
     if layer is KEP:

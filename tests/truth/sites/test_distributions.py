@@ -1,4 +1,5 @@
-"""Distributions of local sites at every token: against torch's, under plates, and counted by both ELBOs."""
+"""Distributions of local sites at every token: against torch's, under plates, and counted by both
+ELBOs."""
 
 import pyro
 import pyro.distributions as dist
@@ -21,10 +22,13 @@ ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 
 
 def build(seed=0):
-    """Batch of 2, 3 heads, 4 tokens, 2 columns, and torch's distribution of each head and column."""
+    """Batch of 2, 3 heads, 4 tokens, 2 columns, and torch's distribution of each head and
+    column."""
     loc, root = randn(2, 3, 4, 2, seed=seed), randn(2, 3, 4, 4, seed=seed + 1)
     tril = torch.linalg.cholesky(root @ root.mT + torch.eye(4, dtype=F64))
-    return ColumnNormal(loc, Dense(tril, 4)), MultivariateNormal(loc.mT, scale_tril=tril.unsqueeze(2))
+    return ColumnNormal(loc, Dense(tril, 4)), MultivariateNormal(
+        loc.mT, scale_tril=tril.unsqueeze(2)
+    )
 
 
 def test_column_normal_is_a_normal_a_head_and_column():
@@ -80,7 +84,11 @@ def test_the_joint_kl_is_exact_under_both_elbos(elbo, number):
     posterior = MarginalsOfJoint(drawn, prior, kl)
 
     def run(x):
-        with pyro.plate("draws", number or 1, dim=-2), pyro.plate("data", 2, dim=-1), poutine.scale(scale=1.5):
+        with (
+            pyro.plate("draws", number or 1, dim=-2),
+            pyro.plate("data", 2, dim=-1),
+            poutine.scale(scale=1.5),
+        ):
             pyro.sample("g", prior, infer=local_site(posterior))
 
     model, guide = (torch.nn.Identity() for _ in range(2))
@@ -92,7 +100,8 @@ def test_the_joint_kl_is_exact_under_both_elbos(elbo, number):
 
 
 @pytest.mark.parametrize(
-    "layer", [SGPAttention.partial(inducing=2), CGPAttention, SparseCGPAttention.partial(inducing=2)]
+    "layer",
+    [SGPAttention.partial(inducing=2), CGPAttention, SparseCGPAttention.partial(inducing=2)],
 )
 def test_vectorised_particles_of_pyro(layer):
     """They expand distributions by `expand`, draws(S) by a wrapper."""
@@ -100,7 +109,9 @@ def test_vectorised_particles_of_pyro(layer):
     model = Classifier(network, num_data=4)
     guide = guides.for_model(model)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
-    vectorised = TraceMeanField_ELBO(num_particles=100, vectorize_particles=True, max_plate_nesting=1)
+    vectorised = TraceMeanField_ELBO(
+        num_particles=100, vectorize_particles=True, max_plate_nesting=1
+    )
     with torch.no_grad():
         losses = torch.stack([TraceMeanField_ELBO()(model, guide)(x, y) for _ in range(100)])
         together = vectorised(model, guide)(x, y)

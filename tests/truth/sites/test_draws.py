@@ -42,7 +42,9 @@ def test_draws_for_prediction_pair_by_number_even_when_it_equals_the_batch():
         log_likelihood = dist.Normal(slope.sum(-1) * X, 1.0).log_prob(Y).sum(-1).mean()
         assert_close(model_trace.nodes["y"]["log_prob_sum"], N / 3 * log_likelihood)
         assert_close(model_trace.nodes["factor"]["log_prob_sum"], -N / 3 * X.square().sum())
-        (frame,) = (frame for frame in model_trace.nodes["y"]["cond_indep_stack"] if frame.name == "data")
+        (frame,) = (
+            frame for frame in model_trace.nodes["y"]["cond_indep_stack"] if frame.name == "data"
+        )
         assert (frame.dim, frame.size, frame.full_size) == (-1, 3, N)
 
 
@@ -78,7 +80,10 @@ def plated(dim):
 
 
 def test_draws_refuse_a_site_whose_plate_has_their_dimension():
-    with draws(4), pytest.raises(ValueError, match="slope is in a plate of dimension -2.*vectorize=False"):
+    with (
+        draws(4),
+        pytest.raises(ValueError, match="slope is in a plate of dimension -2.*vectorize=False"),
+    ):
         poutine.trace(plated(-2)).get_trace(X)
 
 
@@ -99,7 +104,8 @@ FLOWS = {
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("number", [4, "example"])
 def test_flows_without_an_inverse_have_the_density_of_their_draws(flow, number):
-    """log q(f(z)) = log N(z; 0, 1) − log |det f'(z)|, of draws whose z only the flow's cache knows."""
+    """log q(f(z)) = log N(z; 0, 1) − log |det f'(z)|, of draws whose z only the flow's cache
+    knows."""
     transform = FLOWS[flow]()
     q = dist.TransformedDistribution(dist.Normal(torch.zeros(3), 1.0).to_event(1), [transform])
 

@@ -1,4 +1,5 @@
-"""Guide families relative to the prior: neither KL nor function values depend on the prior's scale."""
+"""Guide families relative to the prior: neither KL nor function values depend on the prior's
+scale."""
 
 import functools
 import math
@@ -54,7 +55,9 @@ def test_without_the_ksvd_term_the_objective_has_no_gradient_in_the_scale(family
         loss = elbo().differentiable_loss(layer, guide, x)
         trace = poutine.trace(poutine.replay(layer, poutine.trace(guide).get_trace(x))).get_trace(x)
     loss = loss + trace.nodes["_RETURN"]["value"].square().sum()
-    (gradient,) = torch.autograd.grad(loss, layer.log_scale, allow_unused=True, materialize_grads=True)
+    (gradient,) = torch.autograd.grad(
+        loss, layer.log_scale, allow_unused=True, materialize_grads=True
+    )
     assert gradient.abs().max() < 1e-9 * max(1.0, loss.abs().item())
 
 
@@ -73,7 +76,9 @@ def test_a_prior_without_a_standard_deviation_has_a_robust_scale_that_is_saved()
     for family in families.FAMILIES.values():
         torch.manual_seed(0)
         module = family(prior)
-        assert_close(module.state_dict()["scale"], torch.full((3, 5), 4 * 1.4826), rtol=0.25, atol=0)
+        assert_close(
+            module.state_dict()["scale"], torch.full((3, 5), 4 * 1.4826), rtol=0.25, atol=0
+        )
         assert_close(module(prior).mean, module.scale * next(module.parameters()))
         assert "scale" not in family(priors.normal(torch.ones(3, 5))).state_dict()
 
@@ -86,7 +91,8 @@ def test_a_family_with_options_reaches_other_supports():
 
 
 def test_a_point_mass_on_another_support_is_the_mode_of_the_unconstrained_variable():
-    """For u = exp(v) the objective has the Jacobian's log u, and the whitening's scale, a constant."""
+    """For u = exp(v) the objective has the Jacobian's log u, and the whitening's scale, a
+    constant."""
     prior = dist.Gamma(torch.tensor([2.0, 3.0, 5.0]), torch.tensor(1.5)).to_event(1)
     module = families.on_support(families.Delta, prior)
     q = module(prior)

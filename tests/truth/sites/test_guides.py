@@ -1,4 +1,5 @@
-"""Guides: which KL are analytic and equal samples', q of each family, point masses, the prior's present scale."""
+"""Guides: which KL are analytic and equal samples', q of each family, point masses, the prior's
+present scale."""
 
 import pyro.poutine as poutine
 import pytest
@@ -11,7 +12,11 @@ from two_layers import Regression, examples
 from probattn import KEPSVGPAttention, families, guides, priors
 
 ANALYTIC = {
-    *((prior, family) for prior in ("normal", "horseshoe", "ard") for family in ("full", "diagonal", "lowrank")),
+    *(
+        (prior, family)
+        for prior in ("normal", "horseshoe", "ard")
+        for family in ("full", "diagonal", "lowrank")
+    ),
     ("laplace", "diagonal"),
     *((prior, "delta") for prior in priors.PRIORS),
 }
@@ -48,10 +53,12 @@ def test_families_start_near_a_prior_draw_at_a_share_of_its_scale(family):
 
 
 @pytest.mark.parametrize(
-    ("prior", "elbo"), [("normal", Trace_ELBO), ("laplace", TraceMeanField_ELBO), ("student_t", Trace_ELBO)]
+    ("prior", "elbo"),
+    [("normal", Trace_ELBO), ("laplace", TraceMeanField_ELBO), ("student_t", Trace_ELBO)],
 )
 def test_delta_maximises_the_density_of_the_whitened_variable(elbo, prior, data):
-    """The loss with a point mass does not depend on Λ through p(u): d loss / d log λ comes from the KSVD term only."""
+    """The loss with a point mass does not depend on Λ through p(u): d loss / d log λ comes from the
+    KSVD term only."""
     model = Regression(prior)
     for layer in model.layers:
         layer.eta = 0.0

@@ -28,9 +28,11 @@ LOC, SCALE = 0.6, 0.5
 
 
 class Chain(nn.Module):
-    """A weight that all share, and two values of each example, the second's posterior a function of the first's draw.
+    """A weight that all share, and two values of each example, the second's posterior a function of
+    the first's draw.
 
-    w ~ N(0, 1); z1 ~ N(0, 1), posterior N(A x + w, 1/4); z2 ~ N(z1, 1), posterior N(C z1 + x, 0.09); y ~ N(z2, 1).
+    w ~ N(0, 1); z1 ~ N(0, 1), posterior N(A x + w, 1/4); z2 ~ N(z1, 1), posterior N(C z1 + x,
+    0.09); y ~ N(z2, 1).
     """
 
     def __init__(self, *, factor=False):
@@ -49,7 +51,10 @@ class Chain(nn.Module):
                 for name, extra in (("r", {"regulariser": True}), ("penalty", {})):
                     unit = dist.Unit(-x.square().expand(zero.shape))
                     pyro.sample(
-                        name, unit, obs=unit.sample(), infer=site_info(local=True, **extra) | {"is_auxiliary": True}
+                        name,
+                        unit,
+                        obs=unit.sample(),
+                        infer=site_info(local=True, **extra) | {"is_auxiliary": True},
                     )
             return pyro.sample("y", dist.Normal(z2, 1.0), obs=y, infer=local_site())
 
@@ -62,7 +67,8 @@ class Global(nn.Module):
 
 
 class Alone(nn.Module):
-    """Nothing global below one site of each example, of two numbers with posterior N(slope x, 1/4)."""
+    """Nothing global below one site of each example, of two numbers with posterior N(slope x,
+    1/4)."""
 
     def __init__(self, slope=1.0):
         super().__init__()
@@ -84,7 +90,8 @@ class Nothing(nn.Module):
 
 
 class TwoPass(nn.Module):
-    """The guide of two passes: it runs the network below each local site itself, and draws it by name."""
+    """The guide of two passes: it runs the network below each local site itself, and draws it by
+    name."""
 
     def forward(self, x, y=None):
         w = pyro.sample("w", dist.Normal(LOC, SCALE))
@@ -94,7 +101,8 @@ class TwoPass(nn.Module):
 
 
 def chain_loss(weight=1.0):
-    """Minus the ELBO of the whole data set in closed form, from the moments of w, z1 and z2 under the guide."""
+    """Minus the ELBO of the whole data set in closed form, from the moments of w, z1 and z2 under
+    the guide."""
     kl_w = 0.5 * (SCALE**2 + LOC**2 - 1 - math.log(SCALE**2))
     mean1, var1 = A * X + LOC, 0.25 + SCALE**2
     kl_1 = 0.5 * (0.25 + mean1.square() + SCALE**2 - 1 - math.log(0.25))
@@ -116,11 +124,18 @@ def sgpa_classifier(inducing=2):
 @EACH_ELBO
 @pytest.mark.parametrize("numbers", [(), ("example", 4)])
 def test_one_pass_and_two_passes_have_the_expected_loss_in_closed_form(elbo, numbers):
-    """The library's ELBO draws local sites in the model's pass; Pyro's own with a guide that knows them agrees."""
-    for objective, guide in ((LIBRARY[elbo](), Global()), (elbo(), TwoPass()), (LIBRARY[elbo](), TwoPass())):
+    """The library's ELBO draws local sites in the model's pass; Pyro's own with a guide that knows
+    them agrees."""
+    for objective, guide in (
+        (LIBRARY[elbo](), Global()),
+        (elbo(), TwoPass()),
+        (LIBRARY[elbo](), TwoPass()),
+    ):
         program = Chain()
         with torch.no_grad(), under(*map(draws, numbers)):
-            losses = torch.stack([objective.differentiable_loss(program, guide, X, Y) for _ in range(80)])
+            losses = torch.stack(
+                [objective.differentiable_loss(program, guide, X, Y) for _ in range(80)]
+            )
         assert (losses.mean() - chain_loss()).abs() < 4 * losses.std() / 80**0.5
 
 
@@ -152,7 +167,8 @@ def test_local_sites_count_by_their_kl_with_the_scale_of_the_data_set(numbers):
 
 @EACH_ELBO
 def test_the_guides_own_draw_wins(elbo):
-    """A guide that draws one of the local sites: the other comes from the posterior that the model carries for it."""
+    """A guide that draws one of the local sites: the other comes from the posterior that the model
+    carries for it."""
 
     class Own(Global):
         def forward(self, x, y=None):
@@ -177,14 +193,17 @@ def test_observed_and_conditioned_local_sites_stay_what_they_are():
     trace = poutine.trace(local_posteriors(conditioned)).get_trace(X, Y)
     assert torch.equal(trace.nodes["z1"]["value"], z1)
     trace.compute_log_prob()
-    assert_close(trace.nodes["z1"]["log_prob_sum"], N / 3 * dist.Normal(0.0, 1.0).log_prob(z1).sum())
+    assert_close(
+        trace.nodes["z1"]["log_prob_sum"], N / 3 * dist.Normal(0.0, 1.0).log_prob(z1).sum()
+    )
     assert "z1_kl" not in trace.nodes
     assert "z2_kl" in trace.nodes
 
 
 @pytest.mark.parametrize("number", [1, 3, 5])
 def test_draws_below_every_global_site_are_a_new_first_dimension_at_a_local_site(number):
-    """S different draws, also where S is the batch, and nothing global lies below; they average in the density."""
+    """S different draws, also where S is the batch, and nothing global lies below; they average in
+    the density."""
     for elbo in LIBRARY.values():
         objective = elbo()
         with draws(number):
@@ -203,7 +222,9 @@ def test_draws_below_every_global_site_are_a_new_first_dimension_at_a_local_site
     assert len(z.unique()) == z.numel()
 
 
-WEIGHTS = {  # handler, the terms that it multiplies, and by what; what is observed and what all share keep their scale
+# Handler, the terms that it multiplies, and by what; what is observed and what all share keep their
+# scale.
+WEIGHTS = {
     "kl": (lambda: kl_weight(0.25), {"kl/w"}, 0.25),
     "local": (lambda: kl_weight(1.0, local=0.25), {"kl/z1", "kl/z2"}, 0.25),
     "alpha": (lambda: alpha(0.7), {"penalty/r"}, 0.7),
@@ -222,12 +243,20 @@ def test_each_weight_scales_its_terms_alone(elbo, handler, weighted, weight):
             loss = objective.differentiable_loss(Chain(factor=True), Global(), X, Y)
         terms.append(objective.terms())
         assert sum(terms[-1].values()) == pytest.approx(loss.item(), rel=1e-5)
-    expected = {name: (weight if name in weighted else 1.0) * value for name, value in terms[0].items()}
+    expected = {
+        name: (weight if name in weighted else 1.0) * value for name, value in terms[0].items()
+    }
     assert terms[1] == pytest.approx(expected, rel=1e-5)
-    assert weighted < expected.keys() == {"nll", "kl/w", "kl/z1", "kl/z2", "penalty/r", "penalty/penalty"}
+    assert (
+        weighted
+        < expected.keys()
+        == {"nll", "kl/w", "kl/z1", "kl/z2", "penalty/r", "penalty/penalty"}
+    )
     assert terms[0]["penalty/r"] == pytest.approx(N / 3 * X.square().sum().item())
     if elbo is TraceMeanField_ELBO:
-        assert terms[0]["kl/w"] == pytest.approx(0.5 * (SCALE**2 + LOC**2 - 1 - math.log(SCALE**2)), rel=1e-5)
+        assert terms[0]["kl/w"] == pytest.approx(
+            0.5 * (SCALE**2 + LOC**2 - 1 - math.log(SCALE**2)), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("number", [None, 4])
@@ -249,12 +278,15 @@ def test_at_mean_puts_local_sites_at_the_mean_of_their_posteriors_given_those_be
 @EACH_ELBO
 @EACH_WAY
 def test_batches_are_an_unbiased_estimate_of_the_data_set_with_local_sites(elbo, numbers):
-    """Everything at its mean: the losses of disjoint batches average to that of all examples at once."""
+    """Everything at its mean: the losses of disjoint batches average to that of all examples at
+    once."""
     x, y = torch.randn(N), torch.randn(N)
 
     def loss(index):
         with under(at_mean(), *map(draws, numbers)):
-            return LIBRARY[elbo]().differentiable_loss(Chain(factor=True), Global(), x[index], y[index])
+            return LIBRARY[elbo]().differentiable_loss(
+                Chain(factor=True), Global(), x[index], y[index]
+            )
 
     batches = torch.randperm(N).split(5)
     whole = loss(torch.arange(N))
@@ -288,7 +320,9 @@ def test_predictive_of_pyro_draws_local_sites_anew_in_each_sample(inducing):
     guide, x = guides.for_model(model), torch.randn(4, 3, 8)
     sites = ["network.0.g", "_RETURN"]
     for parallel in (False, True):
-        predictive = Predictive(model, guide=guide, num_samples=6, parallel=parallel, return_sites=sites)
+        predictive = Predictive(
+            model, guide=guide, num_samples=6, parallel=parallel, return_sites=sites
+        )
         assert len(predictive(x)["network.0.g"].flatten(1).unique(dim=0)) == 6
 
 

@@ -1,4 +1,5 @@
-"""Natural-gradient steps against GPyTorch, closed forms, and gradients too noisy for the exact step."""
+"""Natural-gradient steps against GPyTorch, closed forms, and gradients too noisy for the exact
+step."""
 
 import gpytorch
 import pytest
@@ -37,7 +38,11 @@ def test_the_step_is_gpytorchs_in_natural_parameters(length):
     def loss(loc, tril):
         """A loss of both moments that is no quadratic."""
         spread = (tril @ tril.mT @ weights * weights).sum(-1)
-        return (loc @ weights).tanh() + 0.4 * spread.sqrt() - tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return (
+            (loc @ weights).tanh()
+            + 0.4 * spread.sqrt()
+            - tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        )
 
     ours = step(loc, tril, gradients(loss, loc, tril), length)
     theirs = NaturalVariationalDistribution(3, torch.Size([2])).double()
@@ -61,7 +66,9 @@ def test_one_full_step_reaches_the_posterior_of_a_linear_model_from_any_start(sp
 
     def loss(loc, tril):
         misfit = (y - features @ loc).square().sum() + (features @ tril).square().sum()
-        return misfit / (2 * 0.6**2) + kl_divergence(MultivariateNormal(loc, scale_tril=tril), prior)
+        return misfit / (2 * 0.6**2) + kl_divergence(
+            MultivariateNormal(loc, scale_tril=tril), prior
+        )
 
     loc, tril = gaussian(3, seed=2, spread=spread)
     loc, tril = step(loc, tril, gradients(loss, loc, tril), 1.0)

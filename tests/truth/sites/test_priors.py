@@ -33,7 +33,9 @@ def test_scaling_the_site_and_lambda_changes_the_density_by_the_jacobian(prior):
         torch.manual_seed(0)  # of hyperparameters
         return priors.resolve(prior)(scale).log_prob(u)
 
-    assert_close(log_prob(3 * SCALE, 3 * U), log_prob(SCALE, U) - 6 * torch.tensor(3.0).double().log())
+    assert_close(
+        log_prob(3 * SCALE, 3 * U), log_prob(SCALE, U) - 6 * torch.tensor(3.0).double().log()
+    )
 
 
 @pytest.mark.parametrize("prior", [priors.Horseshoe(), priors.ARD()])
@@ -42,7 +44,11 @@ def test_draws_of_a_hierarchical_prior_have_hyperparameters_of_their_own(prior):
     model = KEPSVGPAttention(8, 2, rank=2, prior=prior)
     with draws(50), poutine.trace() as traced:
         guides.sample_priors(model)
-    values = {name: node["value"][:, 0] for name, node in traced.trace.nodes.items() if node["type"] == "sample"}
+    values = {
+        name: node["value"][:, 0]
+        for name, node in traced.trace.nodes.items()
+        if node["type"] == "sample"
+    }
     assert all(len(value.flatten(1).unique(dim=0)) == 50 for value in values.values())
     u = traced.trace.nodes["u"]
     if isinstance(prior, priors.Horseshoe):
@@ -57,7 +63,9 @@ def test_a_mixture_of_normals_is_a_prior_like_any_other():
     def spike_and_slab(scale):
         scales = torch.stack([0.1 * scale, 2 * scale], dim=-1)
         weights = dist.Categorical(torch.tensor([0.8, 0.2]).expand(scales.shape))
-        return dist.MixtureSameFamily(weights, dist.Normal(torch.zeros_like(scales), scales)).to_event(scale.dim())
+        return dist.MixtureSameFamily(
+            weights, dist.Normal(torch.zeros_like(scales), scales)
+        ).to_event(scale.dim())
 
     layer = KEPSVGPAttention(4, 2, rank=2, prior=spike_and_slab)
     guide = guides.for_model(layer, "diagonal")
@@ -65,5 +73,7 @@ def test_a_mixture_of_normals_is_a_prior_like_any_other():
     replayed = poutine.trace(poutine.replay(layer, trace)).get_trace(torch.randn(1, 3, 4))
     u = trace.nodes["u"]["value"]
     parts = [dist.Normal(0, factor * layer.scale).log_prob(u) for factor in (0.1, 2.0)]
-    expected = torch.logaddexp(parts[0] + torch.tensor(0.8).log(), parts[1] + torch.tensor(0.2).log())
+    expected = torch.logaddexp(
+        parts[0] + torch.tensor(0.8).log(), parts[1] + torch.tensor(0.2).log()
+    )
     assert_close(replayed.nodes["u"]["fn"].log_prob(u), expected.sum())

@@ -33,22 +33,32 @@ def torchs(schedule, *, warmup, min_lr, steps):
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
 @pytest.mark.parametrize(("warmup", "min_lr"), [(0, 0.02), (1, 0.0), (4, 0.02)])
 def test_the_learning_rate_is_that_of_pytorchs_schedulers(schedule, warmup, min_lr):
-    options = TrainOptions(schedule=schedule, epochs=20, warmup_epochs=warmup, lr=0.1, min_lr=min_lr)
+    options = TrainOptions(
+        schedule=schedule, epochs=20, warmup_epochs=warmup, lr=0.1, min_lr=min_lr
+    )
     rates = [scheduled_lr(step, options=options, steps_per_epoch=1) for step in range(21)]
-    assert rates == pytest.approx(torchs(schedule, warmup=warmup, min_lr=min_lr, steps=20), rel=1e-9, abs=1e-12)
+    assert rates == pytest.approx(
+        torchs(schedule, warmup=warmup, min_lr=min_lr, steps=20), rel=1e-9, abs=1e-12
+    )
 
 
 def test_a_run_follows_the_schedule():
     model, guide, train, _ = build()
     arguments = short(schedule="linear", warmup_epochs=1, min_lr=1e-3)
     history = fit(model, guide, train, **arguments)
-    rates = [scheduled_lr(step, options=arguments["options"], steps_per_epoch=STEPS) for step in range(4 * STEPS)]
+    rates = [
+        scheduled_lr(step, options=arguments["options"], steps_per_epoch=STEPS)
+        for step in range(4 * STEPS)
+    ]
     assert [record["lr"] for record in history.steps] == pytest.approx(rates, rel=1e-12)
 
 
 def coefficients(epochs, **options):
     options = TrainOptions(epochs=epochs, **options)
-    return [StepCoefficients.at(step, options=options, steps_per_epoch=1, num_data=10) for step in range(epochs)]
+    return [
+        StepCoefficients.at(step, options=options, steps_per_epoch=1, num_data=10)
+        for step in range(epochs)
+    ]
 
 
 def test_the_weights_of_the_kl_rise_linearly_from_zero_and_stay():
@@ -60,7 +70,12 @@ def test_the_weights_of_the_kl_rise_linearly_from_zero_and_stay():
 
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
-    [(0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]), (2.0, 1.0, [2.0, 1.0]), (0.7, 0.7, [0.7] * 4), (0.25, 1.0, [0.25])],
+    [
+        (0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (2.0, 1.0, [2.0, 1.0]),
+        (0.7, 0.7, [0.7] * 4),
+        (0.25, 1.0, [0.25]),
+    ],
 )
 def test_alpha_is_a_line_from_the_first_step_to_the_last(start, end, expected):
     weights = coefficients(len(expected), alpha_start=start, alpha_end=end)
@@ -68,7 +83,8 @@ def test_alpha_is_a_line_from_the_first_step_to_the_last(start, end, expected):
 
 
 def test_alpha_scales_the_regulariser_alone():
-    """The regulariser is 3 nats an example; the rest of the loss is that of the network without one."""
+    """The regulariser is 3 nats an example; the rest of the loss is that of the network without
+    one."""
     model, guide, train, _ = build(attention=Regularised)
     history = fit(model, guide, train, **short(epochs=2, alpha_start=0.5, alpha_end=1.0))
     model, guide, train, _ = build(attention=SoftmaxAttention)

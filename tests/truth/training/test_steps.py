@@ -1,4 +1,5 @@
-"""Training steps by hand, in float64: Adam divides gradients by their size, so equality is strict."""
+"""Training steps by hand, in float64: Adam divides gradients by their size, so equality is
+strict."""
 
 import pytest
 import torch
@@ -15,11 +16,16 @@ from probattn.inference import fit
 
 def doubles(batch_size=3, **options):
     model, guide, *_ = build(**options)
-    return model.double(), guide.double(), [(x.double(), y) for x, y in DataLoader(data(), batch_size=batch_size)]
+    return (
+        model.double(),
+        guide.double(),
+        [(x.double(), y) for x, y in DataLoader(data(), batch_size=batch_size)],
+    )
 
 
 def by_hand(optimizer, rates, *, clip):
-    """Weights after steps on −ELBO/N from the random state that a run begins with: no hidden factor or gradient."""
+    """Weights after steps on −ELBO/N from the random state that a run begins with: no hidden factor
+    or gradient."""
     model, guide, batches = doubles()
     parameters = [*model.parameters(), *guide.parameters()]
     optimizer = optimizer(parameters, lr=1.0)
@@ -39,9 +45,14 @@ def by_hand(optimizer, rates, *, clip):
 @pytest.mark.parametrize("own", [False, True])
 def test_a_run_takes_the_steps_of_its_optimiser_and_scheduler_on_the_elbo_per_example(own):
     model, guide, batches = doubles()
-    factories = {"optimizer": torch.optim.SGD, "scheduler": lambda optimizer: StepLR(optimizer, 1, gamma=0.5)}
+    factories = {
+        "optimizer": torch.optim.SGD,
+        "scheduler": lambda optimizer: StepLR(optimizer, 1, gamma=0.5),
+    }
     given = factories if own else {}
-    history = fit(model, guide, batches, **given, **short(epochs=1, lr=0.05, min_lr=0.05, clip_norm=0.3))
+    history = fit(
+        model, guide, batches, **given, **short(epochs=1, lr=0.05, min_lr=0.05, clip_norm=0.3)
+    )
     rates = [0.05, 0.025, 0.0125] if own else [0.05] * 3
     assert [step["lr"] for step in history.steps] == pytest.approx(rates)
     expected = by_hand(torch.optim.SGD if own else torch.optim.Adam, rates, clip=0.3)
@@ -50,11 +61,22 @@ def test_a_run_takes_the_steps_of_its_optimiser_and_scheduler_on_the_elbo_per_ex
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_decoupled_decay_shrinks_weights_by_the_rate_alone_and_the_penalty_goes_through_adam(decoupled):
+def test_decoupled_decay_shrinks_weights_by_the_rate_alone_and_the_penalty_goes_through_adam(
+    decoupled,
+):
     """In the first step Adam moves each parameter by the rate towards the sign of its gradient."""
     model, guide, batches = doubles(8)
-    before, biases = model.network.head.weight.detach().clone(), model.network.head.bias.detach().clone()
-    options = {"epochs": 1, "lr": 1e-3, "min_lr": 1e-3, "weight_decay": 100.0, "decoupled_weight_decay": decoupled}
+    before, biases = (
+        model.network.head.weight.detach().clone(),
+        model.network.head.bias.detach().clone(),
+    )
+    options = {
+        "epochs": 1,
+        "lr": 1e-3,
+        "min_lr": 1e-3,
+        "weight_decay": 100.0,
+        "decoupled_weight_decay": decoupled,
+    }
     fit(model, guide, batches, **short(**options))
     change = model.network.head.weight.detach() - before
     if decoupled:
@@ -66,11 +88,17 @@ def test_decoupled_decay_shrinks_weights_by_the_rate_alone_and_the_penalty_goes_
 
 
 def test_each_parameter_moves_by_its_own_learning_rate():
-    """Adam's first step has the length of the learning rate; the last pattern that matches counts."""
+    """Adam's first step has the length of the learning rate; the last pattern that matches
+    counts."""
     model, guide, batches = doubles(8)
     before = weights(model, guide)
     scale = {"network.attention.*": 0.1, "*.bias": 5.0, "network.head.bias|absent": 10.0}
-    fit(model, guide, batches, **short(epochs=1, lr=1e-3, min_lr=1e-3, lr_scale=scale, guide_lr=0.02))
+    fit(
+        model,
+        guide,
+        batches,
+        **short(epochs=1, lr=1e-3, min_lr=1e-3, lr_scale=scale, guide_lr=0.02),
+    )
     for name, value in weights(model, guide).items():
         factor = 20.0 if name.startswith("1.") else 0.1 if ".attention." in name else 1.0
         factor = 10.0 if "head.bias" in name else 5.0 if name.endswith(".bias") else factor
@@ -124,12 +152,17 @@ def test_the_last_step_of_an_epoch_takes_the_batches_that_are_left():
     assert history.epochs[0]["train_loss"] == pytest.approx(total)
 
 
-@pytest.mark.parametrize(("elbo", "weight"), [("mean_field", "num_data"), ("mean_field", 1.0), ("trace", 1.0)])
+@pytest.mark.parametrize(
+    ("elbo", "weight"), [("mean_field", "num_data"), ("mean_field", 1.0), ("trace", 1.0)]
+)
 def test_the_kl_of_the_first_step_is_the_closed_form_over_the_data_set(elbo, weight):
-    """Times num_data with that weight, so that the whole KL stands beside the mean log-likelihood; or sampled."""
+    """Times num_data with that weight, so that the whole KL stands beside the mean log-likelihood;
+    or sampled."""
     model, guide, batches = doubles()
     prior = model.network.attention.sites()["u"]
     whole = kl_divergence(guide.network.attention.u(prior), prior).item()
     step = fit(model, guide, batches, **short(epochs=1, kl_weight=weight, elbo=elbo)).steps[0]
     exact = whole if weight == "num_data" else whole / 8
-    assert (step["kl/network.attention.u"] == pytest.approx(exact, rel=1e-9)) == (elbo == "mean_field")
+    assert (step["kl/network.attention.u"] == pytest.approx(exact, rel=1e-9)) == (
+        elbo == "mean_field"
+    )

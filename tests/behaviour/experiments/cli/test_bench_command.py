@@ -5,7 +5,13 @@ import pytest
 
 from probattn.experiments.bench import measure, suites
 
-TINY = ("network.dim=20", "network.heads=2", "network.depth=1", "network.mlp_dim=8", "data.batch_size=2")
+TINY = (
+    "network.dim=20",
+    "network.heads=2",
+    "network.depth=1",
+    "network.mlp_dim=8",
+    "data.batch_size=2",
+)
 TOY = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
 
 

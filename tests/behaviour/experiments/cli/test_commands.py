@@ -18,11 +18,15 @@ RESULTS = Path(__file__).parents[4] / "experiments" / "results"
 
 
 def accuracy(frame, run):
-    chosen = frame[(frame["run"] == run) & (frame["method"] == "posterior") & (frame["set"] == "test")]
+    chosen = frame[
+        (frame["run"] == run) & (frame["method"] == "posterior") & (frame["set"] == "test")
+    ]
     return 100 * chosen["accuracy"].mean()
 
 
-def test_a_run_predicts_and_is_exported_and_the_shared_folder_predicts_the_same(command, kep, tmp_path):
+def test_a_run_predicts_and_is_exported_and_the_shared_folder_predicts_the_same(
+    command, kep, tmp_path
+):
     images, shared = tmp_path / "images", tmp_path / "shared"
     images.mkdir()
     for number, pixels in enumerate(load("digits").test.images[:10]):
@@ -36,7 +40,9 @@ def test_a_run_predicts_and_is_exported_and_the_shared_folder_predicts_the_same(
     assert (tmp_path / "kep.csv").read_text() == (tmp_path / "shared.csv").read_text()
 
 
-def test_compare_writes_tables_and_a_figure_of_folders_and_of_its_own_results(command, evaluated, tmp_path):
+def test_compare_writes_tables_and_a_figure_of_folders_and_of_its_own_results(
+    command, evaluated, tmp_path
+):
     out = tmp_path / "compared"
     code, text, err = command("compare", evaluated[SOFTMAX], evaluated[KEP].parent, "--out", out)
     assert (code, err) == (0, "")
@@ -51,7 +57,9 @@ def test_compare_writes_tables_and_a_figure_of_folders_and_of_its_own_results(co
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "again" / "results.csv"), frame)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in RESULTS.glob("*.csv") if path.stat().st_size < 30_000))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in RESULTS.glob("*.csv") if path.stat().st_size < 30_000)
+)
 def test_a_committed_file_of_results_is_printed_as_a_table(command, tmp_path, name):
     code, text, err = command("compare", RESULTS / name, "--out", tmp_path)
     assert (code, err) == (0, "")
@@ -59,16 +67,46 @@ def test_a_committed_file_of_results_is_printed_as_a_table(command, tmp_path, na
     assert "| --- |" in (tmp_path / "comparison.md").read_text()
 
 
-def test_the_demo_compares_layers_and_continues_where_it_stopped(command, tmp_path, monkeypatch, tiny):
+def test_the_demo_compares_layers_and_continues_where_it_stopped(
+    command, tmp_path, monkeypatch, tiny
+):
     plan = study.plan
     monkeypatch.setattr(report, "figures", lambda result: {})
     monkeypatch.setattr(report, "save_figures", lambda *arguments: [])
-    monkeypatch.setattr(study, "plan", lambda *names, changes, **rest: plan(*names, changes=[*changes, *tiny], **rest))
-    demo = ("demo", "--out", tmp_path / "demo", "--layers", "softmax,kep-svgp", "--workers", 1, "--epochs", 3)
+    monkeypatch.setattr(
+        study,
+        "plan",
+        lambda *names, changes, **rest: plan(*names, changes=[*changes, *tiny], **rest),
+    )
+    demo = (
+        "demo",
+        "--out",
+        tmp_path / "demo",
+        "--layers",
+        "softmax,kep-svgp",
+        "--workers",
+        1,
+        "--epochs",
+        3,
+    )
     code, text, _ = command(*demo)
     assert code == 0
-    titles = ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier", "Corrupted", "minus", SOFTMAX)
-    assert [title for title in (*titles, f"{KEP}: ") if title not in text] == []  # what its posterior contributes
+    titles = (
+        "ACC",
+        "MCC",
+        "AURC",
+        "AUROC",
+        "FPR95",
+        "ECE",
+        "NLL",
+        "Brier",
+        "Corrupted",
+        "minus",
+        SOFTMAX,
+    )
+    assert [
+        title for title in (*titles, f"{KEP}: ") if title not in text
+    ] == []  # what its posterior contributes
     assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     last = tmp_path / "demo" / KEP / "seed-0" / "last.pt"
     weights = last.read_bytes()
@@ -82,7 +120,9 @@ def test_all_presets_are_listed_however_narrow_the_terminal(command, monkeypatch
     monkeypatch.setenv("COLUMNS", "40")
     code, text, err = command("presets")
     assert (code, err) == (0, "")
-    assert [name for name in presets.PRESETS if not re.search(rf"(?<![\w/-]){name}(?![\w/-])", text)] == []
+    assert [
+        name for name in presets.PRESETS if not re.search(rf"(?<![\w/-]){name}(?![\w/-])", text)
+    ] == []
     assert "data.label_column" in command("presets", "tabular/csv")[1]
 
 
@@ -96,12 +136,20 @@ def test_the_check_against_gpytorch_passes(command):
     [
         *(("evaluate", "best.pt", kind) for kind in ("cut", "of another network", b"")),
         *(("train", name, "cut") for name in ("last.pt", "settings.json")),
-        *(("evaluate", "settings.json", kind) for kind in (b"{}", b'{"name": "a", "settings": {"layer": 3}}')),
+        *(
+            ("evaluate", "settings.json", kind)
+            for kind in (b"{}", b'{"name": "a", "settings": {"layer": 3}}')
+        ),
     ],
 )
-def test_a_damaged_run_is_named_and_its_files_stay_as_they_are(command, kep, trained, contents, verb, name, kind):
+def test_a_damaged_run_is_named_and_its_files_stay_as_they_are(
+    command, kep, trained, contents, verb, name, kind
+):
     whole = (kep / name).read_bytes()
-    damaged = {"cut": whole[: len(whole) // 2], "of another network": (trained[SOFTMAX] / name).read_bytes()}
+    damaged = {
+        "cut": whole[: len(whole) // 2],
+        "of another network": (trained[SOFTMAX] / name).read_bytes(),
+    }
     (kep / name).write_bytes(damaged.get(kind, kind))
     if kind == b"":
         (kep / name).unlink()

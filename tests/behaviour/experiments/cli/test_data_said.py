@@ -1,4 +1,5 @@
-"""What the command says of a user's data: in training, in evaluation and its report, and with each answer."""
+"""What the command says of a user's data: in training, in evaluation and its report, and with each
+answer."""
 
 import json
 import re
@@ -10,7 +11,21 @@ import pytest
 CHANGES = ("network.dim=16", "network.depth=1", "network.heads=1", "network.mlp_dim=8")
 CHANGES += ("layer.rank=1", "train.num_samples=2", "train.warmup_epochs=0")
 SMALL = [part for change in CHANGES for part in ("--set", change)]
-WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "ran", "away", "from", "good", "bad", "films")
+WORDS = (
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "and",
+    "ran",
+    "away",
+    "from",
+    "good",
+    "bad",
+    "films",
+)
 
 
 @pytest.fixture
@@ -19,17 +34,24 @@ def table(tmp_path):
     generator = np.random.default_rng(0)
     size = generator.uniform(0, 10, 90).round(3)
     frame = pd.DataFrame({"size": size, "colour": generator.choice(["red", "blue"], 90)})
-    frame["flag"], frame["when"] = generator.choice(["True", "False"], 90), pd.date_range("2024-01-01", periods=90)
+    frame["flag"], frame["when"] = (
+        generator.choice(["True", "False"], 90),
+        pd.date_range("2024-01-01", periods=90),
+    )
     frame["label"] = np.where(size > 5, "big", "small")
     frame[:60].to_csv(tmp_path / "train.csv", index=False)
     frame[60:].to_csv(tmp_path / "valid.csv", index=False)
-    frame[:30].assign(label=generator.permutation(frame.label[:30])).to_csv(tmp_path / "test.csv", index=False)
+    frame[:30].assign(label=generator.permutation(frame.label[:30])).to_csv(
+        tmp_path / "test.csv", index=False
+    )
     return tmp_path
 
 
 @pytest.fixture
 def trained(command, table):
-    code, out, err = command("train", "tabular/csv", "--data", table, "--out", table / "run", "--epochs", "4", *SMALL)
+    code, out, err = command(
+        "train", "tabular/csv", "--data", table, "--out", table / "run", "--epochs", "4", *SMALL
+    )
     assert code == 0, err
     return out, table / "run"
 
@@ -37,7 +59,11 @@ def trained(command, table):
 @pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
 def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(command, trained):
     out, run = trained
-    assert [word for word in ("60", "big", "small", "colour", "date", "30 of 30 test") if word not in out] == []
+    assert [
+        word
+        for word in ("60", "big", "small", "colour", "date", "30 of 30 test")
+        if word not in out
+    ] == []
     kept = "\n".join(json.loads((run / "settings.json").read_text())["summary"])
     assert kept in out
     code, out, err = command("evaluate", run)
@@ -64,7 +90,9 @@ def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(
 def test_an_answer_says_what_training_has_not(command, trained, change, named, tmp_path):
     row = {"size": "5.0", "colour": "red", "flag": "True", "when": "2024-01-20"}
     pd.DataFrame([row, row | change]).to_csv(tmp_path / "new.csv", index=False)
-    code, _, err = command("predict", trained[1], tmp_path / "new.csv", "--out", tmp_path / "answers.csv")
+    code, _, err = command(
+        "predict", trained[1], tmp_path / "new.csv", "--out", tmp_path / "answers.csv"
+    )
     assert (code, err) == (0, "")
     answers = pd.read_csv(tmp_path / "answers.csv", keep_default_na=False)
     notes = list(answers["notes"]) if "notes" in answers else ["", ""]
@@ -86,16 +114,30 @@ def test_parquet_rows_are_answered_as_those_of_csv(command, trained, tmp_path):
     assert len(answers[0]) == 2
 
 
-def test_texts_that_are_cut_or_unknown_are_said_and_quotes_join_no_rows_of_a_prediction(command, tmp_path):
+def test_texts_that_are_cut_or_unknown_are_said_and_quotes_join_no_rows_of_a_prediction(
+    command, tmp_path
+):
     rows = [(" ".join(WORDS[n % 5 : 6 + n % 5]), ("neg", "pos")[n % 2]) for n in range(60)]
     pd.DataFrame(rows, columns=["text", "label"]).to_csv(tmp_path / "a.csv", index=False)
     options = ["--epochs", "1", "--set", "network.max_length=8", *SMALL]
-    code, out, err = command("train", "text/csv", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", *options)
+    code, out, err = command(
+        "train", "text/csv", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", *options
+    )
     assert code == 0, err
     assert "pos" in out
-    lines = ["text,label", "the cat,0", '"the cat,1', "a mat,0", 'films",1', "你好吗,0", f"{' '.join(WORDS)},0"]
+    lines = [
+        "text,label",
+        "the cat,0",
+        '"the cat,1',
+        "a mat,0",
+        'films",1',
+        "你好吗,0",
+        f"{' '.join(WORDS)},0",
+    ]
     (tmp_path / "new.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    code, _, err = command("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "answers.csv")
+    code, _, err = command(
+        "predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "answers.csv"
+    )
     assert code == 0, err
     notes = pd.read_csv(tmp_path / "answers.csv", keep_default_na=False)["notes"].tolist()
     assert len(notes) == 6

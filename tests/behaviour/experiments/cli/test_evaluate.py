@@ -35,14 +35,29 @@ def content(folder):
     [
         ("kernel", [], 0, 0),
         ("sgpa", ["warm_start=none"], 2, 3),
-        ("cgp", ["warm_start=none", "layer.last=1", "layer.collapsed=false", "layer.canonical_guide=learned"], 0, 3),
+        (
+            "cgp",
+            [
+                "warm_start=none",
+                "layer.last=1",
+                "layer.collapsed=false",
+                "layer.canonical_guide=learned",
+            ],
+            0,
+            3,
+        ),
         ("sparse-cgp", ["warm_start.epochs=1"], 0, 3),
     ],
 )
-def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes, sites, variants, assignments, tiny):
-    """With and without latent sites: without global ones no posterior, without any that predictions see no variants."""
+def test_every_layer_is_trained_and_evaluated(
+    command, tmp_path, layer, changes, sites, variants, assignments, tiny
+):
+    """With and without latent sites: without global ones no posterior, without any that predictions
+    see no variants."""
     out, name = tmp_path / "run", f"digits/{layer}"
-    changes = assignments([*tiny, "train.epochs=1", "data.limit=60", "train.num_samples=3", *changes])
+    changes = assignments(
+        [*tiny, "train.epochs=1", "data.limit=60", "train.num_samples=3", *changes]
+    )
     assert command("train", name, "--out", out, *changes)[0] == 0
     code, text, err = command("evaluate", out)
     assert (code, err) == (0, "")
@@ -60,12 +75,31 @@ def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes,
 
 def test_evaluate_writes_tables_scores_figures_and_report(command, kep):
     (kep / "log.jsonl").unlink()  # which it does not need
-    options = ("--corruptions", "gaussian_noise,fog", "--severities", "1", "--severities", "5", "--ood", "letters")
-    code, text, err = command("evaluate", kep.parent, "--shift", *options, "--method", "temperature")
+    options = (
+        "--corruptions",
+        "gaussian_noise,fog",
+        "--severities",
+        "1",
+        "--severities",
+        "5",
+        "--ood",
+        "letters",
+    )
+    code, text, err = command(
+        "evaluate", kep.parent, "--shift", *options, "--method", "temperature"
+    )
     assert (code, err) == (0, "")
-    shifted = [row(kep, name=f"shift/{name}/{level}") for name in ("gaussian_noise", "fog") for level in (1, 5)]
+    shifted = [
+        row(kep, name=f"shift/{name}/{level}")
+        for name in ("gaussian_noise", "fog")
+        for level in (1, 5)
+    ]
     accuracies = row(kep)["accuracy"], np.mean([scores["accuracy"] for scores in shifted])
-    percents = (*accuracies, row(kep, "temperature", "ood/letters")["entropy_auroc"], row(kep)["nll"] / 10)
+    percents = (
+        *accuracies,
+        row(kep, "temperature", "ood/letters")["entropy_auroc"],
+        row(kep)["nll"] / 10,
+    )
     cells = (*(f"{100 * value:.2f}" for value in percents), KEP, "FPR95", "by-class sets")
     assert [cell for cell in cells if cell not in text] == []
     for path in (kep / "figures").iterdir():
@@ -73,7 +107,9 @@ def test_evaluate_writes_tables_scores_figures_and_report(command, kep):
     assert f"probattn train {KEP} --set " in (kep / "report.html").read_text(encoding="utf-8")
     stored = content(kep)
     assert (stored["stamp"]["num_samples"], stored["stamp"]["seed"]) == (10, 0)
-    assert json.loads((kep / "calibration.json").read_text())["weights"] == stored["stamp"]["best.pt"]
+    assert (
+        json.loads((kep / "calibration.json").read_text())["weights"] == stored["stamp"]["best.pt"]
+    )
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -114,4 +150,6 @@ def test_evaluate_is_repeatable_and_the_seed_and_the_level_matter(command, kep):
     few, third = scores("--num-samples", 3, "--level", 0.5)
     assert third["stamp"]["num_samples"] == 3
     assert nll not in (other, few)
-    assert third["decisions"]["plain sets"]["coverage"] < first["decisions"]["plain sets"]["coverage"]
+    assert (
+        third["decisions"]["plain sets"]["coverage"] < first["decisions"]["plain sets"]["coverage"]
+    )

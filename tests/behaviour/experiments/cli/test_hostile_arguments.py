@@ -1,4 +1,5 @@
-"""Hostile arguments: each is answered by one short message that names what is wrong, and nothing is left behind."""
+"""Hostile arguments: each is answered by one short message that names what is wrong, and nothing is
+left behind."""
 
 import os
 from multiprocessing.process import BaseProcess
@@ -26,19 +27,48 @@ def changes(key, *values):
 
 
 ROWS = {
-    r"\x1b[31mred": [["train", ESC], ["reproduce", ESC], ["demo", "--layers", ESC], ["train", f"--{ESC}"]],
-    "red": [[*EVALUATE, "--method", f"laplace+{ESC}"], [*EVALUATE, "--ood", ESC], ["train", KEP, "--layer", ESC]],
-    KEP: [["train", "digits/kepsvgp", "--out", "{tmp}/new"], ["study", "digits/kepsvgp", "--out", "{tmp}/new"]],
+    r"\x1b[31mred": [
+        ["train", ESC],
+        ["reproduce", ESC],
+        ["demo", "--layers", ESC],
+        ["train", f"--{ESC}"],
+    ],
+    "red": [
+        [*EVALUATE, "--method", f"laplace+{ESC}"],
+        [*EVALUATE, "--ood", ESC],
+        ["train", KEP, "--layer", ESC],
+    ],
+    KEP: [
+        ["train", "digits/kepsvgp", "--out", "{tmp}/new"],
+        ["study", "digits/kepsvgp", "--out", "{tmp}/new"],
+    ],
     "laplace": [["study", KEP, "--out", "{tmp}/new", "--method", "laplac"]],
     "nowhere": [["study", KEP, "--out", "{tmp}/new", "--layers", "softmax,nowhere:Layer"]],
     "monitor": changes("train.monitor", "foo"),
     "does not suit": changes("network.kind", "tabular", "text", "encoder"),
     "preset must be": variants(["train", "--config"], "{tmp}/list.yaml", "{tmp}/mapping.yaml"),
     "there is no folder": [
-        *variants(["predict"], "runs/typo", "typo", "{tmp}/typo", "https://example.com/user/model", "a/b/c"),
+        *variants(
+            ["predict"],
+            "runs/typo",
+            "typo",
+            "{tmp}/typo",
+            "https://example.com/user/model",
+            "a/b/c",
+        ),
         ["export", "typo", "--out", "{tmp}/new"],
     ],
-    "4 tokens": [[*TRAIN, "--set", "network.patch_size=4", "--set", "network.dim=128", "--set", "layer.rank=17"]],
+    "4 tokens": [
+        [
+            *TRAIN,
+            "--set",
+            "network.patch_size=4",
+            "--set",
+            "network.dim=128",
+            "--set",
+            "layer.rank=17",
+        ]
+    ],
     "probattn evaluate": [["compare", "{trained}", "--out", "{tmp}/new"]],
     "KEPSVGPAttention": [[*TRAIN, "--set", "warm_start.epochs=1"]],
     "gaussian_noise": [[*EVALUATE, "--shift", "--corruptions", "gausian_noise"]],
@@ -62,7 +92,10 @@ ROWS = {
         *([command, "{run}", "--out", "{tmp}/file"] for command in ("compare", "study", "demo")),
     ],
     ": ": variants(["train", KEP, "--out"], "{tmp}/file/x", "{tmp}/loop", "/proc/x"),
-    "--data": [["study", "tabular/csv", "--out", "{tmp}/new"], ["train", "kep-svgp/cifar10", "--data", "{tmp}/empty"]]
+    "--data": [
+        ["study", "tabular/csv", "--out", "{tmp}/new"],
+        ["train", "kep-svgp/cifar10", "--data", "{tmp}/empty"],
+    ]
     + variants([*TRAIN, "--data"], "{tmp}/file", "{tmp}/fifo", "{tmp}/loop", "{tmp}/" + BYTE, ESC),
     "holds no run": [
         *variants(["evaluate"], "{tmp}/file", "{tmp}/fifo", "{tmp}/empty", "{tmp}/" + ESC, BYTE),
@@ -75,7 +108,8 @@ ROWS = {
 
 @pytest.fixture
 def checked(command, trained, evaluated, monkeypatch, no_network, tmp_path):
-    """Runs a command among pipes, links in a circle, and files in place of folders, as far as no work begins."""
+    """Runs a command among pipes, links in a circle, and files in place of folders, as far as no
+    work begins."""
     (tmp_path / "file").write_text("text", encoding="utf-8")
     (tmp_path / "empty").mkdir()
     (tmp_path / "runs").mkdir()
@@ -103,11 +137,15 @@ def test_a_hostile_argument_is_answered_by_a_short_message(checked, tmp_path, wo
         assert words in err, (arguments, err)
         assert err.startswith("error: ") or "\nerror: " in err
         assert len(err.splitlines()) <= 4, err
-        assert all(character.isprintable() or character == "\n" for character in out + err), ascii(err)
+        assert all(character.isprintable() or character == "\n" for character in out + err), ascii(
+            err
+        )
         assert not (tmp_path / "new").exists(), "a command that fails leaves nothing behind"
 
 
-@pytest.mark.parametrize("arguments", [["train", KEP, "--out", ESC], ["evaluate", "{run}", "--seed", str(2**63 - 1)]])
+@pytest.mark.parametrize(
+    "arguments", [["train", KEP, "--out", ESC], ["evaluate", "{run}", "--seed", str(2**63 - 1)]]
+)
 def test_good_arguments_are_accepted(checked, arguments):
     with pytest.raises(AcceptedError):
         checked(arguments)

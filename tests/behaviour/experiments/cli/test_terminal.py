@@ -28,9 +28,15 @@ def fails_with(error):
 
 
 def test_tables_lose_no_cell_on_a_narrow_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(terminal, "console", Console(width=40, force_terminal=True, color_system=None))
+    monkeypatch.setattr(
+        terminal, "console", Console(width=40, force_terminal=True, color_system=None)
+    )
     table = Table(Column("run", no_wrap=True), *(f"metric {n}" for n in range(8)), "meaning")
-    table.add_row("a-rather-long-name-of-a-run", *(f"{n}.123456" for n in range(8)), "some words and " + "x" * 99)
+    table.add_row(
+        "a-rather-long-name-of-a-run",
+        *(f"{n}.123456" for n in range(8)),
+        "some words and " + "x" * 99,
+    )
     terminal.show_table(table)
     text = capsys.readouterr().out
     assert [n for n in range(8) if f" {n}.123456 " not in text] == []
@@ -38,8 +44,12 @@ def test_tables_lose_no_cell_on_a_narrow_terminal(monkeypatch, capsys):
     assert "a-rather-long-name-of-a-run" in text
 
 
-def test_an_error_is_shown_as_it_is_without_markup_and_control_characters(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(train, "load_data", fails_with(DatasetError("[red]x[/red] \x1b[31m\nsecond \u202e line")))
+def test_an_error_is_shown_as_it_is_without_markup_and_control_characters(
+    command, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(
+        train, "load_data", fails_with(DatasetError("[red]x[/red] \x1b[31m\nsecond \u202e line"))
+    )
     code, _, err = command("train", KEP, "--out", tmp_path / "[bold]run")
     assert (code, err) == (1, "error: [red]x[/red] \\x1b[31m\nsecond \\u202e line\n")
 
@@ -47,8 +57,12 @@ def test_an_error_is_shown_as_it_is_without_markup_and_control_characters(comman
 ERRORS = {
     "out of memory; ": MemoryError(),
     "out of memory: of 3 GB; ": MemoryError("of 3 GB\nmore"),
-    "No space left on device: standard output; free": OSError(errno.ENOSPC, "No space left on device"),
-    "No such file or directory: gone; ": FileNotFoundError(errno.ENOENT, "No such file or directory", "gone"),
+    "No space left on device: standard output; free": OSError(
+        errno.ENOSPC, "No space left on device"
+    ),
+    "No such file or directory: gone; ": FileNotFoundError(
+        errno.ENOENT, "No such file or directory", "gone"
+    ),
     "held by another process: wait": filelock.Timeout("run/.lock"),
 }
 
@@ -60,7 +74,9 @@ def test_an_error_of_memory_or_the_system_says_what_to_do(command, monkeypatch, 
     assert (code, words in err, err.count("\n")) == (1, True, 1)
 
 
-def test_an_interruption_that_a_library_turns_into_another_error_is_one(command, monkeypatch, tmp_path):
+def test_an_interruption_that_a_library_turns_into_another_error_is_one(
+    command, monkeypatch, tmp_path
+):
     def fail(*arguments, **options):
         try:
             raise KeyboardInterrupt
@@ -84,21 +100,29 @@ QUIET = {
     "both closed": "{python} -m probattn.experiments presets >&- 2>&-",
     "a pipe that is closed": "{python} -m probattn.experiments presets | head -1",
     "a full output": "{python} -m probattn.experiments presets > /dev/full",
-    "a backend that is missing": "MPLBACKEND=module://nowhere {python} -m probattn.experiments compare {csv} --out out",
-    "a backend that is unknown": "MPLBACKEND=nowhere {python} -m probattn.experiments compare {csv} --out out",
-    "Ctrl-C while it starts": "timeout --preserve-status -s INT 1.5 {python} -m probattn.experiments presets",
+    "a backend that is missing": "MPLBACKEND=module://nowhere "
+    "{python} -m probattn.experiments compare {csv} --out out",
+    "a backend that is unknown": "MPLBACKEND=nowhere "
+    "{python} -m probattn.experiments compare {csv} --out out",
+    "Ctrl-C while it starts": "timeout --preserve-status -s INT 1.5 "
+    "{python} -m probattn.experiments presets",
 }
 
 
 @pytest.mark.parametrize("kind", QUIET)
 def test_no_traceback_where_output_a_figure_or_the_start_fail(tmp_path, kind):
     scores = "run,seed,method,set,n,accuracy,nll\na/softmax,0,posterior,test,9,0.5,1\n"
-    (tmp_path / "scores.csv").write_text(scores + scores.splitlines()[1].replace("softmax", "kernel") + "\n")
+    (tmp_path / "scores.csv").write_text(
+        scores + scores.splitlines()[1].replace("softmax", "kernel") + "\n"
+    )
     line = QUIET[kind].format(python=sys.executable, csv=tmp_path / "scores.csv")
     options = {"capture_output": True, "text": True, "cwd": tmp_path, "check": False}
     done = subprocess.run(["bash", "-c", f"trap - INT; {line}"], **options)
     assert "Traceback" not in done.stderr
-    assert "backend" not in kind or (done.returncode, (tmp_path / "out" / "results.csv").exists()) == (0, True)
+    assert "backend" not in kind or (
+        done.returncode,
+        (tmp_path / "out" / "results.csv").exists(),
+    ) == (0, True)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
@@ -111,11 +135,26 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 @pytest.mark.slow
 def test_ctrl_c_ends_all_workers(tmp_path):
     """Ctrl-C reaches the whole group of processes: no traceback, and no run begins or goes on."""
-    demo = ["demo", "--layers", "softmax,kernel,kep-svgp", "--workers", "2", "--out", str(tmp_path / "runs")]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    demo = [
+        "demo",
+        "--layers",
+        "softmax,kernel,kep-svgp",
+        "--workers",
+        "2",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "start_new_session": True,
+    }
     # A job in the background ignores Ctrl-C.
     options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen([sys.executable, "-m", "probattn.experiments", *demo], **options) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "probattn.experiments", *demo], **options
+    ) as process:
         try:
             assert "3 runs" in process.stdout.readline()
             while not list(tmp_path.glob("runs/digits/*/*/last.pt")):

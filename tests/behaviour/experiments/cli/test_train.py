@@ -1,4 +1,5 @@
-"""`probattn train`: what it writes, resumes and does not accept; files on disk stay as they are after an error."""
+"""`probattn train`: what it writes, resumes and does not accept; files on disk stay as they are
+after an error."""
 
 import itertools
 
@@ -14,7 +15,10 @@ WARM = ["warm_start.epochs=2", "train.num_samples=2", "data.limit=64", "data.bat
 
 
 def records(folder):
-    return [{key: record[key] for key in record if key != "seconds"} for record in read_log(folder / "log.jsonl")]
+    return [
+        {key: record[key] for key in record if key != "seconds"}
+        for record in read_log(folder / "log.jsonl")
+    ]
 
 
 def weights(folder):
@@ -24,23 +28,39 @@ def weights(folder):
 def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, trained, assignments, tiny):
     out = tmp_path / "new" / "run"
     out.mkdir(parents=True)
-    (out / ".settings.json.123").write_text("{", encoding="utf-8")  # the draft of a process that was killed
+    (out / ".settings.json.123").write_text(
+        "{", encoding="utf-8"
+    )  # the draft of a process that was killed
     code, text, err = command("train", KEP, "--out", out, "--resume", *assignments(tiny))
     assert (code, "epoch 2/2" in err) == (0, True)
     log = read_log(out / "log.jsonl")
-    epochs, steps = ([record for record in log if record["kind"] == kind] for kind in ("epoch", "step"))
+    epochs, steps = (
+        [record for record in log if record["kind"] == kind] for kind in ("epoch", "step")
+    )
     best = min(epochs, key=lambda record: record["valid/nll"])
     assert text.startswith(f"best epoch {best['epoch']} of 2, valid nll {best['valid/nll']:.4f}")
     assert f"probattn evaluate {out}" in text
-    assert [record["step"] for record in steps] == list(range(1, 9))  # 200 images, 64 a batch, 2 epochs
+    assert [record["step"] for record in steps] == list(
+        range(1, 9)
+    )  # 200 images, 64 a batch, 2 epochs
     for record in steps:
-        terms = {key: value for key, value in record.items() if key == "nll" or key.startswith(("kl/", "penalty/"))}
-        assert set(terms) == {"nll", "kl/network.blocks.1.attention.u", "penalty/network.blocks.1.attention.ksvd"}
+        terms = {
+            key: value
+            for key, value in record.items()
+            if key == "nll" or key.startswith(("kl/", "penalty/"))
+        }
+        assert set(terms) == {
+            "nll",
+            "kl/network.blocks.1.attention.u",
+            "penalty/network.blocks.1.attention.ksvd",
+        }
         assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-4)
     assert_close(weights(out), weights(trained[KEP]), rtol=0, atol=0)
 
 
-def test_a_finished_run_is_left_alone_or_continued_to_more_epochs(command, kep, assignments, tiny, contents):
+def test_a_finished_run_is_left_alone_or_continued_to_more_epochs(
+    command, kep, assignments, tiny, contents
+):
     before = contents(kep)
     code, _, err = command("train", KEP, "--out", kep, "--resume", *assignments(tiny))
     assert (code, err) == (0, "")
@@ -81,7 +101,9 @@ def test_a_run_killed_in_either_phase_continues_as_if_it_had_not_been(
         (SOFTMAX, ["--resume"], [], ["layer.name=softmax"]),
     ],
 )
-def test_a_run_is_not_written_over(command, kep, preset, more, changes, words, assignments, tiny, contents):
+def test_a_run_is_not_written_over(
+    command, kep, preset, more, changes, words, assignments, tiny, contents
+):
     before = contents(kep)
     code, text, err = command("train", preset, "--out", kep, *more, *assignments([*tiny, *changes]))
     assert (code, text, err.count("\n")) == (1, "", 1)

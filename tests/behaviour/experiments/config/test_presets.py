@@ -23,7 +23,8 @@ WITH_TWINS = [name for name in PRESETS if twin(name) not in (None, name)]
 
 @pytest.mark.parametrize("name", WITH_TWINS)
 def test_twins_differ_in_the_layer_and_its_training_alone(name):
-    """As many epochs in all, the same data, network, learning rates and seed; weights of the objective may differ."""
+    """As many epochs in all, the same data, network, learning rates and seed; weights of the
+    objective may differ."""
     ours, theirs = PRESETS[name], PRESETS[twin(name)]
     assert ours.epochs == theirs.epochs
     objective = {"alpha_start": 1.0, "alpha_end": 1.0, "kl_weight": 1.0, "local_kl_weight": 1.0}
@@ -40,15 +41,28 @@ def made_up_data(settings, folder):
         part = Texts(("one word", "and another"), torch.arange(2))
         return from_parts("made up", ("a", "b"), part, part, part, network=settings.network)
     if kind == "table-csv":
-        frame = pd.DataFrame({"a": range(20), "b": [*"xy"] * 10, "c": np.arange(20) % 4, "label": [*"nnyy"] * 5})
+        frame = pd.DataFrame(
+            {"a": range(20), "b": [*"xy"] * 10, "c": np.arange(20) % 4, "label": [*"nnyy"] * 5}
+        )
         frame.to_csv(folder / "table.csv", index=False)
         shares = {"valid": 0.2, "test": 0.2}
-        return read(folder / "table.csv", label_column="label", task="classes", shares=shares, seed=0, limit=None)
+        return read(
+            folder / "table.csv",
+            label_column="label",
+            task="classes",
+            shares=shares,
+            seed=0,
+            limit=None,
+        )
     sizes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
     channels, size, classes = sizes.get(kind, (3, 32, 3))
-    part = Images(torch.zeros(classes, channels, size, size, dtype=torch.uint8), torch.arange(classes))
+    part = Images(
+        torch.zeros(classes, channels, size, size, dtype=torch.uint8), torch.arange(classes)
+    )
     statistics = ((0.5,) * channels, (0.5,) * channels)
-    return ImageDataset(kind, tuple(map(str, range(classes))), part, part, part, *statistics, augment=False)
+    return ImageDataset(
+        kind, tuple(map(str, range(classes))), part, part, part, *statistics, augment=False
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith("finetune/")])
@@ -62,5 +76,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name, tmp_path):
         report = warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
         assert report["unused"] == []
         projection = "query_value" if "sgpa" in name else "query_key_value"
-        assert {f"network.blocks.{n}.attention.{projection}.weight" for n in range(2)} <= set(report["carried"])
+        assert {f"network.blocks.{n}.attention.{projection}.weight" for n in range(2)} <= set(
+            report["carried"]
+        )
         assert all(".attention." in fresh for fresh in report["fresh"])

@@ -1,4 +1,5 @@
-"""Settings: they have the constructors' options, changes and files are parsed by type, and what is wrong is named."""
+"""Settings: they have the constructors' options, changes and files are parsed by type, and what is
+wrong is named."""
 
 import inspect
 import json
@@ -35,7 +36,9 @@ def test_a_change_is_parsed_by_the_type_of_its_setting(settings, assignment, val
     key, changed = assignment.partition("=")[0], settings.with_changes([assignment])
     assert changed.flat()[key] == value
     assert type(changed.flat()[key]) is type(value)
-    assert {name for name, field in changed.flat().items() if settings.flat()[name] != field} <= {key}
+    assert {name for name, field in changed.flat().items() if settings.flat()[name] != field} <= {
+        key
+    }
 
 
 WRONG = {
@@ -57,7 +60,10 @@ def test_a_wrong_change_is_named(word):
 def test_settings_survive_json_yaml_and_their_own_changes(name, tmp_path):
     settings, other = PRESETS[name], PRESETS["digits/sgpa"]
     assert Settings.from_dict(json.loads(json.dumps(asdict(settings)))) == settings
-    assert settings.with_changes(f"{key}={value}" for key, value in settings.flat().items()) == settings
+    assert (
+        settings.with_changes(f"{key}={value}" for key, value in settings.flat().items())
+        == settings
+    )
     assert other.with_changes(settings.changes_from(other)) == settings
     (tmp_path / "settings.yaml").write_text(to_yaml(name, settings), encoding="utf-8")
     content = read(tmp_path / "settings.yaml")
@@ -67,23 +73,34 @@ def test_settings_survive_json_yaml_and_their_own_changes(name, tmp_path):
 
 def test_values_in_a_file_are_read_by_the_types_of_their_settings(tmp_path):
     (tmp_path / "settings.yaml").write_text(
-        "data:\n  ignore_columns: [id, 'no']\n  label_column: no\n  likelihood: 'null'\n  limit: null\n"
+        "data:\n  ignore_columns: [id, 'no']\n  label_column: no\n  likelihood: 'null'\n  limit: "
+        "null\n"
         "  task: regression\n"
-        "train:\n  deterministic: on\n  seed: ~\n  lr: 1e-3\n  precision: 32\n  lr_scale: {'a.*': 1e-1, b: 2}\n"
+        "train:\n  deterministic: on\n  seed: ~\n  lr: 1e-3\n  precision: 32\n  lr_scale: {'a.*': "
+        "1e-1, b: 2}\n"
         "warm_start:\n"
     )
     settings = PRESETS["tabular/csv"].merged(read(tmp_path / "settings.yaml"))
     data, train = settings.data, settings.train
-    assert (data.ignore_columns, data.label_column, data.likelihood, data.limit) == (("id", "no"), "no", "null", None)
+    assert (data.ignore_columns, data.label_column, data.likelihood, data.limit) == (
+        ("id", "no"),
+        "no",
+        "null",
+        None,
+    )
     assert (train.deterministic, train.seed, settings.warm_start) == (True, None, None)
     assert (train.lr, train.precision, train.lr_scale) == (1e-3, "32", {"a.*": 0.1, "b": 2.0})
 
 
 @pytest.mark.parametrize(
     ("word", "text"),
-    [("foo", "foo: 3"), ("line 2", "train:\n  epochs: ["), ("train.epochs", "train:\n  epochs: many"),
-     ("train.epochs", "train:\n  epochs: !!python/object/apply:os.system [echo]")],
-)  # fmt: skip
+    [
+        ("foo", "foo: 3"),
+        ("line 2", "train:\n  epochs: ["),
+        ("train.epochs", "train:\n  epochs: many"),
+        ("train.epochs", "train:\n  epochs: !!python/object/apply:os.system [echo]"),
+    ],
+)
 def test_what_is_wrong_with_a_file_is_named(tmp_path, text, word):
     (tmp_path / "settings.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(SettingsError, match=word):
@@ -112,9 +129,15 @@ def test_total_epochs_keep_the_shares_of_the_phases(name):
 def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
     layer = layer_class(name)()
     parameters = inspect.signature(layer.constructor).parameters.values()
-    options = {option.name for option in parameters if option.kind is option.KEYWORD_ONLY} - {"tokens"}
-    assert {option.name for option in fields(layer)} == options | {option.name for option in fields(Layer)}
-    assert {key: layer.factory(None).keywords[key] for key in options} == {key: getattr(layer, key) for key in options}
+    options = {option.name for option in parameters if option.kind is option.KEYWORD_ONLY} - {
+        "tokens"
+    }
+    assert {option.name for option in fields(layer)} == options | {
+        option.name for option in fields(Layer)
+    }
+    assert {key: layer.factory(None).keywords[key] for key in options} == {
+        key: getattr(layer, key) for key in options
+    }
     assert isinstance(layer.factory(16)(20, 2), probattn.SoftmaxAttention | layer.constructor)
 
 
@@ -140,7 +163,11 @@ def test_a_layer_is_chosen_for_the_same_data_network_and_epochs(layer):
     for name in ("vit/folder", "text/csv", "tabular/csv", "digits/sgpa", "finetune/cola"):
         before, settings = PRESETS[name], with_layer(PRESETS[name], layer)
         assert settings.layer.name == layer
-        assert (settings.data, settings.network, settings.epochs) == (before.data, before.network, before.epochs)
+        assert (settings.data, settings.network, settings.epochs) == (
+            before.data,
+            before.network,
+            before.epochs,
+        )
         assert layer != "softmax" or (settings.warm_start, settings.train.guide_lr) == (None, None)
     if f"digits/{layer}" in PRESETS:
         chosen, known = with_layer(PRESETS["digits/softmax"], layer), PRESETS[f"digits/{layer}"]

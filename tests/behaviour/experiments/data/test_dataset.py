@@ -12,7 +12,9 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-LABELS = torch.arange(4).repeat_interleave(torch.tensor([50, 50, 7, 1]))[torch.randperm(108, generator=seeded())]
+LABELS = torch.arange(4).repeat_interleave(torch.tensor([50, 50, 7, 1]))[
+    torch.randperm(108, generator=seeded())
+]
 
 
 def test_every_prefix_holds_the_classes_in_proportion():
@@ -37,8 +39,12 @@ def test_channel_statistics_are_those_of_the_scaled_pixels():
     images[:, 1] //= 2
     scaled = images.double() / 255
     mean, std = channel_statistics(images)
-    torch.testing.assert_close(torch.tensor(mean).double(), scaled.mean((0, 2, 3)), atol=1e-6, rtol=0)
-    torch.testing.assert_close(torch.tensor(std).double(), scaled.std((0, 2, 3), unbiased=False), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        torch.tensor(mean).double(), scaled.mean((0, 2, 3)), atol=1e-6, rtol=0
+    )
+    torch.testing.assert_close(
+        torch.tensor(std).double(), scaled.std((0, 2, 3), unbiased=False), atol=1e-6, rtol=0
+    )
 
 
 def test_the_digest_changes_with_every_pixel_label_and_place():
@@ -54,9 +60,17 @@ def test_the_digest_changes_with_every_pixel_label_and_place():
 
 def test_the_preprocessing_comes_back_and_a_damaged_file_is_refused(tmp_path):
     data = Images(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2))
-    dataset = ImageDataset("mine", ("α\n\ud800", "b"), data, data, data, (1e-300,), (2.5,), augment=True)
+    dataset = ImageDataset(
+        "mine", ("α\n\ud800", "b"), data, data, data, (1e-300,), (2.5,), augment=True
+    )
     dataset.save_preprocessing(tmp_path)
-    content = {"classes": ["α\n\ud800", "b"], "kind": "images", "shape": [1, 8, 8], "mean": [1e-300], "std": [2.5]}
+    content = {
+        "classes": ["α\n\ud800", "b"],
+        "kind": "images",
+        "shape": [1, 8, 8],
+        "mean": [1e-300],
+        "std": [2.5],
+    }
     assert read_preprocessing(tmp_path) == content
     (tmp_path / "preprocessing.json").write_text('{"a"')
     with pytest.raises(DatasetError, match=r"preprocessing\.json is missing or damaged"):

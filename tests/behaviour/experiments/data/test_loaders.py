@@ -1,4 +1,5 @@
-"""Batches of images and of texts: normalisation, order, padding, crops and flips, and the state that fixes them."""
+"""Batches of images and of texts: normalisation, order, padding, crops and flips, and the state
+that fixes them."""
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ def noise(count=23):
 
 def loader(data=None, **options):
     data = noise() if data is None else data
-    return ImageLoader(data.images, data.labels, **{"batch_size": 5, "mean": MEAN, "std": STD} | options)
+    return ImageLoader(
+        data.images, data.labels, **{"batch_size": 5, "mean": MEAN, "std": STD} | options
+    )
 
 
 def seeded(seed=0):
@@ -32,7 +35,8 @@ def epoch(batches):
 
 
 def every_crop(image, padding):
-    """All crops of one image by torchvision, in the order of (top, left), then all of them mirrored."""
+    """All crops of one image by torchvision, in the order of (top, left), then all of them
+    mirrored."""
     padded, span = tv.pad(image, [padding]), range(2 * padding + 1)
     crops = [tv.crop(padded, top, left, *image.shape[-2:]) for top in span for left in span]
     return torch.stack(crops + [tv.horizontal_flip(crop) for crop in crops])
@@ -40,7 +44,9 @@ def every_crop(image, padding):
 
 def test_batches_are_torchvisions_normalisation_in_the_order_of_the_data():
     data = noise()
-    expected = torch.stack([tv.normalize(tv.to_dtype(i, torch.float32, scale=True), MEAN, STD) for i in data.images])
+    expected = torch.stack(
+        [tv.normalize(tv.to_dtype(i, torch.float32, scale=True), MEAN, STD) for i in data.images]
+    )
     x, y = epoch(loader(data))
     torch.testing.assert_close(x, expected)
     assert torch.equal(y, data.labels)
@@ -53,7 +59,9 @@ def test_crops_and_flips_are_torchvisions_and_uniform():
     matches = (out[:, None] == every_crop(image[0], padding)).flatten(2).all(-1)
     assert (matches.sum(1) == 1).all()
     counts, mean = matches.sum(0), count / 18
-    assert ((counts - mean) ** 2 / mean).sum() < 41  # chi-square with 17 degrees of freedom, p = 0.001
+    assert (
+        (counts - mean) ** 2 / mean
+    ).sum() < 41  # chi-square with 17 degrees of freedom, p = 0.001
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"augment": True}])
@@ -72,18 +80,29 @@ def test_state_at_the_start_fixes_the_epoch(options):
 
 
 def sequences(lengths, *, width=None):
-    """Sequence i holds i + 1 in every place (with a width: counts on from it), so that none is like another."""
+    """Sequence i holds i + 1 in every place (with a width: counts on from it), so that none is like
+    another."""
     if width is None:
         return [torch.full((length,), index + 1) for index, length in enumerate(lengths)]
-    return [torch.arange(1, 1 + length * width).view(length, width) + index for index, length in enumerate(lengths)]
+    return [
+        torch.arange(1, 1 + length * width).view(length, width) + index
+        for index, length in enumerate(lengths)
+    ]
 
 
 def text_loader(lengths, *, width=None, **options):
-    return TextLoader(sequences(lengths, width=width), torch.arange(len(lengths)), **{"batch_size": 3} | options)
+    return TextLoader(
+        sequences(lengths, width=width), torch.arange(len(lengths)), **{"batch_size": 3} | options
+    )
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(1, 30), min_size=1), st.integers(1, 9), st.booleans(), st.sampled_from([None, 1, 3]))
+@given(
+    st.lists(st.integers(1, 30), min_size=1),
+    st.integers(1, 9),
+    st.booleans(),
+    st.sampled_from([None, 1, 3]),
+)
 def test_every_example_once_with_its_label_padded_by_zeros(lengths, batch_size, shuffle, width):
     data = sequences(lengths, width=width)
     batches = text_loader(lengths, width=width, batch_size=batch_size, shuffle=shuffle)
@@ -105,7 +124,9 @@ def test_every_example_once_with_its_label_padded_by_zeros(lengths, batch_size, 
 
 
 def test_by_length_the_longest_come_first_and_order_says_which_sequence_is_where():
-    lengths = (2 + 60 * torch.rand(400, generator=seeded(5)) ** 4).long().tolist()  # many short, few long
+    lengths = (
+        (2 + 60 * torch.rand(400, generator=seeded(5)) ** 4).long().tolist()
+    )  # many short, few long
     batches = text_loader(lengths, batch_size=7, by_length=True)
     seen, shortest = torch.cat([y for _, y, _ in batches]), max(lengths)
     assert torch.equal(seen, batches.order)

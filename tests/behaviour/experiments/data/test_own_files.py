@@ -1,4 +1,5 @@
-"""A user's own texts and images: from CSV, JSON Lines, folders and Hugging Face data sets to parts with classes."""
+"""A user's own texts and images: from CSV, JSON Lines, folders and Hugging Face data sets to parts
+with classes."""
 
 import gzip
 import itertools
@@ -13,7 +14,13 @@ from PIL import Image
 
 from probattn.experiments.config.data import data_class
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import class_indices, class_names, divide, find_parts, normal_name
+from probattn.experiments.data.own.examples import (
+    class_indices,
+    class_names,
+    divide,
+    find_parts,
+    normal_name,
+)
 from probattn.experiments.data.own.images import read, read_hub_images
 from probattn.experiments.data.own.rows import read_file, read_hub_texts, read_parts, texts
 
@@ -30,7 +37,9 @@ def split(labels, *, seed=0, limit=None):
 def test_every_example_is_in_one_part_and_every_class_in_each(sizes, seed):
     labels = [str(number) for number, size in enumerate(sizes) for _ in range(size)]
     parts = split(labels, seed=seed)
-    assert sorted(sum((list(part.input) for part in parts.values()), [])) == list(range(len(labels)))
+    assert sorted(sum((list(part.input) for part in parts.values()), [])) == list(
+        range(len(labels))
+    )
     for name, share in DIVISION["shares"].items():
         expected = {str(number): max(1, int(share * size)) for number, size in enumerate(sizes)}
         assert Counter(parts[name].label) == expected
@@ -39,7 +48,11 @@ def test_every_example_is_in_one_part_and_every_class_in_each(sizes, seed):
 
 def test_a_limit_reduces_training_and_validation_part_and_not_the_test_part():
     parts = split(["a", "b"] * 100, limit=14)
-    assert {name: len(part) for name, part in parts.items()} == {"train": 14, "valid": 2, "test": 40}
+    assert {name: len(part) for name, part in parts.items()} == {
+        "train": 14,
+        "valid": 2,
+        "test": 40,
+    }
 
 
 def test_classes_and_parts_are_recognised_by_their_names():
@@ -57,7 +70,11 @@ def test_classes_and_parts_are_recognised_by_their_names():
     ("name", "text", "expected"),
     [
         ("a.csv", '"one, two\nthree",x\n\nfour,y\n', ["one, two\nthree", "four"]),
-        ("a.tsv", '5" nails\tx\n"never closed\tx\na "word"\tx\n', ['5" nails', '"never closed', 'a "word"']),
+        (
+            "a.tsv",
+            '5" nails\tx\n"never closed\tx\na "word"\tx\n',
+            ['5" nails', '"never closed', 'a "word"'],
+        ),
     ],
 )
 def test_quotes_join_no_rows_and_split_none(tmp_path, name, text, expected):
@@ -69,8 +86,12 @@ def test_quotes_join_no_rows_and_split_none(tmp_path, name, text, expected):
 
 @pytest.mark.parametrize("delimiter", [",", "|", ";", "\t"])
 @pytest.mark.parametrize("label", ["{1}{0}{2}", "{2}{0}{1}"])
-@pytest.mark.parametrize("target", [lambda n: f"{n % 2}", lambda n: ("good", "bad")[n % 2], lambda n: f"{n}.5"])
-def test_quotes_that_open_in_one_row_and_close_in_another_join_no_rows(tmp_path, delimiter, label, target):
+@pytest.mark.parametrize(
+    "target", [lambda n: f"{n % 2}", lambda n: ("good", "bad")[n % 2], lambda n: f"{n}.5"]
+)
+def test_quotes_that_open_in_one_row_and_close_in_another_join_no_rows(
+    tmp_path, delimiter, label, target
+):
     cells = [f"text {n}" for n in range(40)]
     cells[3], cells[14] = '"opens here', 'closes there"'
     rows = [label.format(delimiter, cell, target(n)) for n, cell in enumerate(cells)]
@@ -85,8 +106,15 @@ def test_quotes_that_open_in_one_row_and_close_in_another_join_no_rows(tmp_path,
 
 @pytest.mark.parametrize("delimiter", [",", "|", ";", "\t"])
 def test_quoted_cells_of_several_lines_are_one_cell(tmp_path, delimiter):
-    written = [("one, two\nthree", "x"), ("Dear all;\n\nno | yes", "y"), ('a "word"\tand\nmore', "x"), ("plain", "y")]
-    pd.DataFrame(written * 3, columns=["text", "label"]).to_csv(tmp_path / "a.csv", sep=delimiter, index=False)
+    written = [
+        ("one, two\nthree", "x"),
+        ("Dear all;\n\nno | yes", "y"),
+        ('a "word"\tand\nmore', "x"),
+        ("plain", "y"),
+    ]
+    pd.DataFrame(written * 3, columns=["text", "label"]).to_csv(
+        tmp_path / "a.csv", sep=delimiter, index=False
+    )
     rows = read_file(tmp_path / "a.csv", kind="csv", delimiter=delimiter)
     assert list(zip(rows["text"], rows["label"], strict=True)) == written * 3
 
@@ -97,7 +125,10 @@ def test_json_lines_have_texts_and_numbers_and_files_of_a_folder_are_parts(tmp_p
         (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     parts = read_parts(tmp_path, kind="jsonl")
     assert list(parts) == ["train", "valid"]
-    assert (texts(parts["valid"], "text"), texts(parts["valid"], "label")) == (["a\u2028b", "2.5"], ["1", "True"])
+    assert (texts(parts["valid"], "text"), texts(parts["valid"], "label")) == (
+        ["a\u2028b", "2.5"],
+        ["1", "True"],
+    )
     assert "notes.jsonl" in caplog.text
 
 
@@ -126,22 +157,31 @@ FORMATS = {
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
-def test_parquet_excel_and_compressed_files_are_read_as_the_csv_file_of_the_same_rows(tmp_path, form):
+def test_parquet_excel_and_compressed_files_are_read_as_the_csv_file_of_the_same_rows(
+    tmp_path, form
+):
     if form in ("parquet", "xlsx"):
         pytest.importorskip({"parquet": "pyarrow", "xlsx": "openpyxl"}[form])
-    frame = pd.DataFrame({"text": ["one, two", "NA"], "count": [1, 2], "share": [0.1, 2.5], "flag": ["True", "x"]})
+    frame = pd.DataFrame(
+        {"text": ["one, two", "NA"], "count": [1, 2], "share": [0.1, 2.5], "flag": ["True", "x"]}
+    )
     FORMATS[form](frame, tmp_path / f"train.{form}")
     kind = "jsonl" if form.startswith("jsonl") else "csv"
     for path in (tmp_path / f"train.{form}", tmp_path):
         rows = read_parts(path, kind=kind)["train"]
-        assert rows.astype(str).to_numpy().tolist() == [["one, two", "1", "0.1", "True"], ["NA", "2", "2.5", "x"]]
+        assert rows.astype(str).to_numpy().tolist() == [
+            ["one, two", "1", "0.1", "True"],
+            ["NA", "2", "2.5", "x"],
+        ]
         assert list(rows) == list(frame)
 
 
 def test_types_of_parquet_are_those_of_csv_and_missing_cells_are_empty(tmp_path):
     pytest.importorskip("pyarrow")
     days = pd.to_datetime(["2020-01-31", None, "2021-02-01"])
-    frame = pd.DataFrame({"n": [1, None, 3], "flag": [True, None, False], "day": days, "text": ["a", None, "c"]})
+    frame = pd.DataFrame(
+        {"n": [1, None, 3], "flag": [True, None, False], "day": days, "text": ["a", None, "c"]}
+    )
     frame.to_parquet(tmp_path / "a.parquet")
     rows = read_file(tmp_path / "a.parquet", kind="csv")
     assert rows.iloc[0].tolist() == ["1", "True", "2020-01-31 00:00:00", "a"]
@@ -281,7 +321,9 @@ def frame_of(keys, labels, groups=None):
 def test_equal_inputs_stay_in_one_part_also_with_other_labels(copies, seed, classes):
     keys = [key for key, count in enumerate(copies) for _ in range(count)]
     labels = [str(number % classes) for number in range(len(keys))]
-    parts = divide({"train": frame_of(keys, labels)}, shares=DIVISION["shares"], seed=seed, limit=None)
+    parts = divide(
+        {"train": frame_of(keys, labels)}, shares=DIVISION["shares"], seed=seed, limit=None
+    )
     assert sum(map(len, parts.values())) == len(keys)
     for one, other in itertools.combinations(parts.values(), 2):
         assert not set(one.key) & set(other.key)
@@ -294,7 +336,9 @@ def test_groups_and_equal_inputs_of_other_groups_stay_in_one_part(sizes, seed):
     groups = [f"patient {group}" for group, size in enumerate(sizes) for _ in range(size)]
     keys = list(range(len(groups)))
     keys[0] = keys[-1]  # the first and the last group share an input
-    parts = divide({"train": frame_of(keys, "x", groups)}, shares=DIVISION["shares"], seed=seed, limit=None)
+    parts = divide(
+        {"train": frame_of(keys, "x", groups)}, shares=DIVISION["shares"], seed=seed, limit=None
+    )
     assert sum(map(len, parts.values())) == len(groups)
     for one, other in itertools.combinations(parts.values(), 2):
         assert not set(one.group) & set(other.group)
@@ -305,7 +349,12 @@ def test_a_class_of_one_example_stays_in_training_with_its_group():
     labels = ["rare", *"ab" * 29, "once"]
     groups = [f"author {number % 6}" for number in range(60)]
     for seed in range(20):
-        parts = divide({"train": frame_of(range(60), labels, groups)}, shares=DIVISION["shares"], seed=seed, limit=None)
+        parts = divide(
+            {"train": frame_of(range(60), labels, groups)},
+            shares=DIVISION["shares"],
+            seed=seed,
+            limit=None,
+        )
         assert {"rare", "once", "a", "b"} <= set(parts["train"].label)
         assert all(len(part) for part in parts.values())
 
@@ -314,7 +363,10 @@ def test_rare_classes_stay_in_training_and_labels_without_training_examples_are_
     labels = ["a"] * 30 + ["b"] * 30 + ["twice"] * 2 + ["once"]
     parts = split(labels)
     assert set(parts["train"].label) == {"a", "b", "twice", "once"}
-    given_parts = {"train": frame_of(range(4), ["a", "b", "a", "b"]), "test": frame_of(range(3), ["c", "d", "a"])}
+    given_parts = {
+        "train": frame_of(range(4), ["a", "b", "a", "b"]),
+        "test": frame_of(range(3), ["c", "d", "a"]),
+    }
     with pytest.raises(DatasetError, match="'c' .*'d' "):
         class_indices(given_parts["test"].label, class_names(given_parts["train"].label))
 
@@ -327,7 +379,10 @@ def test_transparent_icons_stand_on_the_background_of_the_setting(tmp_path):
         for number in range(5):
             icon.save(tmp_path / name / f"{number}.png")
     train = load(tmp_path, background=data_class("image-folder")(batch_size=2).background)[1]
-    assert (train.images[:, :, 0, 0].unique().tolist(), train.images[:, :, 3, 3].unique().tolist()) == ([255], [0])
+    assert (
+        train.images[:, :, 0, 0].unique().tolist(),
+        train.images[:, :, 3, 3].unique().tolist(),
+    ) == ([255], [0])
     with pytest.raises(DatasetError, match="data.background"):
         load(tmp_path, background="black")
 
@@ -349,5 +404,7 @@ def test_hugging_face_data_sets_of_texts_and_images_are_read_from_disk(tmp_path)
     assert classes == ("no", "yes")
     for part in parts:
         assert [int(text.split()[1]) % 2 for text in part.texts] == part.labels.tolist()
-    for part in read_hub_images(tmp_path / "image", image_column="image", image_size=4, **common)[1:]:
+    for part in read_hub_images(tmp_path / "image", image_column="image", image_size=4, **common)[
+        1:
+    ]:
         assert (part.images[:, 0, 0, 0].long() % 2 == part.labels).all()

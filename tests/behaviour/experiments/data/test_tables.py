@@ -1,4 +1,5 @@
-"""Tables: numbers as people write them, kinds of columns, the encoding, parts, and cells that cannot be used."""
+"""Tables: numbers as people write them, kinds of columns, the encoding, parts, and cells that
+cannot be used."""
 
 import json
 from dataclasses import asdict
@@ -34,9 +35,20 @@ def test_numbers_of_one_notation(cells, expected):
 
 @pytest.mark.parametrize(
     "cells",
-    [["1,5", "2.5"], ["12 kg", "5 g"], ["12 kg", "5"], ["A12", "A13"], ["2020-01-05"], ["12:30"], ["1.2.3"], ["x"],
-     ["1e300"], ["12,34,5"], ["inf"]],
-)  # fmt: skip
+    [
+        ["1,5", "2.5"],
+        ["12 kg", "5 g"],
+        ["12 kg", "5"],
+        ["A12", "A13"],
+        ["2020-01-05"],
+        ["12:30"],
+        ["1.2.3"],
+        ["x"],
+        ["1e300"],
+        ["12,34,5"],
+        ["inf"],
+    ],
+)
 def test_what_has_no_single_notation(cells):
     assert readings(cells) == {}
 
@@ -44,7 +56,10 @@ def test_what_has_no_single_notation(cells):
 def kinds(columns, **options):
     """Return the notation of columns of numbers, and the kind of others."""
     chosen, _ = find_columns(pd.DataFrame(columns, dtype=object), **{"chosen": {}} | options)
-    return {name: column.notation if column.kind == "number" else column.kind for name, column in chosen.items()}
+    return {
+        name: column.notation if column.kind == "number" else column.kind
+        for name, column in chosen.items()
+    }
 
 
 def test_a_comma_may_separate_thousands_and_other_columns_decide():
@@ -53,7 +68,9 @@ def test_a_comma_may_separate_thousands_and_other_columns_decide():
     assert kinds({"a": thousands, "b": ["1,5", "2", "3"]})["a"] == Notation(",")
     assert kinds({"a": ["1.234", "999", "12.345"]}) == {"a": "unclear"}
     assert kinds({"a": ["1.234", "999", "12.345"]}, decimal=".") == {"a": Notation(".")}
-    assert kinds({"a": ["1.234", "2.345", "9.876"]}) == {"a": Notation(".")}  # the unit alone differs
+    assert kinds({"a": ["1.234", "2.345", "9.876"]}) == {
+        "a": Notation(".")
+    }  # the unit alone differs
 
 
 @pytest.mark.parametrize(
@@ -70,7 +87,9 @@ def test_a_comma_may_separate_thousands_and_other_columns_decide():
         (["€ 0,616", "€ 1,250"], ","),
     ],
 )
-def test_a_notation_that_reads_all_cells_is_found_and_groups_of_three_digits_do_not_begin_with_0(cells, mark):
+def test_a_notation_that_reads_all_cells_is_found_and_groups_of_three_digits_do_not_begin_with_0(
+    cells, mark
+):
     ((notation, _),) = readings(cells).items()
     assert notation.decimal == mark
 
@@ -86,7 +105,9 @@ AMBIGUOUS = [
 
 
 @pytest.mark.parametrize("cells", AMBIGUOUS)
-def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_the_user_decides(cells):
+def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_the_user_decides(
+    cells,
+):
     frame = {"y": cells, "other": ["1", "2", "3"][: len(cells)]}
     label = {"label_column": "y", "chosen": {"y": "number"}}
     assert kinds(frame, **label)["y"] == "unclear"
@@ -98,12 +119,20 @@ def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_th
 
 
 def test_numbers_that_the_chosen_mark_does_not_read_are_asked_for():
-    for cells, decimal in ((["0.5", "1.25"], ","), (["0,5", "1,25"], "."), (["1", "0.5", "2"], ",")):
+    for cells, decimal in (
+        (["0.5", "1.25"], ","),
+        (["0,5", "1,25"], "."),
+        (["1", "0.5", "2"], ","),
+    ):
         assert kinds({"a": cells}, decimal=decimal) == {"a": "unclear"}
 
 
 def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
-    for cells in (["1.234", "2.345", "-999"], ["1.234", "-9999", "12.345", "-9999"], ["0.123", "1.234", "-999"]):
+    for cells in (
+        ["1.234", "2.345", "-999"],
+        ["1.234", "-9999", "12.345", "-9999"],
+        ["0.123", "1.234", "-999"],
+    ):
         assert kinds({"a": cells}) == {"a": Notation(".")}
 
 
@@ -146,11 +175,14 @@ def test_dates_with_the_day_or_the_month_first_are_asked_for():
 
 
 @pytest.mark.parametrize(
-    "cell", ["A{0:04}", "{0}/80", "user{0}@example.org", "text number {0}", "{0}:{0}:{0}:{0}", "id-{0}-x"]
+    "cell",
+    ["A{0:04}", "{0}/80", "user{0}@example.org", "text number {0}", "{0}:{0}:{0}:{0}", "id-{0}-x"],
 )
 def test_columns_of_mostly_different_values_are_left_out_and_named(cell):
     cells = [cell.format(100 + number) for number in range(60)]
-    columns, table = find_columns(pd.DataFrame({"a": cells, "b": [*"xyz"] * 20}, dtype=object), chosen={})
+    columns, table = find_columns(
+        pd.DataFrame({"a": cells, "b": [*"xyz"] * 20}, dtype=object), chosen={}
+    )
     assert [columns[name].kind in ("number", "date", "category") for name in "ab"] == [False, True]
     assert "mostly" in table.to_string()
     assert kinds({"a": cells}, chosen={"a": "category"}) == {"a": "category"}
@@ -167,9 +199,13 @@ def test_whole_numbers_in_order_number_the_rows_and_a_named_permutation_does_not
 
 
 @pytest.mark.parametrize(
-    ("cells", "place"), [(["1.5", "2", "oops", "4"], "line 4"), (["1,5", "2,5", "3,5", "4.5"], "line 5"),
-                         (["5 kg", "6 kg", "7 g", "1 kg"], "line 4")]
-)  # fmt: skip
+    ("cells", "place"),
+    [
+        (["1.5", "2", "oops", "4"], "line 4"),
+        (["1,5", "2,5", "3,5", "4.5"], "line 5"),
+        (["5 kg", "6 kg", "7 g", "1 kg"], "line 4"),
+    ],
+)
 def test_the_first_bad_cell_of_an_unclear_column_is_named_with_its_line(load, cells, place):
     frame = pd.DataFrame({"a": cells * 5, "y": ["u", "v"] * 10})
     with pytest.raises(DatasetError, match=f"a: .*{place}: "):
@@ -187,7 +223,9 @@ def fit(rows, *columns):
 def rows():
     generator = np.random.default_rng(0)
     frame = pd.DataFrame(generator.normal(3, 2, (40, 2)), columns=["a", "b"])
-    return frame.assign(c=generator.choice(["red", "green", "blue"], 40), y=[*"yn"] * 20).astype(str)
+    return frame.assign(c=generator.choice(["red", "green", "blue"], 40), y=[*"yn"] * 20).astype(
+        str
+    )
 
 
 @pytest.fixture
@@ -196,7 +234,9 @@ def load(tmp_path):
 
     def load(frame, *, sep=",", **options):
         frame.to_csv(tmp_path / "a.csv", sep=sep, index=sep == ";")
-        return read(tmp_path / "a.csv", **{"label_column": "y", "task": "classes", **DIVISION, **options})
+        return read(
+            tmp_path / "a.csv", **{"label_column": "y", "task": "classes", **DIVISION, **options}
+        )
 
     return load
 
@@ -211,7 +251,11 @@ def test_numbers_are_standardised_and_categories_coded_as_scikit_learn_does(rows
 
 
 def test_unknown_categories_constant_columns_and_missing_numbers():
-    training = [{"a": "5", "c": "x", "m": "1"}, {"a": "5", "c": "Cafe\u0301", "m": ""}, {"a": "5", "c": "", "m": "3"}]
+    training = [
+        {"a": "5", "c": "x", "m": "1"},
+        {"a": "5", "c": "Cafe\u0301", "m": ""},
+        {"a": "5", "c": "", "m": "3"},
+    ]
     encoding = fit(pd.DataFrame(training), Column("a"), Column("c", "category"), Column("m"))
     new = [{"a": "5", "c": "new", "m": "2"}, {"a": "6", "c": "Caf\u00e9\u200b", "m": "NA"}]
     assert encoding.features(pd.DataFrame(new)).tolist() == [[0, 0, 0, 0], [1, 2, 0, 1]]
@@ -223,8 +267,13 @@ def test_unknown_categories_constant_columns_and_missing_numbers():
 
 def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
     rows[["a", "b"]] = rows[["a", "b"]].astype(float).mul(1000).round(1)
-    german = rows[["a", "b"]].map(lambda number: f"{number:,.1f} €".translate(str.maketrans(",.-", ".,\u2212")))
-    plain, other = load(rows), load(rows.assign(**german, y="\u200b" + rows.y + "\u00a0"), sep=";", delimiter=";")
+    german = rows[["a", "b"]].map(
+        lambda number: f"{number:,.1f} €".translate(str.maketrans(",.-", ".,\u2212"))
+    )
+    plain, other = (
+        load(rows),
+        load(rows.assign(**german, y="\u200b" + rows.y + "\u00a0"), sep=";", delimiter=";"),
+    )
     for part in ("train", "valid", "test"):
         assert torch.equal(getattr(plain, part).features, getattr(other, part).features)
         assert torch.equal(getattr(plain, part).labels, getattr(other, part).labels)
@@ -274,7 +323,9 @@ def test_a_share_of_categories_is_unknown_in_training_alone(load, rows):
     assert 0.005 < shares[position] < 0.06
     known = torch.cat(drawn)[:, :position]
     assert set(known.unique().tolist()) <= set(data.train.features[:, :position].unique().tolist())
-    assert torch.equal(torch.cat([x for x, _ in data.batches(data.train, batch_size=7)]), data.train.features)
+    assert torch.equal(
+        torch.cat([x for x, _ in data.batches(data.train, batch_size=7)]), data.train.features
+    )
 
 
 def test_equal_rows_and_groups_stay_in_one_part(load, rows):
@@ -287,7 +338,10 @@ def test_equal_rows_and_groups_stay_in_one_part(load, rows):
     assert [column.name for column in data.encoding.columns] == [*"abc"]
     features = map(tuple, data.encoding.features(rows).tolist())
     group_of = dict(zip(features, rows["patient"], strict=True))
-    groups = [{group_of[tuple(row)] for row in part.features.tolist()} for part in (data.train, data.valid, data.test)]
+    groups = [
+        {group_of[tuple(row)] for row in part.features.tolist()}
+        for part in (data.train, data.valid, data.test)
+    ]
     assert sum(map(len, groups)) == 11
 
 

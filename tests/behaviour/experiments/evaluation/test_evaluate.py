@@ -1,4 +1,5 @@
-"""Evaluation of a small run by every method on corrupted and OOD images, against the same steps by hand."""
+"""Evaluation of a small run by every method on corrupted and OOD images, against the same steps by
+hand."""
 
 import shutil
 from functools import partial
@@ -30,7 +31,9 @@ SETS = ("valid", "test", "shift/contrast/5", "ood/letters")
 def evaluated(tmp_path_factory, trained):
     """Folder and evaluation of a run, by several methods, under shift and on letters."""
     folder = shutil.copytree(trained[KEP], tmp_path_factory.mktemp("evaluated") / "kep")
-    return folder, evaluate.evaluate(folder, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
+    return folder, evaluate.evaluate(
+        folder, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT
+    )
 
 
 @pytest.fixture
@@ -49,14 +52,23 @@ def scores(frame, method, name):
 
 
 def predictor_by_hand(method, run):
-    train, valid, samples = *map(run.batches, (run.dataset.train, run.dataset.valid)), {"num_samples": 4}
+    train, valid, samples = (
+        *map(run.batches, (run.dataset.train, run.dataset.valid)),
+        {"num_samples": 4},
+    )
     program = (run.model, run.guide)
     if method == "laplace":
         predictor = laplace(*program, train, **samples)
         return lambda batches: predictor.predict_features(features_of(*program, batches, **samples))
     if method == "anchored":
-        return with_gp_readout(PosteriorPredictive(*program, **samples), train, valid, depths="all").predict
-    return mc_dropout(*program, **samples).predict if method == "mc-dropout" else partial(predict, *program, **samples)
+        return with_gp_readout(
+            PosteriorPredictive(*program, **samples), train, valid, depths="all"
+        ).predict
+    return (
+        mc_dropout(*program, **samples).predict
+        if method == "mc-dropout"
+        else partial(predict, *program, **samples)
+    )
 
 
 def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
@@ -86,7 +98,9 @@ def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_va
     folder, done = evaluated
     stored = predictions(folder)
     expected = ood.evaluate(stored["test"], stored["ood/letters"], fitted_on=stored["valid"])
-    flat = {f"{key}_{metric}": value for key, row in expected.items() for metric, value in row.items()}
+    flat = {
+        f"{key}_{metric}": value for key, row in expected.items() for metric, value in row.items()
+    }
     assert scores(done.scores, "posterior", "ood/letters") == flat
     assert set(expected) == set(DETECTORS)
 
@@ -103,7 +117,9 @@ def test_scores_csv_is_the_wide_form_and_the_report_gets_the_posterior_predictiv
 
 def test_what_is_stored_is_not_predicted_again(copy, monkeypatch, contents):
     before = contents(copy / "predictions")
-    assert len(before) == (1 + len(BY)) * (3 + 4)  # validation, test, letters, and two corruptions at two severities
+    assert len(before) == (1 + len(BY)) * (
+        3 + 4
+    )  # validation, test, letters, and two corruptions at two severities
     monkeypatch.setattr(methods, "fit", lambda *arguments, **options: pytest.fail("predicted"))
     evaluate.evaluate(copy, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
     assert contents(copy / "predictions") == before

@@ -16,7 +16,11 @@ def test_scores_and_predictions_are_read_back(tmp_path):
     folder, prediction = run(tmp_path, "digits/softmax", methods=BY, seed=2), random_prediction()
     store(folder, {"test": prediction})
     evaluated = read_evaluated_run(folder)
-    assert (evaluated.name, evaluated.seed, list(evaluated.scores["accuracy"])) == ("digits/softmax", 2, [0.5])
+    assert (evaluated.name, evaluated.seed, list(evaluated.scores["accuracy"])) == (
+        "digits/softmax",
+        2,
+        [0.5],
+    )
     stored = evaluated.predictions(["test", "valid"], "posterior")
     assert list(stored) == ["test"]
     assert torch.equal(stored["test"].probs, prediction.probs)
@@ -45,7 +49,9 @@ def test_without_an_evaluation_of_these_weights_the_command_is_named(tmp_path, n
 )
 def test_other_data_samples_or_corruptions_are_refused(tmp_path, changes, words):
     options = {"softmax": {"data": {"shift/snow/1": "b"}}, "kep-svgp": changes, "cgp": {}}
-    folders = [run(tmp_path / name, f"digits/{name}", methods=BY, **options[name]) for name in options]
+    folders = [
+        run(tmp_path / name, f"digits/{name}", methods=BY, **options[name]) for name in options
+    ]
     one, two, none = map(read_evaluated_run, folders)
     check_comparable([one, none])  # without corruptions
     with pytest.raises(SettingsError, match=words) if words else contextlib.nullcontext():

@@ -14,7 +14,8 @@ LAYERS = tuple(f"network.blocks.{number}.attention" for number in range(2))
 
 @pytest.fixture(scope="session")
 def result():
-    """Function that builds the result of a run with latent sites from its predictions, where image i is filled with i.
+    """Function that builds the result of a run with latent sites from its predictions, where image
+    i is filled with i.
 
     What is given beside the predictions replaces parts of the result.
     """
@@ -30,15 +31,26 @@ def result():
             "settings": {"epochs": 2, "optimiser.lr": 1e-3},
             "metrics": scores,
             "steps": [
-                {"step": t, "epoch": t // 4, "loss": 3.5, "nll": 2.5, "kl/a.u": 1.0, "lr": 0.1} for t in range(8)
+                {"step": t, "epoch": t // 4, "loss": 3.5, "nll": 2.5, "kl/a.u": 1.0, "lr": 0.1}
+                for t in range(8)
             ],
-            "epochs": [{"epoch": e, "step": 4, "valid/accuracy": 0.5, "valid/nll": 1.0} for e in (0, 1)],
+            "epochs": [
+                {"epoch": e, "step": 4, "valid/accuracy": 0.5, "valid/nll": 1.0} for e in (0, 1)
+            ],
             "test": test,
             "data": Images(images.contiguous(), test.labels),
             "classes": tuple(f"class {number}" for number in range(test.probs.shape[1])),
-            "spectra": {LAYERS[0]: Spectrum(torch.tensor([[4.0, 2, 1], [3, 1, 0.5]]), scale, share, share + 0.1)},
-            "posterior": [SiteConvergence(site=f"{layer}.u", size=12, kl=3.0, **site) for layer in LAYERS],
-            "variants": dict.fromkeys(("at its mean", "drawn from q", "drawn from the prior"), scores),
+            "spectra": {
+                LAYERS[0]: Spectrum(
+                    torch.tensor([[4.0, 2, 1], [3, 1, 0.5]]), scale, share, share + 0.1
+                )
+            },
+            "posterior": [
+                SiteConvergence(site=f"{layer}.u", size=12, kl=3.0, **site) for layer in LAYERS
+            ],
+            "variants": dict.fromkeys(
+                ("at its mean", "drawn from q", "drawn from the prior"), scores
+            ),
             "similarity": dict.fromkeys(LAYERS, 0.25),
         }
         return RunResult(**(parts | changes))

@@ -13,12 +13,16 @@ def imbalanced(result, confidence=0.9, **changes):
     labels = torch.tensor([2] * 180 + [1] * 90 + [0] * 30)
     right = torch.eye(3, dtype=torch.float64)[[2] * 180 + [1] * 81 + [2] * 9 + [0] + [2] * 29]
     probs = right * confidence + (1 - right) * (1 - confidence) / 2
-    return conclusion(result(Prediction(probs=probs, labels=labels), classes=("cat", "frog", "ship"), **changes))
+    return conclusion(
+        result(Prediction(probs=probs, labels=labels), classes=("cat", "frog", "ship"), **changes)
+    )
 
 
 def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
     rows = {"cat": {"coverage": 5 / 30}, "frog": {"coverage": 1.0}, "ship": {"coverage": 1.0}}
-    accuracy, weak, *_ = imbalanced(result, by_class=rows, decisions={"plain sets": {"coverage": 0.9, "size": 1.2}})
+    accuracy, weak, *_ = imbalanced(
+        result, by_class=rows, decisions={"plain sets": {"coverage": 0.9, "size": 1.2}}
+    )
     low, high = stats.binomtest(262, 300).proportion_ci(method="exact")
     for words in ("262 of 300", f"{100 * low:.1f} % to {100 * high:.1f} %", "60.0 %"):
         assert words in accuracy
@@ -27,7 +31,8 @@ def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
 
 
 @pytest.mark.parametrize(
-    ("confidence", "words"), [(262 / 300, "can be trusted"), (0.99, "too confident"), (0.6, "not confident enough")]
+    ("confidence", "words"),
+    [(262 / 300, "can be trusted"), (0.99, "too confident"), (0.6, "not confident enough")],
 )
 def test_confidence_is_judged_by_its_calibration(result, confidence, words):
     assert words in imbalanced(result, confidence)[2]

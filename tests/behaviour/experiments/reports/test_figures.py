@@ -30,7 +30,15 @@ def test_reliability_bars_are_accuracy_and_the_gap_to_confidence():
 
 
 def test_any_name_is_visible_text():
-    names = ("\x01", "\x1b[31mred\x1b[0m", "\u202edcba", "\udcff", "a\nb\r\x85c", "\ufffe", "_$x$ \\ _^{}%&#~<>|`*")
+    names = (
+        "\x01",
+        "\x1b[31mred\x1b[0m",
+        "\u202edcba",
+        "\udcff",
+        "a\nb\r\x85c",
+        "\ufffe",
+        "_$x$ \\ _^{}%&#~<>|`*",
+    )
     drawn = style.to_svg(prediction_figures.risk_coverage(dict.fromkeys(names, TEST))).decode()
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff\ufffe]", drawn)
     ElementTree.fromstring(drawn)
@@ -47,13 +55,18 @@ def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
     (ax,) = prediction_figures.quantiles(prediction).axes
     shares = dict(ax.lines[1].get_xydata().round(4).tolist())
     assert shares[0.1] == pytest.approx(0)  # z = 0.5, 0 and -1: Φ = 0.69, 0.5 and 0.16
-    assert [shares[level] for level in (0.2, 0.6, 0.7)] == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-4)
+    assert [shares[level] for level in (0.2, 0.6, 0.7)] == pytest.approx(
+        [1 / 3, 2 / 3, 1], abs=1e-4
+    )
 
 
 def test_difference_and_interval_of_each_row_stand_in_the_metrics_unit():
     display = {key: DISPLAY[key] for key in ("accuracy", "nll")}
     factors = {"base": 1.0, "low": 0.8, "high": 1.3}
-    scores = {row: {n: dict.fromkeys(display, factors[row] * (4 + n) / 10) for n in range(3)} for row in factors}
+    scores = {
+        row: {n: dict.fromkeys(display, factors[row] * (4 + n) / 10) for n in range(3)}
+        for row in factors
+    }
     scores["alone"] = {7: dict.fromkeys(display, 0.5)}  # shares no seed with the baseline
     _, *rows = scores  # the baseline has no row
     comparison = compare(scores, metrics=display, baselines=dict.fromkeys(rows, "base"))
@@ -62,6 +75,10 @@ def test_difference_and_interval_of_each_row_stand_in_the_metrics_unit():
     for ax, (key, metric) in zip(axes, display.items(), strict=True):
         drawn = [(line.get_xdata() / metric.scale, *line.get_ydata()) for line in ax.lines[-4:]]
         cells = [(place, comparison.cells[row][key]) for place, row in enumerate(("low", "high"))]
-        expected = [row for place, c in cells for row in (([c.difference], place), ([c.low, c.high], place, place))]
+        expected = [
+            row
+            for place, c in cells
+            for row in (([c.difference], place), ([c.low, c.high], place, place))
+        ]
         for (x, *y), (values, *places) in zip(drawn, expected, strict=True):
             assert (x.tolist(), y) == (pytest.approx(values), places)

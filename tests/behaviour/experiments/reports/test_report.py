@@ -40,7 +40,8 @@ class Reader(HTMLParser):
 
 @pytest.fixture
 def read(tmp_path, monkeypatch):
-    """Function that writes a report and parses it, whose figures, which take seconds, are drawn on request."""
+    """Function that writes a report and parses it, whose figures, which take seconds, are drawn on
+    request."""
 
     def read_report(results, title="a title", *, draw=False):
         if not draw:
@@ -55,15 +56,28 @@ def read(tmp_path, monkeypatch):
     return read_report
 
 
-HOSTILE = ("\x01\x1b[31m", "\u202edcba\udcff", "a\nb\x00\ufffe", "<script>alert('x')</script>\"&amp; $\\frac$ _^{}%#~")
+HOSTILE = (
+    "\x01\x1b[31m",
+    "\u202edcba\udcff",
+    "a\nb\x00\ufffe",
+    "<script>alert('x')</script>\"&amp; $\\frac$ _^{}%#~",
+)
 RAW = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe]")
 
 
 def test_no_character_at_all_controls_a_terminal_or_breaks_xml_and_the_text_of_any_language_stays():
-    """XML 1.0 allows no control characters but tab and line breaks, no surrogates, neither U+FFFE nor U+FFFF."""
-    shown = displayable("".join(map(chr, [*range(0x20000), *range(0xE0000, 0xE0200), sys.maxunicode])))
-    assert {unicodedata.category(character) for character in shown}.isdisjoint({"Cc", "Cs", "Cn", "Co", "Zl", "Zp"})
-    assert {character for character in shown if unicodedata.category(character) == "Cf"} == {"\u200c", "\u200d"}
+    """XML 1.0 allows no control characters but tab and line breaks, no surrogates, neither U+FFFE
+    nor U+FFFF."""
+    shown = displayable(
+        "".join(map(chr, [*range(0x20000), *range(0xE0000, 0xE0200), sys.maxunicode]))
+    )
+    assert {unicodedata.category(character) for character in shown}.isdisjoint(
+        {"Cc", "Cs", "Cn", "Co", "Zl", "Zp"}
+    )
+    assert {character for character in shown if unicodedata.category(character) == "Cf"} == {
+        "\u200c",
+        "\u200d",
+    }
     assert displayable("naïve ± 1 µm, 中文, 👩\u200d🔬") == "naïve ± 1 µm, 中文, 👩\u200d🔬"
     assert displayable("\x1b[31m\t\u202e\udcff") == r"\x1b[31m\t\u202e\udcff"
 

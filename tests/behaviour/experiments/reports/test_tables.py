@@ -28,19 +28,24 @@ def runs(accuracy, nll, auroc=math.nan):
 
 
 def comparison():
-    """Differences of accuracy 0.20, 0.10, 0.15, whose interval is [0.02579, 0.27421]; of nll all −0.10."""
+    """Differences of accuracy 0.20, 0.10, 0.15, whose interval is [0.02579, 0.27421]; of nll all
+    −0.10."""
     scores = {
         "softmax": runs((0.70, 0.70, 0.85), (0.50, 0.40, 0.45)),
         "kep": runs((0.90, 0.80, 1.00), (0.40, 0.30, 0.35)),
         "ensemble": runs((0.95,), (0.2,), auroc=0.75),
     }
     groups = {"Single models": ["softmax", "kep"], "Ensembles": ["ensemble"]}
-    return compare(scores, baselines={"kep": "softmax", "ensemble": "softmax"}, metrics=METRICS, groups=groups)
+    return compare(
+        scores, baselines={"kep": "softmax", "ensemble": "softmax"}, metrics=METRICS, groups=groups
+    )
 
 
 def test_markdown_and_latex_have_values_differences_and_the_best():
     table = comparison_table(comparison())
-    lines = [line.replace("\\", "") for line in markdown(table).splitlines() if line.startswith("|")]
+    lines = [
+        line.replace("\\", "") for line in markdown(table).splitlines() if line.startswith("|")
+    ]
     head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
     assert head == ["method", "ACC % ↑", "NLL ×10 ↓", "AUROC % ↑"]
     assert rows == ROWS

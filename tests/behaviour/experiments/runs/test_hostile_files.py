@@ -41,23 +41,37 @@ def evil(tmp_path):
 def test_no_code_of_ours_reads_what_can_hold_code():
     paths = {path.resolve() for folder in FOLDERS for path in folder.rglob("*.py")}
     assert len(paths) > 100
-    for path in paths - {(FOLDERS[2] / "distributed.py").resolve()}:  # messages between ranks of one job
+    for path in paths - {
+        (FOLDERS[2] / "distributed.py").resolve()
+    }:  # messages between ranks of one job
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
-                assert "pickle" not in {getattr(node, "module", ""), *(alias.name for alias in node.names)}, path
+                assert "pickle" not in {
+                    getattr(node, "module", ""),
+                    *(alias.name for alias in node.names),
+                }, path
             elif isinstance(node, ast.Call):
-                name, keywords = ast.unparse(node.func), {item.arg: ast.unparse(item.value) for item in node.keywords}
+                name, keywords = (
+                    ast.unparse(node.func),
+                    {item.arg: ast.unparse(item.value) for item in node.keywords},
+                )
                 assert name not in ("np.load", "joblib.load", "torch.hub.load"), path
                 assert name != "torch.load" or keywords.get("weights_only") == "True", path
                 assert not name.endswith(".extractall") or keywords.get("filter") == "'data'", path
 
 
 @pytest.mark.parametrize("bad", ["data_batch_1", "batches.meta"])
-def test_cifars_own_files_are_not_unpickled_with_a_wrong_sum(tmp_path, monkeypatch, no_network, evil, bad):
+def test_cifars_own_files_are_not_unpickled_with_a_wrong_sum(
+    tmp_path, monkeypatch, no_network, evil, bad
+):
     """A file is not unpickled if its MD5 sum is wrong, even if those of all others are right."""
 
     batch = {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]}
-    content = {"data_batch_1": batch, "test_batch": batch, "batches.meta": {"label_names": ["a", "b"]}}
+    content = {
+        "data_batch_1": batch,
+        "test_batch": batch,
+        "batches.meta": {"label_names": ["a", "b"]},
+    }
     folder = tmp_path / CIFAR10.base_folder
     folder.mkdir()
     for name, value in content.items():
@@ -94,14 +108,17 @@ def huge_png():
         (b"IEND", b""),
     ]
     parts = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 @pytest.mark.parametrize("content", [huge_png(), POSTSCRIPT], ids=["bomb", "postscript"])
 def test_images_are_neither_interpreted_nor_unpacked_without_bounds(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *arguments, **options: pytest.fail("was interpreted"))
+    monkeypatch.setattr(
+        EpsImagePlugin, "Ghostscript", lambda *arguments, **options: pytest.fail("was interpreted")
+    )
     (tmp_path / "image.png").write_bytes(content)
     with pytest.raises(DatasetError, match=r"cannot read .*image\.png"):
         read_pixels(tmp_path / "image.png", (3, 32, 32))

@@ -13,9 +13,12 @@ from probattn.models import ViT
 
 
 def test_a_fresh_run_sets_inducing_inputs_from_plain_training_images(monkeypatch, tmp_path, tiny):
-    """Normalised and not augmented, the same for the same seed, and never again for a run that has weights."""
+    """Normalised and not augmented, the same for the same seed, and never again for a run that has
+    weights."""
     data, seen, initialise = load("digits", limit=200), [], ViT.initialise_inducing
-    monkeypatch.setattr(train, "load_data", lambda *arguments, **options: replace(data, augment=True))
+    monkeypatch.setattr(
+        train, "load_data", lambda *arguments, **options: replace(data, augment=True)
+    )
 
     def spy(self, images):
         seen.append(images)
@@ -49,7 +52,9 @@ def test_a_run_starts_from_the_best_weights_of_its_warm_start(monkeypatch, tmp_p
 
     monkeypatch.setattr(train, "fit", spy)
     name, said = "digits/cgp", []
-    settings = presets.preset(name).with_changes([*tiny, "train.epochs=1", "warm_start.epochs=2", "data.limit=60"])
+    settings = presets.preset(name).with_changes(
+        [*tiny, "train.epochs=1", "warm_start.epochs=2", "data.limit=60"]
+    )
     train.train(settings, tmp_path / "run", name=name, progress=False, say=said.append)
     best = read(tmp_path / "run" / "warm-start" / "best.pt")["model"]
     carried = [key for key, value in best.items() if starts[1][key].shape == value.shape]

@@ -1,4 +1,5 @@
-"""`probattn train`, killed in a step or at any moment, or started twice at once: resumed, it ends as a run left alone.
+"""`probattn train`, killed in a step or at any moment, or started twice at once: resumed, it ends
+as a run left alone.
 
 The commands are forks of this file, run as a program, which saves the seconds that importing takes.
 """
@@ -22,14 +23,26 @@ from probattn.inference.training.run_log import read_log
 
 ROOT = Path(__file__).parents[4]
 EPOCHS, BATCHES = 3, 5
-SETTINGS = {"train.epochs": EPOCHS, "train.warmup_epochs": 1, "train.log_every": 1, "train.num_samples": 2}
-SETTINGS |= {"data.limit": 40, "data.batch_size": 8, "network.dim": 16, "network.depth": 2, "network.heads": 2}
+SETTINGS = {
+    "train.epochs": EPOCHS,
+    "train.warmup_epochs": 1,
+    "train.log_every": 1,
+    "train.num_samples": 2,
+}
+SETTINGS |= {
+    "data.limit": 40,
+    "data.batch_size": 8,
+    "network.dim": 16,
+    "network.depth": 2,
+    "network.heads": 2,
+}
 SETTINGS |= {"network.mlp_dim": 16, "network.dropout": 0.2}
 CHANGES = tuple(part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}"))
 
 
 def start(out, *more, before=lambda: None):
-    """Start the command in a fork of this process and return its number; its output goes to ``PID.log``."""
+    """Start the command in a fork of this process and return its number; its output goes to
+    ``PID.log``."""
     pid = os.fork()
     if pid:
         return pid
@@ -72,11 +85,15 @@ def kill_in_step(number):
 
 
 def killed_in_steps(out):
-    """Kill a run in the first epoch, in the third one, and in the middle of writing a line; resume it each time."""
+    """Kill a run in the first epoch, in the third one, and in the middle of writing a line; resume
+    it each time."""
     assert wait(start(out, before=lambda: kill_in_step(4))) == -signal.SIGKILL
     assert sorted(os.listdir(out)) == [".lock", "log.jsonl", "preprocessing.json", "settings.json"]
     assert count_steps(out) == 3
-    assert wait(start(out, "--resume", before=lambda: kill_in_step(2 * BATCHES + 4))) == -signal.SIGKILL
+    assert (
+        wait(start(out, "--resume", before=lambda: kill_in_step(2 * BATCHES + 4)))
+        == -signal.SIGKILL
+    )
     assert count_steps(out) == 2 * BATCHES + 3
     assert read(out / "last.pt")["extra"]["step"] == 2 * BATCHES
     with (out / "log.jsonl").open("a", encoding="utf-8") as file:
@@ -128,7 +145,10 @@ def bits(value):
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), repr(value.tolist())]
     if isinstance(value, dict):
-        unused = ("python", "numpy")  # random states that a fork seeds anew, and that the commands do not use
+        unused = (
+            "python",
+            "numpy",
+        )  # random states that a fork seeds anew, and that the commands do not use
         return [(key, bits(part)) for key, part in value.items() if key not in unused]
     return [*map(bits, value)] if isinstance(value, list | tuple) else repr(value)
 
@@ -137,12 +157,25 @@ def content(run):
     """Return all that must be the same for every run."""
     log = repr([record | {"seconds": 0} for record in read_log(run / "log.jsonl")])
     settings = (run / "settings.json").read_bytes()
-    return sorted(os.listdir(run)), bits(read(run / "best.pt")), bits(read(run / "last.pt")), log, settings
+    return (
+        sorted(os.listdir(run)),
+        bits(read(run / "best.pt")),
+        bits(read(run / "last.pt")),
+        log,
+        settings,
+    )
 
 
 def check_equal(root):
     whole = content(root / "whole")
-    assert whole[0] == [".lock", "best.pt", "last.pt", "log.jsonl", "preprocessing.json", "settings.json"]
+    assert whole[0] == [
+        ".lock",
+        "best.pt",
+        "last.pt",
+        "log.jsonl",
+        "preprocessing.json",
+        "settings.json",
+    ]
     assert [run.name for run in root.iterdir() if run.is_dir() and content(run) != whole] == []
     last = read(root / "whole" / "last.pt")["extra"]
     assert (last["epoch"], last["step"]) == (EPOCHS, EPOCHS * BATCHES)
@@ -150,7 +183,13 @@ def check_equal(root):
 
 @pytest.mark.parametrize("kills", [0, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_run_ends_as_one_that_was_left_alone(tmp_path, kills):
-    command = [sys.executable, "-m", "tests.behaviour.experiments.runs.test_kill", tmp_path, str(kills)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.behaviour.experiments.runs.test_kill",
+        tmp_path,
+        str(kills),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     check_equal(tmp_path)

@@ -42,7 +42,8 @@ if __name__ == "__main__":
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
-    """Workers that survive would continue training, in folders that the next command uses as well."""
+    """Workers that survive would continue training, in folders that the next command uses as
+    well."""
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, tmp_path / "script.py"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

@@ -44,8 +44,12 @@ def text_run(tmp_path_factory, tiny):
     """The folder of a finished run on two dozen sentences, without a calibration."""
     whole = Texts(SENTENCES, torch.tensor([1, 0] * 12))
     classes, folder = ("negative", "positive"), tmp_path_factory.mktemp("texts") / "run"
-    changes = [change for change in tiny if not change.startswith("data.limit")] + ["network.max_length=16"]
-    settings = presets.preset("kep-svgp/imdb").with_changes([*changes, "data.batch_size=8", "layer.rank=4"])
+    changes = [change for change in tiny if not change.startswith("data.limit")] + [
+        "network.max_length=16"
+    ]
+    settings = presets.preset("kep-svgp/imdb").with_changes(
+        [*changes, "data.batch_size=8", "layer.rank=4"]
+    )
     parts = ("imdb", classes, whole, whole, whole)
     dataset = sources.text_dataset.from_parts(*parts, network=settings.network)
     with pytest.MonkeyPatch.context() as patch:
@@ -61,19 +65,30 @@ def table_rows():
     size, colour = torch.rand(60, generator=generator), torch.randint(3, (60,), generator=generator)
     noise = 20 * size * torch.randn(60, generator=generator)
     return [
-        {"size": f"{each:.4f}", "colour": ("red", "green", "blue")[code], "price": f"{100 * each + more:.2f}"}
+        {
+            "size": f"{each:.4f}",
+            "colour": ("red", "green", "blue")[code],
+            "price": f"{100 * each + more:.2f}",
+        }
         for each, code, more in zip(size.tolist(), colour.tolist(), noise.tolist(), strict=True)
     ]
 
 
 @pytest.fixture(scope="session")
 def train_table(tmp_path_factory, table_rows):
-    """Function that trains a calibrated run on the table with changed settings and returns its folder."""
+    """Function that trains a calibrated run on the table with changed settings and returns its
+    folder."""
 
     def run(*changes):
         folder = tmp_path_factory.mktemp("table")
         pd.DataFrame(table_rows).to_csv(folder / "table.csv", index=False)
-        small = ["data.valid_share=0.3", "network.dim=8", "network.heads=2", "network.depth=1", "layer.rank=2"]
+        small = [
+            "data.valid_share=0.3",
+            "network.dim=8",
+            "network.heads=2",
+            "network.depth=1",
+            "layer.rank=2",
+        ]
         changes = [f"data.path={folder / 'table.csv'}", *small, *changes]
         settings = presets.preset("tabular/csv").with_changes(changes).with_total_epochs(8)
         train.train(settings, folder / "run", name="tabular/csv", progress=False)

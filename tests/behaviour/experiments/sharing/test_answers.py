@@ -13,7 +13,12 @@ from probattn.experiments.sharing.answers import class_answers, sort_answers, to
 from probattn.inference import Prediction
 
 PROBS = torch.tensor([[0.6, 0.3, 0.1], [0.34, 0.33, 0.33], [0.05, 0.05, 0.9]])
-DECISIONS = {"temperature": 1.0, "quantile": 0.701, "class_quantiles": (0.3, 0.701, 0.99), "confidence": 0.5}
+DECISIONS = {
+    "temperature": 1.0,
+    "quantile": 0.701,
+    "class_quantiles": (0.3, 0.701, 0.99),
+    "confidence": 0.5,
+}
 CALIBRATION = Calibration(weights="", num_samples=2, seed=0, **DECISIONS)
 
 
@@ -28,7 +33,9 @@ def answers():
 
 
 def test_sets_and_acceptance_follow_the_calibration(answers):
-    plain, by_class = (answers(calibration=CALIBRATION, by_class=choice) for choice in (False, True))
+    plain, by_class = (
+        answers(calibration=CALIBRATION, by_class=choice) for choice in (False, True)
+    )
     assert list(plain["set"]) == [["cat", "dog"], ["cat", "dog", 'a "ship"'], ['a "ship"']]
     assert list(by_class["set"]) == [["dog", 'a "ship"'], ["dog", 'a "ship"'], ['a "ship"']]
     assert list(plain["accepted"]) == [True, False, True]
@@ -39,13 +46,19 @@ def test_the_most_uncertain_come_first(answers):
     def order(measure):
         return list(sort_answers(answers(), measure).index)
 
-    assert (order("entropy"), order("confidence"), order("mutual_information")) == ([1, 0, 2], [1, 0, 2], [0, 1, 2])
+    assert (order("entropy"), order("confidence"), order("mutual_information")) == (
+        [1, 0, 2],
+        [1, 0, 2],
+        [0, 1, 2],
+    )
 
 
 def test_files_have_the_probabilities_of_all_classes_and_the_failures(answers):
     failures = {"d\udcff": "is \ud83d"}
     table = list(csv.DictReader(io.StringIO(to_csv(answers(calibration=CALIBRATION), failures))))
-    assert [float(table[1][f"p({name})"]) for name in ("cat", "dog", 'a "ship"')] == pytest.approx(PROBS[1].tolist())
+    assert [float(table[1][f"p({name})"]) for name in ("cat", "dog", 'a "ship"')] == pytest.approx(
+        PROBS[1].tolist()
+    )
     assert json.loads(table[0]["set"]) == ["cat", "dog"]
     assert (table[-1]["input"], table[-1]["error"]) == (r"d\udcff", r"is \ud83d")
     assert list(csv.DictReader(io.StringIO(to_csv(pd.DataFrame(), failures))))[0]["error"]

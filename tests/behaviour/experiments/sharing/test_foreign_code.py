@@ -45,7 +45,15 @@ COMMANDS = {
     "evaluate": ["evaluate", "{run}"],
     "compare": ["compare", "{run}", "--out", "{tmp}/compared"],
     "resume": ["train", "--out", "{run}", "--resume"],
-    "resume, another layer typed": ["train", SOFTMAX, "--out", "{run}", "--resume", "--layer", "kep-svgp"],
+    "resume, another layer typed": [
+        "train",
+        SOFTMAX,
+        "--out",
+        "{run}",
+        "--resume",
+        "--layer",
+        "kep-svgp",
+    ],
     "export": ["export", "{run}", "--out", "{tmp}/shared"],
     "program": ["export", "{run}", "--out", "{tmp}/a.pt2"],
 }
@@ -87,7 +95,9 @@ def test_no_command_runs_the_code_that_a_run_names(command, home, evaluated, pho
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_a_shared_folder_runs_no_code_and_is_read_by_nothing_but_the_flag(command, home, digits_run, photos, kind):
+def test_a_shared_folder_runs_no_code_and_is_read_by_nothing_but_the_flag(
+    command, home, digits_run, photos, kind
+):
     Pipeline.from_pretrained(digits_run).save_pretrained(home / "shared")
     rename(home / "shared" / "config.json", NAMES[kind])
     with pytest.raises(UntrustedCodeError, match="trust_code"):
@@ -96,7 +106,9 @@ def test_a_shared_folder_runs_no_code_and_is_read_by_nothing_but_the_flag(comman
     assert (code, "--trust-code" in err, (home / "was-run").exists()) == (1, True, False)
 
 
-@pytest.mark.parametrize("name", ["os:abort", "code:interact", "pathlib:Path", "planted:data", "planted:Path"])
+@pytest.mark.parametrize(
+    "name", ["os:abort", "code:interact", "pathlib:Path", "planted:data", "planted:Path"]
+)
 def test_a_trusted_name_is_called_only_if_it_is_a_layer(command, home, digits_run, photos, name):
     Pipeline.from_pretrained(digits_run).save_pretrained(home / "shared")
     rename(home / "shared" / "config.json", {"layer.name": name})
@@ -112,10 +124,16 @@ def own(command, home, tiny, assignments):
     return arguments
 
 
-def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(command, home, own, photos):
+def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(
+    command, home, own, photos
+):
     shutil.rmtree(photos / "more")
     (photos / "broken.jpg").unlink()
-    for arguments in (["predict", "own", photos], ["evaluate", "own"], ["compare", "own", "--out", "compared"]):
+    for arguments in (
+        ["predict", "own", photos],
+        ["evaluate", "own"],
+        ["compare", "own", "--out", "compared"],
+    ):
         code, _, err = command(*arguments)
         assert code == 1
         words = shlex.split(err.rpartition(": ")[2])
@@ -123,19 +141,37 @@ def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(c
         code, _, err = command(*words[1:])
         assert code == 0, err
     assert command("export", "own", "--out", "shared", "--trust-code")[0] == 0
-    assert Pipeline.from_pretrained("shared", trust_code=True).run.settings.layer.name == "planted:Layer"
+    assert (
+        Pipeline.from_pretrained("shared", trust_code=True).run.settings.layer.name
+        == "planted:Layer"
+    )
 
 
 def test_a_run_is_resumed_by_a_name_that_is_typed_again_or_by_the_flag(command, home, own):
-    for more in (["--layer", "planted:Layer"], ["--set", "layer.name=planted:Layer"], ["--trust-code"]):
+    for more in (
+        ["--layer", "planted:Layer"],
+        ["--set", "layer.name=planted:Layer"],
+        ["--trust-code"],
+    ):
         code, _, err = command("train", "--out", "own", "--resume", *more)
         assert code == 0, err
     assert command(*own, "--resume")[0] == 0
 
 
-def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(command, home, no_figures, tiny, assignments):
+def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(
+    command, home, no_figures, tiny, assignments
+):
     words = ["--seeds", 1, "--workers", 1, "--method", "none", "--ood", "none", "--no-shift"]
-    arguments = ["study", SOFTMAX, "--layers", "planted:Layer", "--out", "studied", *words, *assignments(tiny)]
+    arguments = [
+        "study",
+        SOFTMAX,
+        "--layers",
+        "planted:Layer",
+        "--out",
+        "studied",
+        *words,
+        *assignments(tiny),
+    ]
     for _ in range(2):
         code, _, err = command(*arguments)
         assert code == 0, err
@@ -153,15 +189,23 @@ for sys.argv in json.loads(sys.argv[1]):
 """
 
 
-def test_the_function_that_loaded_the_data_is_never_imported_to_predict(command, home, photos, tiny, assignments):
+def test_the_function_that_loaded_the_data_is_never_imported_to_predict(
+    command, home, photos, tiny, assignments
+):
     changes = assignments([change for change in tiny if not change.startswith("data")])
     named = ["--set", "data.name=planted:data", "--set", "data.limit_of_mine=100"]
     assert command("train", SOFTMAX, *named, "--out", "own", *changes)[0] == 0
     (home / "was-run").unlink(missing_ok=True)
     shutil.rmtree(photos / "more")
     (photos / "broken.jpg").unlink()
-    verbs = [["predict", "own", "photos"], ["export", "own", "--out", "shared"], ["predict", "shared", "photos"]]
-    lines = json.dumps([["probattn", *verb, *flag] for flag in ([], ["--trust-code"]) for verb in verbs])
+    verbs = [
+        ["predict", "own", "photos"],
+        ["export", "own", "--out", "shared"],
+        ["predict", "shared", "photos"],
+    ]
+    lines = json.dumps(
+        [["probattn", *verb, *flag] for flag in ([], ["--trust-code"]) for verb in verbs]
+    )
     words = [sys.executable, "-c", COMMANDS_OF_A_PROCESS, lines]
     done = subprocess.run(words, cwd=home, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, (home / "was-run").exists()) == (0, "", False)

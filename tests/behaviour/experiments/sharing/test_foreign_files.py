@@ -1,4 +1,5 @@
-"""Files of runs and shared folders that others have made: only their own files are read, and only what fits."""
+"""Files of runs and shared folders that others have made: only their own files are read, and only
+what fits."""
 
 import hashlib
 import json
@@ -58,19 +59,26 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_files_outside_of_a_shared_folder_are_not_read_though_their_digest_is_right(shared, tmp_path, name):
+def test_files_outside_of_a_shared_folder_are_not_read_though_their_digest_is_right(
+    shared, tmp_path, name
+):
     (tmp_path / "secret").write_bytes(SECRET)
     (shared / "sub").mkdir()
     (shared / "sub" / "secret").write_bytes(SECRET)
     if make := PLACES[name]:
         make(shared / name)
     digest = hashlib.sha256(SECRET).hexdigest()
-    edit(shared / "config.json", lambda content: content["files"].update({name.format(tmp=tmp_path): digest}))
+    edit(
+        shared / "config.json",
+        lambda content: content["files"].update({name.format(tmp=tmp_path): digest}),
+    )
     with pytest.raises(CheckpointError, match=r"config\.json"):
         Pipeline.from_pretrained(shared)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "preprocessing.json", "calibration.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "preprocessing.json", "calibration.json"]
+)
 @pytest.mark.parametrize("kind", ["b", "d", "e", "f"])
 def test_devices_pipes_folders_and_endless_files_take_no_files_place(shared, name, kind):
     (shared / name).unlink()
@@ -79,7 +87,9 @@ def test_devices_pipes_folders_and_endless_files_take_no_files_place(shared, nam
         Pipeline.from_pretrained(shared)
 
 
-@pytest.mark.parametrize("name", ["settings.json", "best.pt", "preprocessing.json", "calibration.json"])
+@pytest.mark.parametrize(
+    "name", ["settings.json", "best.pt", "preprocessing.json", "calibration.json"]
+)
 @pytest.mark.parametrize("kind", ["b", "d", "e", "f"])
 def test_nor_in_the_folder_of_a_run(digits_run, tmp_path, name, kind):
     run = shutil.copytree(digits_run, tmp_path / "run")
@@ -89,12 +99,17 @@ def test_nor_in_the_folder_of_a_run(digits_run, tmp_path, name, kind):
         Pipeline.from_pretrained(run)
 
 
-def test_a_file_that_is_needed_must_be_listed_and_links_of_the_hubs_cache_are_followed(shared, tmp_path):
+def test_a_file_that_is_needed_must_be_listed_and_links_of_the_hubs_cache_are_followed(
+    shared, tmp_path
+):
     edit(shared / "config.json", lambda content: content["files"].pop("preprocessing.json"))
     with pytest.raises(CheckpointError, match="preprocessing.json"):
         Pipeline.from_pretrained(shared)
     digest = hashlib.sha256((shared / "preprocessing.json").read_bytes()).hexdigest()
-    edit(shared / "config.json", lambda content: content["files"].update({"preprocessing.json": digest}))
+    edit(
+        shared / "config.json",
+        lambda content: content["files"].update({"preprocessing.json": digest}),
+    )
     blobs, revision = tmp_path / "model" / "blobs", tmp_path / "model" / "snapshots" / "v1"
     revision.mkdir(parents=True)
     shared.rename(blobs)
@@ -144,7 +159,11 @@ def test_every_calibration_that_is_written_is_read(digits_run, tmp_path):
     run = shutil.copytree(digits_run, tmp_path / "run")
     weights = Pipeline.from_pretrained(run).run.weights
     common = {"weights": weights, "num_samples": 3, "seed": 0}
-    infinite = {"quantile": float("inf"), "class_quantiles": (float("inf"),) * 10, "confidence": float("inf")}
+    infinite = {
+        "quantile": float("inf"),
+        "class_quantiles": (float("inf"),) * 10,
+        "confidence": float("inf"),
+    }
     for temperature in (0.05, 1.0, 20.0):
         written = Calibration(temperature=temperature, **common, **infinite)
         written.save(run)
@@ -171,7 +190,9 @@ EXCHANGES = {
 
 @pytest.mark.parametrize("kind", EXCHANGES)
 @pytest.mark.parametrize("verb", ["predict", "evaluate", "train", "export"])
-def test_the_preprocessing_of_a_run_is_that_of_its_weights(command, digits_run, tmp_path, photos, verb, kind):
+def test_the_preprocessing_of_a_run_is_that_of_its_weights(
+    command, digits_run, tmp_path, photos, verb, kind
+):
     run = shutil.copytree(digits_run, tmp_path / "run")
     edit(run / "preprocessing.json", EXCHANGES[kind])
     arguments = {
@@ -185,10 +206,15 @@ def test_the_preprocessing_of_a_run_is_that_of_its_weights(command, digits_run, 
 
 
 @pytest.mark.parametrize("kind", EXCHANGES)
-def test_a_shared_preprocessing_of_another_structure_is_refused_though_its_digest_is_right(shared, kind):
+def test_a_shared_preprocessing_of_another_structure_is_refused_though_its_digest_is_right(
+    shared, kind
+):
     edit(shared / "preprocessing.json", EXCHANGES[kind])
     digest = hashlib.sha256((shared / "preprocessing.json").read_bytes()).hexdigest()
-    edit(shared / "config.json", lambda content: content["files"].update({"preprocessing.json": digest}))
+    edit(
+        shared / "config.json",
+        lambda content: content["files"].update({"preprocessing.json": digest}),
+    )
     if kind in ("reversed classes", "a renamed class", "another mean"):
         return  # as the author of the folder says
     with pytest.raises((DatasetError, CheckpointError)):
@@ -266,12 +292,18 @@ ARCHIVES = {
 }
 
 
-@pytest.mark.parametrize(("name", "number"), [(name, n) for name, kinds in ARCHIVES.items() for n in range(len(kinds))])
-def test_checkpoints_of_another_structure_are_one_line(command, trained, tmp_path, photos, name, number):
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, n) for name, kinds in ARCHIVES.items() for n in range(len(kinds))]
+)
+def test_checkpoints_of_another_structure_are_one_line(
+    command, trained, tmp_path, photos, name, number
+):
     run = shutil.copytree(trained["digits/kep-svgp"], tmp_path / "run")
     broken(name, ARCHIVES[name][number])(run)
     verb = ["train", "--out", run, "--resume", "--epochs", 3]
-    for arguments in [verb] if name == "last.pt" else [verb, ["evaluate", run], ["predict", run, photos]]:
+    for arguments in (
+        [verb] if name == "last.pt" else [verb, ["evaluate", run], ["predict", run, photos]]
+    ):
         code, out, err = command(*arguments)
         assert (code, out, name in err) == (1, "", True), err
         assert err.startswith("error: ")
@@ -286,12 +318,16 @@ SETTINGS = {
     "more": lambda content: content.update(more=3),
     "layers": lambda content: content["settings"]["layer"].update(rank={}),
     "a network of lists": lambda content: content["settings"].update(network=[]),
-    "deep": lambda content: content["settings"]["train"].update(lr_scale=json.loads("[" * 900 + "]" * 900)),
+    "deep": lambda content: content["settings"]["train"].update(
+        lr_scale=json.loads("[" * 900 + "]" * 900)
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_settings_of_another_structure_are_one_line(command, digits_run, shared, tmp_path, photos, kind):
+def test_settings_of_another_structure_are_one_line(
+    command, digits_run, shared, tmp_path, photos, kind
+):
     run = shutil.copytree(digits_run, tmp_path / "run")
     edit(run / "settings.json", SETTINGS[kind])
     edit(shared / "config.json", lambda content: SETTINGS[kind](content["config"]["run"]))
@@ -329,6 +365,8 @@ def test_scores_of_another_structure_are_one_line(command, evaluated, tmp_path, 
 
 
 def test_a_run_of_an_earlier_version_without_the_digest_is_read(digits_run, tmp_path):
-    run = shutil.copytree(digits_run, tmp_path / "run", ignore=shutil.ignore_patterns("calibration.json"))
+    run = shutil.copytree(
+        digits_run, tmp_path / "run", ignore=shutil.ignore_patterns("calibration.json")
+    )
     broken("best.pt", put(None, "extra", "preprocessing.json"))(run)
     assert open_run(run).dataset.classes == tuple(CLASSES)

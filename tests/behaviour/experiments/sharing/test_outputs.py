@@ -23,12 +23,19 @@ MINE = "input,label\nmy only copy,3\n"
 
 @pytest.fixture
 def home(tmp_path, evaluated, photos, monkeypatch):
-    """The working folder: a run, a shared folder, an encoder of others, two images and files of the user's own."""
+    """The working folder: a run, a shared folder, an encoder of others, two images and files of the
+    user's own."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(evaluated[KEP], "run")
     Pipeline.from_pretrained("run").save_pretrained("shared")
     os.mkdir("encoder")
-    for name in ("config.json", "model.safetensors", "mine.csv", "mine.pt2", "encoder/model.safetensors"):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "mine.csv",
+        "mine.pt2",
+        "encoder/model.safetensors",
+    ):
         (tmp_path / name.replace("config", "encoder/config")).write_text(MINE)
     (photos / "broken.jpg").unlink()
     os.symlink("photos/wide.png", "link.png")
@@ -43,7 +50,13 @@ def home(tmp_path, evaluated, photos, monkeypatch):
 REFUSED = {
     "an input": ["photos/wide.png", "./photos/more/../wide.png", "link.png", "hard.png"],
     "in a folder of inputs": ["photos/new.csv", "photos/more/deep/new.csv"],
-    "in a run": ["run/settings.json", "run/best.pt", "run/new.csv", "run/predictions/a/b.csv", "linked-run/new.csv"],
+    "in a run": [
+        "run/settings.json",
+        "run/best.pt",
+        "run/new.csv",
+        "run/predictions/a/b.csv",
+        "linked-run/new.csv",
+    ],
     "in a shared folder": ["shared/config.json", "shared/model.safetensors", "shared/new/a.csv"],
     "in a model of others": ["encoder/new.csv", "encoder/config.json"],
     "another file": ["mine.csv", "link.csv", "mine.pt2"],
@@ -115,7 +128,17 @@ def test_on_a_full_disk_earlier_answers_and_models_stay_whole(command, home, con
 def test_a_model_goes_over_no_other(command, home, contents, evaluated):
     shutil.copytree(evaluated[SOFTMAX], "other")
     before = contents(home)
-    for out in ("run", "run/shared", "encoder", "encoder/x", "shared/x", "linked-run", "other", "mine.csv", "photos/x"):
+    for out in (
+        "run",
+        "run/shared",
+        "encoder",
+        "encoder/x",
+        "shared/x",
+        "linked-run",
+        "other",
+        "mine.csv",
+        "photos/x",
+    ):
         code, text, err = command("export", "run", "--out", out)
         if out == "photos/x":  # a folder of something else, of which nothing is touched
             assert code == 0, err
@@ -185,7 +208,9 @@ def test_a_study_looks_before_it_trains(command, home, contents):
 def test_a_benchmark_goes_over_no_other_file(command, home, contents, monkeypatch):
     monkeypatch.setattr(measure, "TURN", 0.0)
     toy = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
-    monkeypatch.setattr(suites, "SHAPES", {"layers": ((("softmax",), toy), (("softmax", "CGP"), toy))})
+    monkeypatch.setattr(
+        suites, "SHAPES", {"layers": ((("softmax",), toy), (("softmax", "CGP"), toy))}
+    )
     before = contents(home)
     for out in ("mine.csv", "run/settings.json", "run/new.csv", "encoder/config.json", "/dev/null"):
         assert command("bench", "layers", "--rounds", 1, "--out", out)[0] in (1, 2)
@@ -195,23 +220,45 @@ def test_a_benchmark_goes_over_no_other_file(command, home, contents, monkeypatc
     assert len(pd.read_csv("bench.csv")) == 3
 
 
-FORMULAS = ['=HYPERLINK("x")', "+1+1", "-2+3", "@SUM(1)", " =1", "\uff1d1", "\t=1", "=", "-cmd|' /C calc'!A0"]
+FORMULAS = [
+    '=HYPERLINK("x")',
+    "+1+1",
+    "-2+3",
+    "@SUM(1)",
+    " =1",
+    "\uff1d1",
+    "\t=1",
+    "=",
+    "-cmd|' /C calc'!A0",
+]
 PLAIN = ["-1", "+2.5", "1e5", "a=b", "cat", "naïve", "", "#3", "-.5"]
 
 
 def test_texts_of_a_table_are_no_formulas_and_obey_no_terminal():
-    table = pd.DataFrame({"a": [*FORMULAS, *PLAIN], "=b": -1.5, "c": ["\x1b[31mred\x07", "\u202e"] * 9}, dtype=object)
+    table = pd.DataFrame(
+        {"a": [*FORMULAS, *PLAIN], "=b": -1.5, "c": ["\x1b[31mred\x07", "\u202e"] * 9}, dtype=object
+    )
     rows = list(csv.DictReader(csv_text(table.astype({"=b": float})).splitlines()))
     assert [row["a"] for row in rows][len(FORMULAS) :] == PLAIN
     assert all(row["a"][0] == "'" or row["a"].startswith("\\t") for row in rows[: len(FORMULAS)])
-    assert {(row["'=b"], row["c"]) for row in rows} == {("-1.5", r"\x1b[31mred\x07"), ("-1.5", r"\u202e")}
+    assert {(row["'=b"], row["c"]) for row in rows} == {
+        ("-1.5", r"\x1b[31mred\x07"),
+        ("-1.5", r"\u202e"),
+    }
     again = csv_text(pd.DataFrame(rows))
     assert again == csv_text(pd.DataFrame(csv.DictReader(again.splitlines())))
 
 
 def test_names_of_classes_are_written_like_failures():
-    calibration = Calibration(weights="", num_samples=2, seed=0, temperature=1.0, quantile=0.99, confidence=0.5,
-                              class_quantiles=(0.99, 0.99))  # fmt: skip
+    calibration = Calibration(
+        weights="",
+        num_samples=2,
+        seed=0,
+        temperature=1.0,
+        quantile=0.99,
+        confidence=0.5,
+        class_quantiles=(0.99, 0.99),
+    )
     probs = torch.tensor([[0.6, 0.4], [0.3, 0.7]])
     prediction = Prediction(probs=probs, expected_entropy=torch.zeros(2))
     names = ('=HYPERLINK("http://x","y")', "\x1b]0;title\x07-1")
@@ -220,8 +267,12 @@ def test_names_of_classes_are_written_like_failures():
     text = to_csv(answers, {"@c": "=d"})
     rows = list(csv.DictReader(text.splitlines()))
     assert all(
-        cell[:1] not in ("=", "@") for row in [dict(zip(rows[0], rows[0], strict=True)), *rows] for cell in row.values()
+        cell[:1] not in ("=", "@")
+        for row in [dict(zip(rows[0], rows[0], strict=True)), *rows]
+        for cell in row.values()
     )
-    assert text.isprintable() or all(character.isprintable() or character == "\n" for character in text)
+    assert text.isprintable() or all(
+        character.isprintable() or character == "\n" for character in text
+    )
     assert json.loads(rows[0]["set"])[0] == names[0]
     assert rows[0][f"p({names[0]})"] == "0.6000000238418579"

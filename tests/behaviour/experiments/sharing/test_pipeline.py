@@ -1,4 +1,5 @@
-"""Pipelines predict what the run predicts, calibrated, without the data, and elsewhere what they predict here."""
+"""Pipelines predict what the run predicts, calibrated, without the data, and elsewhere what they
+predict here."""
 
 import subprocess
 import sys
@@ -28,7 +29,9 @@ def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_fresh_pr
     digits_run, images, tmp_path
 ):
     run, pipeline = open_run(digits_run), Pipeline.from_pretrained(digits_run)
-    expected = predict(run.model, run.guide, run.batches(run.dataset.test.select(torch.arange(40))), seed=0)
+    expected = predict(
+        run.model, run.guide, run.batches(run.dataset.test.select(torch.arange(40))), seed=0
+    )
     state = torch.get_rng_state()
     plain = pipeline.predict(images, calibrated=False)
     assert torch.equal(torch.get_rng_state(), state)
@@ -40,7 +43,9 @@ def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_fresh_pr
     assert not torch.allclose(scaled, plain.probs, atol=1e-3)
     pipeline.save_pretrained(tmp_path / "shared")
     torch.save(images, tmp_path / "images.pt")
-    done = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert torch.equal(torch.load(tmp_path / "probs.pt"), scaled)
     assert Pipeline.from_pretrained(tmp_path / "shared").calibration == pipeline.calibration
@@ -62,7 +67,10 @@ def test_threads_get_what_one_gets_also_while_others_load_pipelines(digits_run, 
     pipeline.save_pretrained(tmp_path / "shared")
     calls = [partial(pipeline.predict, images[row : row + 8]) for row in range(16)]
     expected = [call().probs for call in calls]
-    loads = [partial(Pipeline.from_pretrained, folder) for folder in (digits_run, tmp_path / "shared") * 8]
+    loads = [
+        partial(Pipeline.from_pretrained, folder)
+        for folder in (digits_run, tmp_path / "shared") * 8
+    ]
     results = in_threads([call for pair in zip(calls, loads, strict=True) for call in pair])
     for prediction, probs in zip(results[::2], expected, strict=True):
         assert torch.equal(prediction.probs, probs)

@@ -15,7 +15,9 @@ def predict(command):
 
 def test_images_are_answered_and_what_is_none_is_named(predict, digits_run, photos, tmp_path):
     path = tmp_path / "new" / "answers.csv"
-    code, _, err = predict(digits_run, photos, photos / "missing.png", "--out", path, "--sort", "entropy")
+    code, _, err = predict(
+        digits_run, photos, photos / "missing.png", "--out", path, "--sort", "entropy"
+    )
     lines = pd.read_csv(path)
     assert code == 1
     names = ("wide.png", "more/fits.png", "broken.jpg", "missing.png")
@@ -38,6 +40,12 @@ def test_texts_come_from_options_lines_tables_and_json_lines(predict, text_run, 
     with out.open(newline="") as file:
         rows = {row["input"]: row for row in csv.DictReader(file)}
     assert (code, err) == (0, "")
-    expected = {"text 1", *(f"{files[0]}:{line}" for line in (1, 3)), *(f"{files[1]}:{line}" for line in (2, 4))}
+    expected = {
+        "text 1",
+        *(f"{files[0]}:{line}" for line in (1, 3)),
+        *(f"{files[1]}:{line}" for line in (2, 4)),
+    }
     assert set(rows) == expected | {f"{files[2]}:{line}" for line in (1, 2)}
-    assert float(rows["text 1"]["p(negative)"]) + float(rows["text 1"]["p(positive)"]) == pytest.approx(1)
+    assert float(rows["text 1"]["p(negative)"]) + float(
+        rows["text 1"]["p(positive)"]
+    ) == pytest.approx(1)

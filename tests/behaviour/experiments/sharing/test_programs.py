@@ -32,7 +32,9 @@ def opened(path, *further):
 
 def test_a_program_of_images_takes_them_as_they_are(export, digits_run, tmp_path):
     path = tmp_path / "new" / "mean.pt2"
-    folder = shutil.copytree(digits_run, tmp_path / "run", ignore=shutil.ignore_patterns("calibration.json"))
+    folder = shutil.copytree(
+        digits_run, tmp_path / "run", ignore=shutil.ignore_patterns("calibration.json")
+    )
     code, out, err = export(folder, "--out", path, "--num-samples", 0)
     assert (code, err) == (0, "")
     assert out == f"{path}: takes uint8 (batch, 1, 8, 8); gives probs, energy\n"
@@ -72,7 +74,9 @@ def test_a_folder_to_share_is_written_without_a_suffix_and_uploaded_with_the_use
     export, digits_run, tmp_path, monkeypatch
 ):
     uploaded = []
-    monkeypatch.setattr(inference, "upload_pretrained", lambda *each: uploaded.append(each) or "https://hub/commit")
+    monkeypatch.setattr(
+        inference, "upload_pretrained", lambda *each: uploaded.append(each) or "https://hub/commit"
+    )
     code, out, _ = export(digits_run, "--out", tmp_path / "shared", "--push-to-hub", "user/name")
     assert code == 0
     assert uploaded == [(tmp_path / "shared", "user/name")]

@@ -46,17 +46,23 @@ def test_intervals_are_those_of_quantiles_widened_by_the_calibration(number_run,
     pipeline = Pipeline.from_pretrained(number_run)
     prediction = pipeline.predict(table_rows)
     low, high = prediction.quantiles([0.05, 0.95]).flatten(1)
-    plain, calibrated = (pipeline.answers(table_rows, calibrated=choice) for choice in (False, True))
+    plain, calibrated = (
+        pipeline.answers(table_rows, calibrated=choice) for choice in (False, True)
+    )
     assert_close(torch.tensor(plain["low"].to_numpy()), low, rtol=1e-4, atol=1e-4)
     highest = torch.tensor(calibrated["high"].to_numpy())
     assert_close(highest, high + pipeline.calibration.quantile, rtol=1e-4, atol=1e-4)
     assert plain.equals(number_answers(prediction))
 
 
-def test_a_likelihood_of_your_own_takes_the_scale_and_its_options(train_table, table_rows, tmp_path, monkeypatch):
+def test_a_likelihood_of_your_own_takes_the_scale_and_its_options(
+    train_table, table_rows, tmp_path, monkeypatch
+):
     (tmp_path / "own_likelihood.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    folder = train_table(*PRICE, "data.likelihood=own_likelihood:Laplace", "data.likelihood_options={factor: 0.5}")
+    folder = train_table(
+        *PRICE, "data.likelihood=own_likelihood:Laplace", "data.likelihood_options={factor: 0.5}"
+    )
     run = open_run(folder, trust_code=True)
     assert run.model.likelihood.scale == pytest.approx(0.5 * run.dataset.label_std)
     assert len(Pipeline.from_pretrained(folder, trust_code=True).answers(table_rows)) == 60
@@ -82,10 +88,16 @@ def test_balanced_weights_are_scikit_learns_and_weight_the_loss_alone(train_tabl
     assert_close(prediction.log_prob(valid), prediction.probs.gather(1, valid[:, None])[:, 0].log())
 
 
-def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(number_run, command, tmp_path):
-    (tmp_path / "new.jsonl").write_text('{"size": 0.5, "colour": "red"}\n{"size": "large", "colour": "red"}\n')
+def test_the_command_answers_files_and_names_the_rows_that_it_cannot_read(
+    number_run, command, tmp_path
+):
+    (tmp_path / "new.jsonl").write_text(
+        '{"size": 0.5, "colour": "red"}\n{"size": "large", "colour": "red"}\n'
+    )
     path = tmp_path / "answers.csv"
-    code, _, err = command("predict", number_run, tmp_path / "new.jsonl", "--out", path, "--sort", "std")
+    code, _, err = command(
+        "predict", number_run, tmp_path / "new.jsonl", "--out", path, "--sort", "std"
+    )
     assert code == 1
     assert "'large', in a column of numbers" in err
     good, bad = pd.read_csv(path).to_dict("records")

@@ -32,13 +32,22 @@ def test_runs_of_one_preset_are_rows_of_one_name_from_folders_at_any_depth(tmp_p
     frame = rows(tmp_path)
     assert list(frame.columns[:5]) == ["run", "seed", "method", "set", "n"]
     values = frame.set_index(["run", "seed"])["accuracy"].to_dict()
-    assert values == {("digits/softmax", 0): 0.5, ("digits/softmax", 3): 3.5,
-                      ("digits/kep-svgp", 0): 0.25, ("digits/kep-svgp", 3): 3.25}  # fmt: skip
-    assert len(rows(tmp_path / "softmax", tmp_path / "softmax" / "deeper" / "seed-0")) == 2  # each once
+    assert values == {
+        ("digits/softmax", 0): 0.5,
+        ("digits/softmax", 3): 3.5,
+        ("digits/kep-svgp", 0): 0.25,
+        ("digits/kep-svgp", 3): 3.25,
+    }
+    assert (
+        len(rows(tmp_path / "softmax", tmp_path / "softmax" / "deeper" / "seed-0")) == 2
+    )  # each once
 
 
 def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
-    plain, wide = evaluated(tmp_path / "a", "digits/softmax"), evaluated(tmp_path / "b", "digits/softmax", "train.lr=1")
+    plain, wide = (
+        evaluated(tmp_path / "a", "digits/softmax"),
+        evaluated(tmp_path / "b", "digits/softmax", "train.lr=1"),
+    )
     other = evaluated(tmp_path / "c", "digits/softmax", "train.lr=1", seed=1)
     assert labels(plain, wide, other) == ["digits/softmax", "digits/softmax (train.lr=1.0)"]
     assert labels(wide, other) == ["digits/softmax"]
@@ -46,9 +55,13 @@ def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
     layer = evaluated(tmp_path / "d", "digits/softmax", settings=settings)
     assert labels(plain, layer) == ["digits/softmax softmax", "digits/softmax kep-svgp"]
     names = labels(wide, evaluated(tmp_path / "g", "digits/kep-svgp"))
-    assert names == ["digits/softmax (train.lr=1.0)", "digits/kep-svgp"]  # what else than the layer differs is said
+    assert names == [
+        "digits/softmax (train.lr=1.0)",
+        "digits/kep-svgp",
+    ]  # what else than the layer differs is said
     here, there = (
-        evaluated(tmp_path / str(seed), "tabular/csv", f"data.path={seed}.csv", seed=seed) for seed in range(2)
+        evaluated(tmp_path / str(seed), "tabular/csv", f"data.path={seed}.csv", seed=seed)
+        for seed in range(2)
     )
     assert labels(here, there) == ["tabular/csv"]
     with pytest.raises(SettingsError, match="digits/softmax have the same seed"):
@@ -57,10 +70,18 @@ def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "paired"),
-    [("layer.rank=4", True), ("train.kl_weight=0.5", True), ("train.lr=0.01", False), ("data.limit=100", False)],
+    [
+        ("layer.rank=4", True),
+        ("train.kl_weight=0.5", True),
+        ("train.lr=0.01", False),
+        ("data.limit=100", False),
+    ],
 )
 def test_settings_outside_of_the_layer_must_agree(tmp_path, change, paired):
-    folders = [evaluated(tmp_path / "soft", "digits/softmax"), evaluated(tmp_path / "kep", "digits/kep-svgp", change)]
+    folders = [
+        evaluated(tmp_path / "soft", "digits/softmax"),
+        evaluated(tmp_path / "kep", "digits/kep-svgp", change),
+    ]
     pairs = compare.twins(labels(*folders))
     assert any(twin not in (row, "") for row, twin in pairs.items()) is paired
 
@@ -69,7 +90,14 @@ def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
     folders, members = [], [random_prediction(seed=seed) for seed in range(3)]
     for seed, member in enumerate(members):
         sets = ["valid", "test", *(["ood/letters"] if seed else [])]
-        folders.append(evaluated(tmp_path / str(seed), "digits/softmax", seed=seed, data=dict.fromkeys(sets, "digest")))
+        folders.append(
+            evaluated(
+                tmp_path / str(seed),
+                "digits/softmax",
+                seed=seed,
+                data=dict.fromkeys(sets, "digest"),
+            )
+        )
         store(folders[-1], dict.fromkeys(sets, member))
     frame = rows(*folders)
     (row,) = frame[frame["method"] == "ensemble of 3"].to_dict("records")  # not all have letters

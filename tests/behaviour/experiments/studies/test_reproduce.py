@@ -8,7 +8,10 @@ import pytest
 from probattn.experiments.evaluation import methods
 from probattn.experiments.studies import reproduction
 
-TINY = "train.epochs=2 train.warmup_epochs=0 data.limit=100 network.dim=16 network.depth=2 network.heads=2"
+TINY = (
+    "train.epochs=2 train.warmup_epochs=0 data.limit=100 network.dim=16 network.depth=2 "
+    "network.heads=2"
+)
 
 
 @pytest.fixture
@@ -26,16 +29,22 @@ def small(tmp_path, monkeypatch):
         f"digits,KEP,{kep},posterior,log,seconds,s/epoch,1,30,",
         "CIFAR,MSP,kep-svgp/cifar100-softmax,,posterior,test,accuracy,ACC,100,52.8,0.5",
     ]
-    (tmp_path / "corruptions.csv").write_text("group,corruptions\nnoise,gaussian_noise shot_noise\n")
+    (tmp_path / "corruptions.csv").write_text(
+        "group,corruptions\nnoise,gaussian_noise shot_noise\n"
+    )
     (tmp_path / "entries.csv").write_text(
         "name,title,source,trials,unavailable,note\nmade-up/figure-1,Digits,no paper,5,,A note.\n"
     )
-    (tmp_path / "made-up.csv").write_text(head + "".join(f"made-up/figure-1,{line}\n" for line in lines))
+    (tmp_path / "made-up.csv").write_text(
+        head + "".join(f"made-up/figure-1,{line}\n" for line in lines)
+    )
     monkeypatch.setattr(reproduction, "PAPERS", tmp_path)
     return tmp_path
 
 
-def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(small, tmp_path, command, monkeypatch, no_network):
+def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(
+    small, tmp_path, command, monkeypatch, no_network
+):
     options = ("--seeds", 2, "--out", tmp_path / "out", "--workers", 1, "--data", tmp_path)
     code, _, err = command("reproduce", "made-up/figure-1", *options)
     assert (code, "CIFAR" in err, (tmp_path / "out").exists()) == (1, True, False)

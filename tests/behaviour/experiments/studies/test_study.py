@@ -13,7 +13,13 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.studies import compare, study
 
-SMALL = ("network.dim=8", "network.depth=1", "network.heads=2", "network.mlp_dim=8", "train.num_samples=2")
+SMALL = (
+    "network.dim=8",
+    "network.depth=1",
+    "network.heads=2",
+    "network.mlp_dim=8",
+    "train.num_samples=2",
+)
 
 
 class Mean(nn.Module):
@@ -42,9 +48,13 @@ def plan(tmp_path, *names, **options):
 def data(tmp_path):
     """A file of reviews and a table of numbers."""
     rng = np.random.default_rng(0)
-    texts = [(f"{'good' if n % 2 else 'bad'} film, number {n}", ("neg", "pos")[n % 2]) for n in range(40)]
-    for name, rows in (("reviews", [("text", "label"), *texts]),
-                       ("numbers", [("a", "b", "y"), *rng.normal(size=(60, 3)).tolist()])):  # fmt: skip
+    texts = [
+        (f"{'good' if n % 2 else 'bad'} film, number {n}", ("neg", "pos")[n % 2]) for n in range(40)
+    ]
+    for name, rows in (
+        ("reviews", [("text", "label"), *texts]),
+        ("numbers", [("a", "b", "y"), *rng.normal(size=(60, 3)).tolist()]),
+    ):
         with (tmp_path / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows(rows)
     return tmp_path
@@ -52,8 +62,13 @@ def data(tmp_path):
 
 def test_jobs_are_all_layers_of_a_seed_before_the_next(tmp_path):
     jobs = plan(tmp_path, "digits/softmax", "digits/cgp", seeds=2, epochs=7)
-    assert [(job.name, job.settings.train.seed, job.folder.relative_to(tmp_path / "out")) for job in jobs] == [
-        (name, seed, Path(name) / f"seed-{seed}") for seed in (0, 1) for name in ("digits/softmax", "digits/cgp")
+    assert [
+        (job.name, job.settings.train.seed, job.folder.relative_to(tmp_path / "out"))
+        for job in jobs
+    ] == [
+        (name, seed, Path(name) / f"seed-{seed}")
+        for seed in (0, 1)
+        for name in ("digits/softmax", "digits/cgp")
     ]
     assert {job.settings.epochs for job in jobs} == {7}
 
@@ -61,10 +76,15 @@ def test_jobs_are_all_layers_of_a_seed_before_the_next(tmp_path):
 def test_layers_are_presets_of_the_family_or_replace_the_presets_own(tmp_path):
     jobs = plan(tmp_path, "digits/softmax", layers=("softmax", "cgp", OWN), epochs=None)
     assert [(job.name, job.settings.layer.name) for job in jobs] == [
-        ("digits/softmax", "softmax"), ("digits/cgp", "cgp"), ("digits/softmax", OWN)]  # fmt: skip
+        ("digits/softmax", "softmax"),
+        ("digits/cgp", "cgp"),
+        ("digits/softmax", OWN),
+    ]
     assert jobs[1].settings == presets.preset("digits/cgp").with_changes(["train.seed=0"])
     assert jobs[2].folder == tmp_path / "out" / "digits/softmax" / OWN.replace(":", ".") / "seed-0"
-    sharp, plain = plan(tmp_path, "digits/softmax", layers=(OWN, "softmax"), changes=["layer.sharp=2"])
+    sharp, plain = plan(
+        tmp_path, "digits/softmax", layers=(OWN, "softmax"), changes=["layer.sharp=2"]
+    )
     assert sharp.settings.layer.sharp == 2
     assert plain.settings.layer == presets.preset("digits/softmax").layer
 
@@ -73,15 +93,24 @@ def test_layers_are_presets_of_the_family_or_replace_the_presets_own(tmp_path):
     ("options", "check", "error", "words"),
     [
         ({"changes": ["network.dropout=0"]}, {"by": ("mc-dropout",)}, SettingsError, "dropout"),
-        ({"layers": ("softmax", OWN), "changes": ["layer.broken=true"]}, {}, RuntimeError, "cannot be multiplied"),
+        (
+            {"layers": ("softmax", OWN), "changes": ["layer.broken=true"]},
+            {},
+            RuntimeError,
+            "cannot be multiplied",
+        ),
         ({"changes": ["train.seed=7"]}, {}, SettingsError, "--seeds"),
         ({"layers": ("softmax",), "changes": ["layer.rank=7"]}, {}, SettingsError, "layer.rank"),
     ],
 )
-def test_everything_is_checked_before_the_first_training(tmp_path, monkeypatch, options, check, error, words):
+def test_everything_is_checked_before_the_first_training(
+    tmp_path, monkeypatch, options, check, error, words
+):
     monkeypatch.setattr(study, "run_job", lambda *arguments, **options: pytest.fail("trained"))
     with pytest.raises(error, match=words):
-        study.run_study(study.check(plan(tmp_path, "digits/softmax", **options), **check), workers=1)
+        study.run_study(
+            study.check(plan(tmp_path, "digits/softmax", **options), **check), workers=1
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -90,11 +119,16 @@ def test_methods_and_test_sets_follow_from_the_task(data):
         (job,) = study.check(plan(data, *names, **changes))
         return tuple(job.options[name] for name in ("by", "shift", "ood"))
 
-    table = {"data": data / "numbers.csv", "changes": ["data.label_column=y", "data.task=regression", *SMALL]}
+    table = {
+        "data": data / "numbers.csv",
+        "changes": ["data.label_column=y", "data.task=regression", *SMALL],
+    }
     assert options("tabular/csv", layers=("softmax",), **table) == ((), False, ())
     images = options("digits/softmax", changes=SMALL)
     assert images == (tuple(methods.METHODS)[1:], True, ("letters", "patches"))
-    without = options("text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"])
+    without = options(
+        "text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"]
+    )
     assert without == (("temperature", "laplace", "sv-dkl", "anchored"), False, ())
 
 
@@ -103,5 +137,7 @@ def test_layers_are_compared_on_own_data(data):
     jobs = plan(data, name, layers=("softmax", "kep-svgp", OWN), epochs=2, **options)
     study.run_study(study.check(jobs, by=(), ood=(), shift=False), workers=1)
     table = compare.read([data / "out"], trust_code=[OWN])[1]["Test data"]
-    assert table.baselines == dict.fromkeys([f"{name} kep-svgp (layer.rank=2)", f"{name} {OWN}"], f"{name} softmax")
+    assert table.baselines == dict.fromkeys(
+        [f"{name} kep-svgp (layer.rank=2)", f"{name} {OWN}"], f"{name} softmax"
+    )
     assert any(cells[key].low is not None for cells in table.cells.values() for key in cells)

@@ -28,7 +28,9 @@ def smooth(n=6, channels=3, side=32):
     place = np.arange(side) / side
     images = np.zeros((n, channels, side, side))
     for _ in range(8):
-        rows, columns, phase, weight = (rng.uniform(-5, 5, size=(n, channels, 1, 1)) for _ in range(4))
+        rows, columns, phase, weight = (
+            rng.uniform(-5, 5, size=(n, channels, 1, 1)) for _ in range(4)
+        )
         images += weight * np.cos(2 * np.pi * (rows * place[:, None] + columns * place) + phase)
     images -= images.min(axis=(2, 3), keepdims=True)
     return torch.from_numpy(np.uint8(255 * images / images.max(axis=(2, 3), keepdims=True)))
@@ -48,7 +50,8 @@ def test_the_seed_fixes_the_images_which_stay_in_their_range_at_any_size(name):
         out = corrupt(constant, name, 5)
         assert (out.shape, out.dtype) == (constant.shape, torch.uint8)
         assert name not in IDENTITY_ON_CONSTANTS or torch.equal(out, constant)
-    # Mid-grey with a dark and a light half: a wrong scale or a clipped sign would drive it to black or white.
+    # Mid-grey with a dark and a light half: a wrong scale or a clipped sign would drive it to black
+    # or white.
     halves = torch.full((1, 1, 16, 40), 100, dtype=torch.uint8)
     halves[..., 20:] = 160
     assert 60 < corrupt(halves, name, 3).double().mean() < 220
@@ -57,7 +60,9 @@ def test_the_seed_fixes_the_images_which_stay_in_their_range_at_any_size(name):
 @pytest.mark.parametrize("name", STANDARD)
 def test_the_difference_grows_with_severity(name):
     images = smooth(n=20)
-    change = [(corrupt(images, name, k).double() - images.double()).abs().mean() for k in range(1, 6)]
+    change = [
+        (corrupt(images, name, k).double() - images.double()).abs().mean() for k in range(1, 6)
+    ]
     assert min(change) > 0.5
     assert name in UNORDERED or all(low < high for low, high in itertools.pairwise(change)), change
 
@@ -115,12 +120,17 @@ def test_official_files_are_read_by_corruption_and_severity(official, test_image
 
 @pytest.mark.parametrize(("name", "folder"), [("cifar10", "elsewhere"), ("digits", ".")])
 def test_without_official_files_the_test_images_are_corrupted(official, test_images, name, folder):
-    _, images = corrupted_sets(name, test_images, root=official / folder, corruptions=["fog", "motion_blur"])
-    assert torch.equal(images("motion_blur", 3).images, corrupt(test_images.images, "motion_blur", 3))
+    _, images = corrupted_sets(
+        name, test_images, root=official / folder, corruptions=["fog", "motion_blur"]
+    )
+    assert torch.equal(
+        images("motion_blur", 3).images, corrupt(test_images.images, "motion_blur", 3)
+    )
 
 
 @pytest.mark.parametrize(
-    ("file", "content"), [("fog", numbered_images(1).transpose(0, 3, 1, 2)), ("labels", np.tile(LABELS + 1, 5))]
+    ("file", "content"),
+    [("fog", numbered_images(1).transpose(0, 3, 1, 2)), ("labels", np.tile(LABELS + 1, 5))],
 )
 def test_official_files_of_another_content_are_named(official, test_images, file, content):
     np.save(official / "CIFAR-10-C" / f"{file}.npy", content)

@@ -1,4 +1,5 @@
-"""Image files: orientation, transparency in every encoding, sizes, and files that cannot be read."""
+"""Image files: orientation, transparency in every encoding, sizes, and files that cannot be
+read."""
 
 import os
 
@@ -16,7 +17,15 @@ SHAPE = (3, 8, 8)
 def test_photographs_are_upright_whatever_their_exif_orientation(tmp_path, orientation):
     upright = np.zeros((16, 16, 3), np.uint8)
     upright[:8, :8], upright[:8, 8:], upright[8:, :8] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
-    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # methods of Image.transpose, which the camera did
+    undo = {
+        2: 0,
+        3: 3,
+        4: 1,
+        5: 5,
+        6: 2,
+        7: 6,
+        8: 4,
+    }  # methods of Image.transpose, which the camera did
     stored = Image.fromarray(upright)
     if orientation > 1:
         stored = stored.transpose(Image.Transpose(undo[orientation]))
@@ -28,7 +37,9 @@ def test_photographs_are_upright_whatever_their_exif_orientation(tmp_path, orien
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("mode", "suffix"), [("RGBA", "png"), ("LA", "png"), ("RGBA", "webp"), ("PA", "tif")])
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("RGBA", "png"), ("LA", "png"), ("RGBA", "webp"), ("PA", "tif")]
+)
 def test_transparent_images_stand_on_the_background(tmp_path, mode, suffix, channels):
     alpha = Image.new("L", (8, 8), 0)
     alpha.paste(255, (0, 0, 4, 8))  # the left half is black and opaque

@@ -30,8 +30,12 @@ def test_the_validation_part_is_a_stratified_tenth_fixed_by_the_seed(cifar_root)
         assert torch.equal(class_and_number(part)[:, 0], part.labels)
     assert first.train.labels.bincount().tolist() == [18] * 10
     assert first.valid.labels.bincount().tolist() == [2] * 10
-    assert numbers(first.train) | numbers(first.valid) == {(c, i) for c in range(10) for i in range(TRAIN)}
-    assert numbers(first.test) == {(label, 100 + index) for label in range(10) for index in range(TEST)}
+    assert numbers(first.train) | numbers(first.valid) == {
+        (c, i) for c in range(10) for i in range(TRAIN)
+    }
+    assert numbers(first.test) == {
+        (label, 100 + index) for label in range(10) for index in range(TEST)
+    }
     assert torch.equal(first.valid.images, again.valid.images)
     assert numbers(first.valid) != numbers(other.valid)
     assert torch.equal(first.test.images, other.test.images)

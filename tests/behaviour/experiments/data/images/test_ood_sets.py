@@ -28,7 +28,9 @@ def test_colours_and_sizes_become_those_of_the_network(tmp_path, write):
     luma = colours @ (0.299, 0.587, 0.114)  # ITU-R 601
     assert np.abs(load(str(tmp_path / "colour"), **GREY).images[:, 0].numpy() - luma).max() <= 1
     grey = write(tmp_path / "grey", shape=(32, 32))
-    assert np.array_equal(load(str(tmp_path / "grey"), **RGB).images.numpy(), np.repeat(grey[:, None], 3, axis=1))
+    assert np.array_equal(
+        load(str(tmp_path / "grey"), **RGB).images.numpy(), np.repeat(grey[:, None], 3, axis=1)
+    )
     wide = np.zeros((40, 120), np.uint8)  # the whole image becomes a square
     wide[:, 60::2] = 255
     (tmp_path / "wide").mkdir()
@@ -52,7 +54,9 @@ def test_the_other_cifar_is_its_test_part(cifar_root):
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_archives_are_read_packed_and_unpacked_without_a_network(tmp_path, monkeypatch, write, name):
+def test_archives_are_read_packed_and_unpacked_without_a_network(
+    tmp_path, monkeypatch, write, name
+):
     place, _, source = ARCHIVES[name]
     monkeypatch.setitem(ood_sets.ARCHIVES, name, (place, 3, source))
     expected = write(tmp_path / "a" / place / "class")
@@ -62,7 +66,9 @@ def test_archives_are_read_packed_and_unpacked_without_a_network(tmp_path, monke
         packed.parent.mkdir()
         with tarfile.open(packed, "w:gz") as file:
             file.add(tmp_path / "a", arcname=".")
-        monkeypatch.setattr(getattr(img, source), "tgz_md5", hashlib.md5(packed.read_bytes()).hexdigest())
+        monkeypatch.setattr(
+            getattr(img, source), "tgz_md5", hashlib.md5(packed.read_bytes()).hexdigest()
+        )
         assert np.array_equal(pixels_of(load(name, root=tmp_path / "b", **RGB)), expected)
 
 

@@ -1,4 +1,5 @@
-"""A synthetic corpus in the layout of CoLA: sentences with "ca n't" out of place are unacceptable."""
+"""A synthetic corpus in the layout of CoLA: sentences with "ca n't" out of place are
+unacceptable."""
 
 import random
 
@@ -17,7 +18,9 @@ def sentences(number, seed):
     for _ in range(number):
         words = generator.choices(WORDS, k=generator.randint(1, 9))
         wrong = generator.random() < 0.4
-        labelled.append((0 if wrong else 1, " ".join([*words, *(["the the"] if wrong else []), "."])))
+        labelled.append(
+            (0 if wrong else 1, " ".join([*words, *(["the the"] if wrong else []), "."]))
+        )
     return labelled
 
 

@@ -21,13 +21,23 @@ COLA_PARTS = [
     (("Mary sleeped.", "NA"), [0, 1]),
     (("Somebody left - guess who.",), [1]),
 ]
-NAMES = ("0_9.txt", "10_2.txt", "2_7.txt")  # sorted by name, which is not the order of their numbers
-REVIEWS = {f"{folder}/{name}": f"{folder}/{name}<BR />good\u2028<i>x</i> " for folder in FOLDERS for name in NAMES}
+NAMES = (
+    "0_9.txt",
+    "10_2.txt",
+    "2_7.txt",
+)  # sorted by name, which is not the order of their numbers
+REVIEWS = {
+    f"{folder}/{name}": f"{folder}/{name}<BR />good\u2028<i>x</i> "
+    for folder in FOLDERS
+    for name in NAMES
+}
 
 
 @pytest.fixture(autouse=True)
 def small_corpora(monkeypatch):
-    monkeypatch.setattr(corpora, "LINES", {"in_domain_train": 3, "in_domain_dev": 2, "out_of_domain_dev": 1})
+    monkeypatch.setattr(
+        corpora, "LINES", {"in_domain_train": 3, "in_domain_dev": 2, "out_of_domain_dev": 1}
+    )
     monkeypatch.setattr(corpora, "PER_FOLDER", 3)
 
 
@@ -41,7 +51,9 @@ def write_imdb(root, contents, name):
     extra = {"train/unsup/1_0.txt": b"\xff", "train/pos/._0_9.txt": b"\xff"}
     with tarfile.open(root / name, f"w:{name.rsplit('.', 1)[1]}") as archive:
         for path, text in (contents | extra).items():
-            member = tarfile.TarInfo(f"./aclImdb/{path}" if name.endswith("gz") else f"aclImdb/{path}")
+            member = tarfile.TarInfo(
+                f"./aclImdb/{path}" if name.endswith("gz") else f"aclImdb/{path}"
+            )
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text))
 
@@ -50,14 +62,18 @@ def test_cola_is_read_from_its_folder_or_from_the_archive_where_it_lies(tmp_path
     """Quotes, odd line separators and NA are no structure."""
     (tmp_path / "a" / "cola_public" / "raw").mkdir(parents=True)
     (tmp_path / "b").mkdir()
-    with zipfile.ZipFile(tmp_path / "b" / "cola_public_1.1.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(
+        tmp_path / "b" / "cola_public_1.1.zip", "w", zipfile.ZIP_DEFLATED
+    ) as archive:
         for part, content in COLA.items():
             (tmp_path / "a" / "cola_public" / "raw" / f"{part}.tsv").write_bytes(content.encode())
             archive.writestr(f"__MACOSX/cola_public/raw/{part}.tsv", b"\xff")
             archive.writestr(f"cola_public/tokenized/{part}.tsv", "a ca n't\n")
             archive.writestr(f"cola_public/raw/{part}.tsv", content)
     for folder in "ab":
-        assert [(part.texts, part.labels.tolist()) for part in read("cola", tmp_path / folder)] == COLA_PARTS
+        assert [
+            (part.texts, part.labels.tolist()) for part in read("cola", tmp_path / folder)
+        ] == COLA_PARTS
     assert [path.name for path in (tmp_path / "b").rglob("*")] == ["cola_public_1.1.zip"]
 
 

@@ -1,4 +1,5 @@
-"""Encoders of Hugging Face: tokens, frozen features and weights; nothing is read from the network."""
+"""Encoders of Hugging Face: tokens, frozen features and weights; nothing is read from the
+network."""
 
 import json
 
@@ -11,7 +12,13 @@ pytest.importorskip("transformers")
 from tiny_encoder import write_encoder  # noqa: E402
 from transformers import BertModel, BertTokenizer  # noqa: E402
 
-TEXTS = ("the cat sat .", "a", "ab the cat zebra sat the cat", "The Cat", "the cat sat . the cat sat . the cat")
+TEXTS = (
+    "the cat sat .",
+    "a",
+    "ab the cat zebra sat the cat",
+    "The Cat",
+    "the cat sat . the cat sat . the cat",
+)
 pytestmark = pytest.mark.usefixtures("no_network")
 
 
@@ -27,10 +34,16 @@ def load(folder, max_length=10):
 
 def test_the_ids_are_those_of_the_encoders_tokenizer_without_its_padding(folder):
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    tokenizer["padding"] = {"strategy": {"Fixed": 12}, "direction": "Right", "pad_to_multiple_of": None}
+    tokenizer["padding"] = {
+        "strategy": {"Fixed": 12},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+    }
     tokenizer["padding"] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    expected = BertTokenizer.from_pretrained(folder)(list(TEXTS), truncation=True, max_length=10)["input_ids"]
+    expected = BertTokenizer.from_pretrained(folder)(list(TEXTS), truncation=True, max_length=10)[
+        "input_ids"
+    ]
     assert [ids.tolist() for ids in load(folder).encode_batch(TEXTS)] == expected
 
 

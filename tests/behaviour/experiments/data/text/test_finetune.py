@@ -1,4 +1,5 @@
-"""Fine-tuning by the command: a pretrained encoder, its twin, resuming and evaluation without the encoder's folder."""
+"""Fine-tuning by the command: a pretrained encoder, its twin, resuming and evaluation without the
+encoder's folder."""
 
 import shutil
 
@@ -21,7 +22,10 @@ KEP, SOFTMAX, SPARSE = "finetune/cola", "finetune/cola-softmax", "finetune/cola-
 NEW = {  # a replaced layer's parameters that are not the encoder's
     "softmax": set(),
     "kep-svgp": {"projection.weights", "log_scale", "out.weight", "out.bias"},
-    "sparse-cgp": {*("inducing.0", "inducing.1", "latent.weight", "log_scales"), *("out.weight", "out.bias")},
+    "sparse-cgp": {
+        *("inducing.0", "inducing.1", "latent.weight", "log_scales"),
+        *("out.weight", "out.bias"),
+    },
 }
 
 
@@ -54,7 +58,9 @@ def test_only_the_encoder_has_the_encoders_learning_rate(corpus, encoder, name):
     assert all(factor == 0.05 for weight, factor in factors.items() if weight not in fast)
 
 
-def test_a_run_that_was_stopped_resumes_exactly_without_the_encoders_folder(tmp_path, corpus, encoder, monkeypatch):
+def test_a_run_that_was_stopped_resumes_exactly_without_the_encoders_folder(
+    tmp_path, corpus, encoder, monkeypatch
+):
     settings, options = tiny(KEP, encoder), {"name": KEP, "root": corpus, "progress": False}
     train.train(settings, tmp_path / "whole", **options)
     validate, calls = Trainer._validate, []

@@ -9,7 +9,13 @@ from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.experiments.runs.load import open_run
 from probattn.inference import predict
 
-TINY = {"train.epochs": 2, "train.warmup_epochs": 0, "network.dim": 16, "network.heads": 2, "network.mlp_dim": 16}
+TINY = {
+    "train.epochs": 2,
+    "train.warmup_epochs": 0,
+    "network.dim": 16,
+    "network.heads": 2,
+    "network.mlp_dim": 16,
+}
 TINY |= {"network.spelling": 5, "layer.rank": 3}
 
 
@@ -40,7 +46,9 @@ def test_a_finished_run_needs_the_words_that_it_was_trained_with_and_its_program
     for number, words in enumerate(run.dataset.test.texts[:5]):
         ids = tokenizer.encode(words).unsqueeze(0)
         outputs = program(ids, torch.ones(1, ids.shape[1], dtype=torch.bool))
-        torch.testing.assert_close(outputs["probs"][0], expected.probs[number], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            outputs["probs"][0], expected.probs[number], rtol=1e-4, atol=1e-5
+        )
     assert json.loads(files["probattn.json"])["classes"] == list(run.dataset.classes)
     before = (trained / "preprocessing.json").read_bytes()
     path = corpus / "cola_public" / "raw" / "in_domain_train.tsv"

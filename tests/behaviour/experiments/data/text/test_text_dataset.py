@@ -1,4 +1,5 @@
-"""Data sets of texts: what goes where, by which seed, and that tokens know the training part alone."""
+"""Data sets of texts: what goes where, by which seed, and that tokens know the training part
+alone."""
 
 import pickle
 from types import SimpleNamespace
@@ -22,7 +23,11 @@ def parts(dataset):
 
 def test_validation_is_a_stratified_tenth_of_the_training_sentences(corpus):
     dataset = load("cola", PLAIN, root=corpus)
-    assert {name: len(part) for name, part in parts(dataset).items()} == {"train": 108, "valid": 12, "test": 30}
+    assert {name: len(part) for name, part in parts(dataset).items()} == {
+        "train": 108,
+        "valid": 12,
+        "test": 30,
+    }
     assert [(name, len(part)) for name, part in dataset.domains.items()] == [("out-of-domain", 20)]
     whole, test, _ = corpora.read("cola", corpus)
     assert sorted(dataset.train.texts + dataset.valid.texts) == sorted(whole.texts)
@@ -59,7 +64,9 @@ def test_a_run_reads_texts_with_its_own_tokens(corpus, tmp_path, network, monkey
     dataset = load("cola", network, root=corpus)
     dataset.save_preprocessing(tmp_path)
     written = (tmp_path / "preprocessing.json").read_bytes()
-    load("cola", network, root=corpus, limit=20).save_preprocessing(tmp_path)  # what a run has is never written over
+    load("cola", network, root=corpus, limit=20).save_preprocessing(
+        tmp_path
+    )  # what a run has is never written over
     assert (tmp_path / "preprocessing.json").read_bytes() == written
     monkeypatch.setattr(WordTokenizer, "fit", lambda *_, **__: pytest.fail("was fitted"))
     run = load("cola", network, root=corpus, limit=20).for_run(tmp_path)

@@ -36,7 +36,10 @@ def written(tokenizer, row):
     ("text", "expected"),
     [
         ("The CAT sat.", ["the", "cat", "sat", "."]),
-        ("Don't! It’s a well-known dogs' trick", ["don't", "!", "it's", "a", "well-known", "dogs", "'", "trick"]),
+        (
+            "Don't! It’s a well-known dogs' trick",
+            ["don't", "!", "it's", "a", "well-known", "dogs", "'", "trick"],
+        ),
         ("?", ["?"]),
         ("你好 🙂", ["你好", "🙂"]),
         ("İzmir [PAD] [unk]", ["izmir", "[", "pad", "]", "[", "unk", "]"]),
@@ -53,14 +56,32 @@ def test_ids_are_ranks_of_frequency_and_ties_are_alphabetical():
 
 
 def test_spelling_as_written_with_marks_as_far_as_there_is_room():
-    tokenizer = WordTokenizer.fit(["The cat", "the CAt", "then"], max_length=9, min_count=1, spelling=5)
+    tokenizer = WordTokenizer.fit(
+        ["The cat", "the CAt", "then"], max_length=9, min_count=1, spelling=5
+    )
     ids = tokenizer.encode("The cat thens q")
     assert ids.shape == (4, 6)
     assert [written(tokenizer, row[1:]) for row in ids] == ["^The$", "^cat$", "^then", "^?$__"]
-    assert [tokenizer.pipeline.id_to_token(index) for index in ids[:2, 0].tolist()] == ["the", "cat"]
+    assert [tokenizer.pipeline.id_to_token(index) for index in ids[:2, 0].tolist()] == [
+        "the",
+        "cat",
+    ]
     assert ids[2:, 0].tolist() == [1, 1]
-    # t 2, h 3, e 3, n 1 (the fifth place), T 1, c 1, a 1, C 1, A 1, t of cat 1; the last t of "CAt" 1
-    assert list(tokenizer.characters)[2:] == [BEGIN, END, "t", "e", "h", "A", "C", "T", "a", "c", "n"]
+    # t 2, h 3, e 3, n 1 (the fifth place), T 1, c 1, a 1, C 1, A 1, t of cat 1; the last t of "CAt"
+    # 1
+    assert list(tokenizer.characters)[2:] == [
+        BEGIN,
+        END,
+        "t",
+        "e",
+        "h",
+        "A",
+        "C",
+        "T",
+        "a",
+        "c",
+        "n",
+    ]
 
 
 @settings(deadline=None)
@@ -76,7 +97,9 @@ def test_every_text_has_a_token_and_ids_fit_the_tables_and_a_saved_one_gives_the
         assert 1 <= len(ids) <= max_length
         assert ids[:, 0].min() >= 1
         assert ids[:, 0].max() < tokenizer.pipeline.get_vocab_size()
-        assert not spelling or ((ids[:, 1] == 2).all() and ids[:, 1:].max() < len(tokenizer.characters))
+        assert not spelling or (
+            (ids[:, 1] == 2).all() and ids[:, 1:].max() < len(tokenizer.characters)
+        )
     assert all((tokenizer.encode(text) != 1).all() for text in data)
 
 
@@ -95,8 +118,13 @@ SCRIPTS = {
 def test_words_of_a_rare_script_are_read_by_letters_and_those_of_others_as_words(script, spelling):
     generator = random.Random(0)
     letters, space = SCRIPTS[script]
-    common = [" ".join(generator.choices(["the", "cat", "sat", "on", "a", "mat"], k=8)) for _ in range(400)]
-    rare = [space.join("".join(generator.choices(letters, k=7)) for _ in range(4)) for _ in range(60)]
+    common = [
+        " ".join(generator.choices(["the", "cat", "sat", "on", "a", "mat"], k=8))
+        for _ in range(400)
+    ]
+    rare = [
+        space.join("".join(generator.choices(letters, k=7)) for _ in range(4)) for _ in range(60)
+    ]
     tokenizer = WordTokenizer.fit(common + rare[:50], max_length=99, spelling=spelling)
     assert all("?" not in words_of(tokenizer, text) for text in common)
     assert words_of(tokenizer, "the cat") == ["the", "cat"]
@@ -112,4 +140,6 @@ def test_where_most_words_are_rare_each_letter_is_a_token():
     texts = ["".join(generator.choices("ACGT", k=40)) for _ in range(60)]
     tokenizer = WordTokenizer.fit(texts, max_length=99)
     assert words_of(tokenizer, texts[0]) == list(texts[0].lower())
-    assert words_of(WordTokenizer.fit(texts, max_length=99, min_count=1), texts[0]) == [texts[0].lower()]
+    assert words_of(WordTokenizer.fit(texts, max_length=99, min_count=1), texts[0]) == [
+        texts[0].lower()
+    ]
