@@ -13,11 +13,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CODE = {
-    "probattn": 35_500,
+    "probattn": 35_700,
     "models": 11_000,
-    "inference": 49_000,
+    "inference": 49_200,
     "experiments": 70_500,
-    "tests": 256_500,
+    "tests": 257_000,
 }
 """Folder → most tokens of code. The aim is 47,000 for inference, 66,500 for experiments, 240,000
 for the tests."""
