@@ -18,6 +18,8 @@ from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.cgp import CGPAttention
 from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.attention.kernel import KernelAttention
+from probattn.attention.rff_cgp import RFFCGPAttention
+from probattn.attention.rff_gpa import RFFGPAttention
 from probattn.attention.sgpa import SGPAttention
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.attention.sparse_cgp import SparseCGPAttention
@@ -41,6 +43,8 @@ __all__ = [
     "KernelAttention",
     "NumericalError",
     "ProbabilisticAttention",
+    "RFFCGPAttention",
+    "RFFGPAttention",
     "SGPAttention",
     "SoftmaxAttention",
     "SparseCGPAttention",

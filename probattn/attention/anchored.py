@@ -1,30 +1,29 @@
-"""Anchored Gaussian process attention, linear in the number of tokens (ours)."""
+"""Anchored Gaussian process attention, linear in the number of tokens."""
 
 from typing import Literal
 
-import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import Laws, ProbabilisticAttention
 from probattn.attention.kernels import RBF
-from probattn.attention.options import check_choice, check_positive
-from probattn.distributions import ColumnNormal
+from probattn.attention.options import check_positive
+from probattn.attention.regression import RegressionAttention, real_and_count
 from probattn.functional import dtypes, sgpa
-from probattn.functional.anchored import Anchored
-from probattn.functional.gaussian import Dense
+from probattn.functional.feature_maps import Anchors
+from probattn.functional.feature_regression import FeatureRegression
 
 
-class AnchoredAttention(ProbabilisticAttention):
+class AnchoredAttention(RegressionAttention):
     """Attention as GP regression of the values on the keys, through M anchors that all examples
     share.
 
     The output at a query is the posterior mean of a sparse GP (see
-    :mod:`probattn.functional.anchored`), or a draw from its posterior, at O(N M²) a head without an
-    N×N matrix. The anchors are parameters; take their initial values from data by
-    ``network.initialise_inducing(batch)``. It is ours, not from a paper. Related are regression of
-    values at test time (Wang et al., 2025), Nyström attention (Xiong et al., 2021) and sparse CGP
-    without z_o.
+    :mod:`probattn.functional.feature_regression`), or a draw from its posterior, at O(N M²) a head
+    without an N×N matrix. The anchors are parameters; take their initial values from data by
+    ``network.initialise_inducing(batch)``. Regression of values on keys is that of RFF-GPA
+    (:class:`RFFGPAttention`) and of regression at test time (Wang et al., 2025), the features are
+    those of Nyström attention (Xiong et al., 2021); ours are anchors that are learned. The mean
+    output is a form of attention; its posterior variance is no measure of uncertainty.
 
     Sites with ``output="draw"``: ``w``, latent, local, event ``(head, anchor, output)``, prior N(0,
     I), posterior exact given the values; ``residual``, latent, local, event
@@ -56,27 +55,22 @@ class AnchoredAttention(ProbabilisticAttention):
         alpha: float = 0.0,
         bias: bool = False,
     ) -> None:
-        super().__init__(dim, heads)
-        check_choice("output", output, ("mean", "draw"))
-        check_positive(anchors=anchors, noise=noise)
-        self.output, self.alpha = output, alpha
-        self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
+        super().__init__(
+            dim,
+            heads,
+            noise=noise,
+            learn_noise=learn_noise,
+            output=output,
+            alpha=alpha,
+            symmetric=False,
+            bias=bias,
+        )
+        check_positive(anchors=anchors)
         self.gain = RBF(heads, self.head_dim).gain
         self.scale_rows(self.query_key_value, 2 * dim)
         self.anchors = nn.Parameter(
             (0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim)
         )
-        log_noise = torch.full((heads,), noise).log()
-        self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
-        self.out = nn.Linear(dim, dim)
-
-    def signature(self) -> dict[str, int | str]:
-        """Return the base signature and the kind of output."""
-        return super().signature() | {"output": self.output}
-
-    def is_stochastic(self) -> bool:
-        """Return False for the mean output."""
-        return self.output == "draw"
 
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:
@@ -84,42 +78,9 @@ class AnchoredAttention(ProbabilisticAttention):
         key = self.query_key_value(self.along_path(stream)).chunk(3, -1)[1]
         self.anchors.copy_(sgpa.pick_of_heads(key, self.heads, self.anchors.shape[1]))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Run the program once; arguments, result and errors as in the base class."""
-        x = self.checked(x, mask)
-        with self.precise():
-            law = self.law(x, mask)
-            if self.alpha:
-                self.factor("evidence", self.alpha * law.evidence.sum(-1))
-            output = law.mean if self.output == "mean" else self._draw(law)
-        return dtypes.apply_linear(self.out, self.join_heads(output))
-
-    def law(self, x: Tensor, mask: Tensor | None) -> Anchored:
+    def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:
         """Return the law of the output at checked tokens; pure."""
-        query, key, value = map(
-            dtypes.at_least_float32, self.split_heads(self.query_key_value(x), 3)
+        anchors = Anchors(dtypes.at_least_float32(self.anchors))
+        return FeatureRegression(
+            anchors, *self.project(x, mask), self.sigma2(), *real_and_count(x, mask)
         )
-        return Anchored(
-            query,
-            key,
-            value if mask is None else value.where(mask[:, None, :, None], 0.0),
-            anchors=dtypes.at_least_float32(self.anchors),
-            noise=(2 * dtypes.at_least_float32(self.log_noise)).exp(),
-            real=None if mask is None else mask.unsqueeze(-2),
-            count=x.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
-        )
-
-    def _draw(self, law: Anchored) -> Tensor:
-        """Sample w from its posterior, and the output given w."""
-        w = self.sample_local("w", *self.weight_laws(law))
-        unit = dist.Normal(torch.zeros_like(law.value), 1.0).to_event(3)
-        noise = self.sample_local("residual", unit, unit)
-        return law.query_features @ w + law.residual.sqrt().unsqueeze(-1) * noise
-
-    def weight_laws(self, law: Anchored) -> Laws:
-        """Return prior and posterior of w."""
-        identity = torch.eye(law.loc.shape[-2], dtype=law.loc.dtype, device=law.loc.device)
-        prior = ColumnNormal(
-            torch.zeros_like(law.loc), Dense(identity.expand(self.heads, -1, -1), len(identity))
-        )
-        return prior, ColumnNormal(law.loc, law.covariance)

@@ -106,7 +106,7 @@ class ProbabilisticAttention(SiteModule):
             sites: priors of the global sites.
             given: further arguments of ``compute``.
         """
-        latents = {name: self.sample(name, prior) for name, prior in sites.items()}
+        latents = self.sample_all(sites)
         latents |= {
             name: self.sample_local(name, *laws) for name, laws in self.local_sites(x, mask).items()
         }
@@ -114,6 +114,10 @@ class ProbabilisticAttention(SiteModule):
         for name, log_factor in log_factors.items():
             self.factor(name, log_factor)
         return output
+
+    def sample_all(self, sites: dict[str, dist.TorchDistribution]) -> dict[str, Tensor]:
+        """Sample global sites, from their priors by name."""
+        return {name: self.sample(name, prior) for name, prior in sites.items()}
 
     def is_stochastic(self) -> bool:
         """Return True if the output depends on latent sites; override it where ``forward`` samples

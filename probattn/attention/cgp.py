@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from torch import Tensor
+
 from probattn.attention.correlated import CanonicalGuide, CorrelatedAttention
 from probattn.functional.cgp import CGP
 
@@ -94,6 +96,6 @@ class CGPAttention(CorrelatedAttention):
             "noisy_output": self.noisy_output,
         }
 
-    def law(self, given: dict[str, Any]) -> CGP:
+    def law(self, given: dict[str, Any], **latents: Tensor) -> CGP:
         """Return the joint law at the tokens, from the fields that dense and sparse CGP share."""
         return CGP(**given, noisy_canonical=self.noisy_canonical, noisy_output=self.noisy_output)

@@ -37,10 +37,12 @@ class CorrelatedAttention(ProbabilisticAttention):
         alpha: float,
         regulariser_norm: Literal["scalar", "column", "example"],
         bias: bool,
+        regulariser: Literal["joint", "keys"] = "joint",
     ) -> None:
         super().__init__(dim, heads)
         check_choice("output", output, ("mean", "draw"))
         check_choice("regulariser_norm", regulariser_norm, ("scalar", "column", "example"))
+        check_choice("regulariser", regulariser, ("joint", "keys"))
         if not callable(canonical_guide) and canonical_guide not in GUIDES:
             raise ValueError(
                 f"canonical_guide must be callable or one of {', '.join(GUIDES)}, got "
@@ -59,6 +61,7 @@ class CorrelatedAttention(ProbabilisticAttention):
             alpha,
             regulariser_norm,
         )
+        self.regulariser = regulariser
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.latent = nn.Linear(dim, dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
@@ -81,28 +84,34 @@ class CorrelatedAttention(ProbabilisticAttention):
         through = {} if self.collapsed else {"canonical_guide": self.canonical_guide}
         return super().signature() | {"output": self.output, "collapsed": self.collapsed} | through
 
-    def is_stochastic(self) -> bool:
+    def has_local_sites(self) -> bool:
         """Return False for the mean output of the collapsed form, else True."""
         return not self.collapsed or self.output == "draw"
+
+    def is_stochastic(self) -> bool:
+        """Return False for the mean output of the collapsed form without global sites."""
+        return self.has_local_sites() or bool(self.sites())
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Run the program once; arguments, result and errors as in the base class."""
         x = self.checked(x, mask)
         query, key, value = self.split_heads(self.query_key_value(x), 3)
         (latent,) = self.split_heads(self.latent(x), 1)
+        latents = self.sample_all(self.sites())
         with self.precise():
-            law = self.law(self._given(query, key, value, latent, mask))
+            law = self.law(self._given(query, key, value, latent, mask), **latents)
             output = (self._collapsed if self.collapsed else self._through_z_o)(
                 law, dtypes.at_least_float32(x)
             )
         return dtypes.apply_linear(self.out, self.join_heads(output))
 
     @abstractmethod
-    def law(self, given: dict[str, Any]) -> Correlated:
+    def law(self, given: dict[str, Any], **latents: Tensor) -> Correlated:
         """Return the joint law at the tokens.
 
         Args:
             given: the fields of :class:`Correlated`.
+            latents: values of the global sites by name.
         """
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -114,8 +123,9 @@ class CorrelatedAttention(ProbabilisticAttention):
         unit = torch.eye(x.shape[-2], dtype=x.dtype, device=x.device).expand(
             *x.shape[:-2], self.heads, -1, -1
         )
+        latents = self.sample_all(self.sites())
         with self.precise():
-            return self.law(self._given(query, key, unit, latent, mask)).mean
+            return self.law(self._given(query, key, unit, latent, mask), **latents).mean
 
     def _given(
         self, query: Tensor, key: Tensor, value: Tensor, latent: Tensor, mask: Tensor | None
@@ -167,18 +177,20 @@ class CorrelatedAttention(ProbabilisticAttention):
             self.observe(
                 "z_k", ColumnNormal(key, law.key_covariance), law.observed_key, **of_regulariser
             )
-            self.observe(
-                "nu", ColumnNormal(query, law.query_covariance), law.mean, **of_regulariser
-            )
+            if self.regulariser == "joint":
+                self.observe(
+                    "nu", ColumnNormal(query, law.query_covariance), law.mean, **of_regulariser
+                )
         return self._output(query, law.query_covariance)
 
     def _collapsed(self, law: Correlated, x: Tensor) -> Tensor:
         """Add α R in closed form (CGP paper, eq. 28), and sample the output given z_k alone."""
         output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
         if self.alpha > 0 and self.is_scored():
-            regulariser = cast(Prior, self.canonical).regulariser(
-                law, x
-            )  # no other guide may be collapsed
+            if self.regulariser == "keys":
+                regulariser = law.key_evidence()
+            else:  # no other guide may be collapsed
+                regulariser = cast(Prior, self.canonical).regulariser(law, x)
             self.factor("regulariser", self.weight(law) * regulariser.sum(-1), regulariser=True)
         return self._output(output, law.predictive)
 

@@ -41,7 +41,7 @@ class RBF(nn.Module):
         return a.new_ones(a.shape[:-1])
 
 
-class _Scaled(nn.Module):
+class ScaledKernel(nn.Module):
     """Base of kernels σ_h² κ(a / ℓ_h, b / ℓ_h) of head h; subclasses define κ and the initial
     ℓ²."""
 
@@ -58,12 +58,16 @@ class _Scaled(nn.Module):
         """σ² > 0, ``(H,)``."""
         return at_least_float32(self.log_variance).exp()
 
+    def inverse_lengthscale(self) -> Tensor:
+        """Return 1 / ℓ > 0, ``(H, d)``."""
+        return (-at_least_float32(self.log_lengthscale)).exp()
+
     def scaled(self, a: Tensor) -> Tensor:
         """Return a / ℓ."""
-        return a * (-at_least_float32(self.log_lengthscale)).exp().unsqueeze(-2)
+        return a * self.inverse_lengthscale().unsqueeze(-2)
 
 
-class ARD(_Scaled):
+class ARD(ScaledKernel):
     """σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²), the kernel for images (CGP paper, section 5.1).
 
     Args:
@@ -85,7 +89,7 @@ class ARD(_Scaled):
         return self.variance.unsqueeze(-1).expand(a.shape[:-1])
 
 
-class Exponential(_Scaled):
+class Exponential(ScaledKernel):
     """σ² exp(Σ_i a_i b_i / ℓ_i²), the kernel for text (CGP paper, section 5.1); the initial scale
     is softmax's 1/√d.
 

@@ -84,7 +84,7 @@ class SparseCGPAttention(CorrelatedAttention):
         for points in self.inducing:
             points.copy_(sgpa.pick_of_heads(latent, self.heads, points.shape[1]))
 
-    def law(self, given: dict[str, Any]) -> SparseCGP:
+    def law(self, given: dict[str, Any], **latents: Tensor) -> SparseCGP:
         """Return the joint law at the tokens, from the fields that dense and sparse CGP share.
 
         Raises:

@@ -113,13 +113,10 @@ class CGP(Correlated):
         )
         return Canonical(self.prior.tril @ self._seen, covariance)
 
-    def log_marginal(self) -> Tensor:
-        """Return log N(z_k; 0, 𝒦_k + σ²I) + log N(0; 0, predictive): z_q = ν has no residual."""
-        columns = self.value.shape[-1]
-        keys = self._marginal_key.log_peak(columns) - 0.5 * (self.value * self.observed_key).sum(
-            (-2, -1)
-        )
-        return keys + self.predictive.log_peak(columns)
+    def key_evidence(self) -> Tensor:
+        """Return log N(z_k; 0, 𝒦_k + σ²I), z_k = (𝒦_k + σ²I) V."""
+        fit = (self.value * self.observed_key).sum((-2, -1))
+        return self._marginal_key.log_peak(self.value.shape[-1]) - 0.5 * fit
 
     @cached_property
     def _seen(self) -> Tensor:

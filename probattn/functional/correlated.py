@@ -95,9 +95,13 @@ class Correlated(ABC):
         :attr:`predictive`."""
 
     @abstractmethod
+    def key_evidence(self) -> Tensor:
+        """Return log p(z_k) in nats, summed over columns, ``(..., H)``."""
+
     def log_marginal(self) -> Tensor:
         """Return log p(z_q = ν, z_k) in nats, summed over columns, ``(..., H)``: R with the exact
-        posterior of z_o."""
+        posterior of z_o. z_q = ν has no residual."""
+        return self.key_evidence() + self.predictive.log_peak(self.value.shape[-1])
 
     def regulariser(self, canonical: Canonical) -> Tensor:
         """Return R = E_q[log p(z_q = ν | z_o) + log p(z_k | z_o)] − KL(q(z_o) ‖ p(z_o)) in closed

@@ -1,10 +1,12 @@
-"""Sparse correlated Gaussian processes, linear in the number of tokens (CGP paper, section 4,
-appendices C and D).
+"""Correlated Gaussian processes in the space of features, linear in the number of tokens: sparse
+CGP (CGP paper, section 4, appendices C and D) and RFF-CGP.
 
-The inducing inputs Z_m connect z_q and z_o, Z_ℓ connect z_k and z_o; both lie in the space of the
-latent inputs.
+In sparse CGP the features are those of inducing inputs: Z_m connect z_q and z_o, Z_ℓ connect z_k
+and z_o; both lie in the space of the latent inputs. In RFF-CGP (Mahfoozi, Yang, Li & Zhang, 2026)
+they are random Fourier features, the same ones for all three.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from probattn.functional import jitter, padding, triangular
 from probattn.functional.correlated import Canonical, Correlated
+from probattn.functional.feature_maps import Fourier
 from probattn.functional.gaussian import LowRank
 from probattn.functional.kernels import rbf
 
@@ -26,22 +29,24 @@ class Factors(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SparseCGP(Correlated):
-    """CGP by deterministic training conditionals; every N×N covariance is σ²I plus a product of N×m
-    factors.
+class FeatureCGP(Correlated):
+    """CGP through features Φ of queries and latent inputs, Ψ of keys and latent inputs; every N×N
+    covariance is σ²I plus a product of N×m factors.
 
-    z_ℓ ~ N(0, 𝒦_ℓℓ), z_k | z_ℓ and z_o | z_ℓ its conditional means + σ noise, z_m | z_o by (55),
-    z_q | z_m its conditional mean + σ noise; z_k = V (34). With L_m L_mᵀ = 𝒦_mm and Φ_q = 𝒦_qm
-    L_m⁻ᵀ, Φ_o = 𝒦_om L_m⁻ᵀ: B_m = L_m (I + σ⁻² Φ_oᵀ Φ_o) L_mᵀ, never formed; T = Φ R⁻ᵀ with R the
-    factor of the bracket. Likewise Ψ for ℓ.
-
-    Args:
-        inducing_query, inducing_key: Z_m ``(H, m, head_dim)`` (or with leading dimensions), Z_ℓ
-            ``(H, ℓ, head_dim)``.
+    z_o = Ψ_o w + σ noise, z_k = Ψ_k w + σ noise, w ~ N(0, I); z_q = Φ_q w' + σ noise, with w' from
+    its posterior given z_o = Φ_o w' + σ noise: N(σ⁻² B⁻¹ Φ_oᵀ z_o, B⁻¹), B = I + σ⁻² Φ_oᵀ Φ_o = R
+    Rᵀ. Observed is z_k = V (34). T = Φ R⁻ᵀ.
     """
 
-    inducing_query: Tensor
-    inducing_key: Tensor
+    @property
+    @abstractmethod
+    def _phi(self) -> Tensor:
+        """Φᵀ, of the queries at a scale of 1 and of the latent inputs, ``(..., H, m, 2N)``."""
+
+    @property
+    @abstractmethod
+    def _psi(self) -> Tensor:
+        """Ψᵀ, of the latent inputs and of the keys at a scale of 1, ``(..., H, ℓ, 2N)``."""
 
     @cached_property
     def mean(self) -> Tensor:
@@ -55,7 +60,7 @@ class SparseCGP(Correlated):
 
     @cached_property
     def prior(self) -> LowRank:
-        """𝒦_oℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓo + σ²I."""
+        """Ψ_o Ψ_oᵀ + σ²I."""
         return self._low_rank(self._psi_o)
 
     @cached_property
@@ -104,11 +109,10 @@ class SparseCGP(Correlated):
         """Return N(σ⁻² 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, σ²I + 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓo)."""
         return Canonical(self._s_o @ self._seen, self._low_rank(self._s_o))
 
-    def log_marginal(self) -> Tensor:
-        """Return log N(V; 0, 𝒦_kℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓk + σ²I) + log N(0; 0, predictive)."""
-        columns = self.value.shape[-1]
-        keys = self._keys.log_peak(columns) - 0.5 * self._keys.quadratic_of(self.value, self._seen)
-        return keys + self.predictive.log_peak(columns)
+    def key_evidence(self) -> Tensor:
+        """Return log N(V; 0, Ψ_k Ψ_kᵀ + σ²I)."""
+        fit = self._keys.quadratic_of(self.value, self._seen)
+        return self._keys.log_peak(self.value.shape[-1]) - 0.5 * fit
 
     @property
     def _sigma2(self) -> Tensor:
@@ -117,28 +121,22 @@ class SparseCGP(Correlated):
     @cached_property
     def _t(self) -> Factors:
         """T_q and T_o."""
-        phi = self._whitened(self.inducing_query, self.query, "K_mm, of the inducing inputs")
-        phi_o = phi.chunk(2, dim=-1)[1]
+        phi_o = self._phi.chunk(2, dim=-1)[1]
         root = jitter.cholesky(
             padding.plus_diagonal(phi_o @ phi_o.mT / self._sigma2, 1.0, None), "B_m, whitened"
         )
-        t_q, t_o = triangular.solve_lower(root, phi).mT.chunk(2, dim=-2)
+        t_q, t_o = triangular.solve_lower(root, self._phi).mT.chunk(2, dim=-2)
         return Factors(t_q * self.scales[0, :, None, None], t_o)
-
-    @cached_property
-    def _psi(self) -> Tensor:
-        """Ψᵀ, of the keys at a scale of 1 and of the latent inputs, ``(..., H, ℓ, 2N)``."""
-        return self._whitened(self.inducing_key, self.key, "K_ℓℓ, of the inducing inputs")
 
     @property
     def _psi_o(self) -> Tensor:
-        return self._psi.chunk(2, dim=-1)[1].mT
+        return self._psi.chunk(2, dim=-1)[0].mT
 
     @cached_property
     def _keys(self) -> LowRank:
         """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R of B_ℓ is its
         capacitance's factor."""
-        return self._low_rank(self._psi.chunk(2, dim=-1)[0].mT * self.scales[1, :, None, None])
+        return self._low_rank(self._psi.chunk(2, dim=-1)[1].mT * self.scales[1, :, None, None])
 
     @cached_property
     def _seen(self) -> Tensor:
@@ -159,16 +157,94 @@ class SparseCGP(Correlated):
     def _d(self) -> Factors:
         """D_k and D_o, by the factor of B_ℓo = I + σ⁻² Ψ_oᵀ Ψ_o, whitened, which the prior has."""
         solved = triangular.solve_lower(self.prior.capacitance, self._psi)
-        of_key, of_latent = solved.mT.chunk(2, dim=-2)
+        of_latent, of_key = solved.mT.chunk(2, dim=-2)
         return Factors(of_key * self.scales[1, :, None, None], of_latent)
 
+    def _low_rank(self, factor: Tensor) -> LowRank:
+        return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseCGP(FeatureCGP):
+    """CGP by deterministic training conditionals.
+
+    z_ℓ ~ N(0, 𝒦_ℓℓ), z_k | z_ℓ and z_o | z_ℓ its conditional means + σ noise, z_m | z_o by (55),
+    z_q | z_m its conditional mean + σ noise. With L_m L_mᵀ = 𝒦_mm: Φ_q = 𝒦_qm L_m⁻ᵀ, Φ_o = 𝒦_om
+    L_m⁻ᵀ and B_m = L_m B L_mᵀ, never formed. Likewise Ψ for ℓ.
+
+    Args:
+        inducing_query, inducing_key: Z_m ``(H, m, head_dim)`` (or with leading dimensions), Z_ℓ
+            ``(H, ℓ, head_dim)``.
+    """
+
+    inducing_query: Tensor
+    inducing_key: Tensor
+
+    @cached_property
+    def _phi(self) -> Tensor:
+        points = torch.cat((self.query, self.latent), dim=-2)
+        return self._whitened(self.inducing_query, points, "K_mm, of the inducing inputs")
+
+    @cached_property
+    def _psi(self) -> Tensor:
+        points = torch.cat((self.latent, self.key), dim=-2)
+        return self._whitened(self.inducing_key, points, "K_ℓℓ, of the inducing inputs")
+
     def _whitened(self, inducing: Tensor, points: Tensor, name: str) -> Tensor:
-        """Return L⁻¹ times the kernel of inducing inputs with points and latent inputs, at scale 1,
-        0 at padding."""
-        matrix = rbf(inducing, torch.cat((points, self.latent), dim=-2))
+        """Return L⁻¹ times the kernel of inducing inputs with points, at scale 1, 0 at padding."""
+        matrix = rbf(inducing, points)
         if self.real is not None:
             matrix = matrix.where(torch.cat((self.real, self.real), dim=-1).unsqueeze(-2), 0.0)
         return triangular.solve_lower(jitter.cholesky(rbf(inducing, inducing), name), matrix)
 
-    def _low_rank(self, factor: Tensor) -> LowRank:
-        return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
+
+@dataclass(frozen=True, eq=False)
+class RFFCGP(FeatureCGP):
+    """CGP with the kernel φ(x)ᵀφ(y) of random Fourier features: Φ = Ψ, of m rows.
+
+    Queries, keys and latent inputs are angles ``(..., H, N, m/2)``.
+
+    Args:
+        features: φ.
+    """
+
+    features: Fourier
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Φ_q (I − B⁻¹) E[w | V], since B⁻¹ σ⁻² Φ_oᵀ Φ_o = I − B⁻¹: no solve has N columns."""
+        w = torch.linalg.solve_triangular(self._keys.capacitance.mT, self._seen, upper=True)
+        explained = w - torch.cholesky_solve(w, self.prior.capacitance)
+        return self._phi_q @ explained
+
+    @cached_property
+    def predictive(self) -> LowRank:
+        """σ²I + Φ_q (2 B⁻¹ − B⁻² + (I − B⁻¹) V[w | V] (I − B⁻¹)) Φ_qᵀ; means cancel."""
+        of_latent = torch.cholesky_inverse(self.prior.capacitance)
+        of_key = torch.cholesky_inverse(self._keys.capacitance)
+        gain = padding.plus_diagonal(-of_latent, 1.0, None)
+        inner = of_latent + of_latent @ gain + gain @ of_key @ gain
+        root = jitter.cholesky(inner, "the predictive covariance of w given z_k")
+        return self._low_rank(self._phi_q @ root)
+
+    @cached_property
+    def _all(self) -> Tensor:
+        """φ of queries, latent inputs and keys, 0 at padding, ``(..., H, 3N, m)``."""
+        angles = torch.cat((self.query, self.latent, self.key), dim=-2)
+        features = self.features.functions(angles)
+        if self.real is None:
+            return features
+        real = torch.cat((self.real, self.real, self.real), dim=-1)
+        return features.where(real.unsqueeze(-1), 0.0)
+
+    @property
+    def _phi(self) -> Tensor:
+        return self._all[..., : 2 * self.query.shape[-2], :].mT
+
+    @property
+    def _psi(self) -> Tensor:
+        return self._all[..., self.query.shape[-2] :, :].mT
+
+    @cached_property
+    def _phi_q(self) -> Tensor:
+        return self._all.chunk(3, dim=-2)[0] * self.scales[0, :, None, None]

@@ -29,6 +29,13 @@ def log_det(tril: Tensor) -> Tensor:
     return 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+def inverse(triangle: Tensor, *, upper: bool) -> Tensor:
+    """Return the inverse of small triangular matrices ``(..., n, n)``, whose products are faster
+    than solves."""
+    identity = torch.eye(triangle.shape[-1], dtype=triangle.dtype, device=triangle.device)
+    return torch.linalg.solve_triangular(triangle, identity.expand_as(triangle), upper=upper)
+
+
 def _on_columns(operation: Callable[[Tensor], Tensor], dim: int, b: Tensor) -> Tensor:
     """Apply a linear operation on columns ``(..., n, k)`` of ``dim`` dimensions to B with as many
     or more."""

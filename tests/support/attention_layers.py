@@ -10,6 +10,8 @@ from probattn import (
     CGPAttention,
     KEPSVGPAttention,
     KernelAttention,
+    RFFCGPAttention,
+    RFFGPAttention,
     SGPAttention,
     SoftmaxAttention,
     SparseCGPAttention,
@@ -17,6 +19,7 @@ from probattn import (
 from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
 
 KEP, SGPA = partial(KEPSVGPAttention.partial, rank=2), SGPAttention.partial
+RFF, RFFCGP = RFFGPAttention.partial, partial(RFFCGPAttention.partial, features=6)
 CGP, SPARSE = CGPAttention.partial, partial(SparseCGPAttention.partial, inducing=3)
 
 ANY_LENGTH = {
@@ -54,6 +57,19 @@ ANY_LENGTH = {
     "anchored": AnchoredAttention.partial(anchors=3),
     "anchored-draw": AnchoredAttention.partial(anchors=3, output="draw", learn_noise=True),
     "anchored-evidence": AnchoredAttention.partial(anchors=3, alpha=0.1, learn_noise=True),
+    "anchored-dual": AnchoredAttention.partial(anchors=6, output="draw", alpha=0.1),
+    "rff-gpa": RFF(features=2),
+    "rff-gpa-draw": RFF(features=2, output="draw", alpha=0.1),
+    "rff-gpa-dual": RFF(features=6, output="draw", alpha=0.1, symmetric=False),
+    "rff-gpa-sampled": RFF(features=2, frequencies="sampled"),
+    "rff-gpa-sampled-draw": RFF(features=6, frequencies="sampled", output="draw"),
+    "rff-cgp": RFFCGP(),
+    "rff-cgp-collapsed": RFFCGP(collapsed=True),
+    "rff-cgp-keys": RFFCGP(regulariser="keys"),
+    "rff-cgp-collapsed-keys": RFFCGP(regulariser="keys", collapsed=True),
+    "rff-cgp-collapsed-mean": RFFCGP(collapsed=True, output="mean"),
+    "rff-cgp-learned": RFFCGP(canonical_guide="learned"),
+    "rff-cgp-sampled": RFFCGP(frequencies="sampled"),
 }
 """Factories by name."""
 

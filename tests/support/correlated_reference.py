@@ -1,4 +1,4 @@
-"""The correlated-GP layers, dense and sparse, each with a reference for one example without
+"""The correlated-GP layers, dense, sparse and with random features, each with a reference for one example without
 padding."""
 
 import math
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from probattn import CGPAttention, SparseCGPAttention, guides, local_sites
+from probattn import CGPAttention, RFFCGPAttention, SparseCGPAttention, guides, local_sites
 
 DIM, HEADS, TOKENS = 6, 2, 5
 GUIDES = ("posterior", "prior", "learned")
@@ -125,7 +125,41 @@ class Sparse(Kind):
         return law.factor @ law.factor.mT + torch.diag_embed(law.noise.expand(law.shape))
 
 
-KINDS = pytest.mark.parametrize("kind", [Dense(), Sparse()], ids=["dense", "sparse"])
+class Fourier(Kind):
+    layer, defaults = RFFCGPAttention, {"features": 6, "variance": 1.3}
+
+    def joint(self, layer, query, key, value, latent):
+        """The joint covariance of dense CGP with the kernel φ(x)ᵀφ(y), and the observed z_k, V."""
+        (sq, sk), s2 = (
+            layer.log_scales.exp()[..., None, None],
+            layer.log_noise.exp()[:, None, None] ** 2,
+        )
+        q, k, o = sq * phi(layer, query), sk * phi(layer, key), phi(layer, latent)
+        noise = s2 * identity(query.shape[-2])
+        p = o @ o.mT + noise
+        cross = q @ o.mT @ torch.linalg.solve(p, o @ k.mT)
+        rows = (p, o @ q.mT, o @ k.mT), (q @ o.mT, q @ q.mT + noise, cross)
+        rows += ((k @ o.mT, cross.mT, k @ k.mT + noise),)
+        return torch.cat([torch.cat(row, -1) for row in rows], -2), value
+
+    learned_mean, covariance = Sparse.learned_mean, Sparse.covariance
+
+
+def phi(layer, points, frequencies=None):
+    """Random Fourier features of points ``(H, n, d)``, cos and sin of each frequency, one by one."""
+    fourier = layer.fourier
+    if frequencies is None:
+        frequencies = fourier.frequencies / fourier.log_lengthscale.exp().unsqueeze(-2)
+    scale = (fourier.log_variance.exp() / frequencies.shape[-2]).sqrt()
+    columns = []
+    for j in range(frequencies.shape[-2]):
+        angle = (points * frequencies[:, j, None]).sum(-1)
+        columns += [angle.cos(), angle.sin()]
+    return scale[:, None, None] * torch.stack(columns, -1)
+
+
+ALL = Dense(), Sparse(), Fourier()
+KINDS = pytest.mark.parametrize("kind", ALL, ids=["dense", "sparse", "fourier"])
 
 
 class Heads:

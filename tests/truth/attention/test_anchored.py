@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from probattn import AnchoredAttention, draws, local_posteriors, name_layers
-from probattn.functional.anchored import Anchored
+from probattn.functional.feature_maps import Anchors
+from probattn.functional.feature_regression import FeatureRegression
 from probattn.functional.kernels import rbf
 
 BATCH, HEADS, TOKENS, WIDTH, ANCHORS = 2, 3, 7, 4, 5
@@ -31,6 +32,12 @@ def anchors() -> Tensor:
     return torch.randn(HEADS, ANCHORS, WIDTH, dtype=torch.float64)
 
 
+def regression(
+    query: Tensor, key: Tensor, value: Tensor, anchors: Tensor, *rest
+) -> FeatureRegression:
+    return FeatureRegression(Anchors(anchors), query, key, value, *rest)
+
+
 def exact(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance and log marginal likelihood of exact GP regression in each head, by dense
     solves."""
@@ -44,7 +51,7 @@ def exact(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Te
 
 def test_anchors_at_all_points_are_exact_gp_regression(points):
     query, key, value = (part[:1] for part in points)
-    law = Anchored(query, key, value, torch.cat([query[0], key[0]], -2), NOISE, None, TOKENS)
+    law = regression(query, key, value, torch.cat([query[0], key[0]], -2), NOISE, None, TOKENS)
     mean, variance, evidence = exact(query, key, value)
     torch.testing.assert_close(law.mean, mean)
     torch.testing.assert_close(law.variance, variance)
@@ -53,7 +60,7 @@ def test_anchors_at_all_points_are_exact_gp_regression(points):
 
 def test_agrees_with_the_sparse_gp_of_gpytorch(points, anchors):
     query, key, value = points
-    law = Anchored(query, key, value, anchors, NOISE, None, TOKENS)
+    law = regression(query, key, value, anchors, NOISE, None, TOKENS)
 
     class SGPR(gpytorch.models.ExactGP):
         def __init__(self, likelihood, inputs, targets, inducing):
@@ -85,10 +92,10 @@ def test_padding_is_as_if_it_were_not_there(points, anchors):
     query, key, value = points
     real = torch.ones(BATCH, 1, TOKENS, dtype=torch.bool)
     real[1, 0, 4:] = False
-    padded = Anchored(
+    padded = regression(
         query, key, value.where(real[..., None], 0.0), anchors, NOISE, real, real.sum(-1)
     )
-    short = Anchored(*(part[1:, :, :4] for part in points), anchors, NOISE, None, 4)
+    short = regression(*(part[1:, :, :4] for part in points), anchors, NOISE, None, 4)
     torch.testing.assert_close(padded.mean[1, :, :4], short.mean[0])
     torch.testing.assert_close(padded.evidence[1], short.evidence[0])
     torch.testing.assert_close(padded.variance[1, :, :4], short.variance[0])
@@ -96,16 +103,16 @@ def test_padding_is_as_if_it_were_not_there(points, anchors):
 
 def test_a_repeated_token_counts_as_one_with_half_the_noise(points, anchors):
     query, key, value = points
-    twice = Anchored(
+    twice = regression(
         query, key.repeat(1, 1, 2, 1), value.repeat(1, 1, 2, 1), anchors, NOISE, None, 2 * TOKENS
     )
-    precise = Anchored(query, key, value, anchors, NOISE / 2, None, TOKENS)
+    precise = regression(query, key, value, anchors, NOISE / 2, None, TOKENS)
     torch.testing.assert_close(twice.mean, precise.mean)
     torch.testing.assert_close(twice.variance, precise.variance)
 
 
 def test_much_noise_gives_the_prior(points, anchors):
-    law = Anchored(*points, anchors, 1e12 * NOISE, None, TOKENS)
+    law = regression(*points, anchors, 1e12 * NOISE, None, TOKENS)
     torch.testing.assert_close(law.mean, torch.zeros_like(law.mean), rtol=0, atol=1e-9)
     torch.testing.assert_close(law.variance, torch.ones_like(law.variance))
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from correlated_reference import (
+    ALL,
     DIM,
     GUIDES,
     HEADS,
@@ -12,6 +13,7 @@ from correlated_reference import (
     MASK,
     TOKENS,
     Dense,
+    Fourier,
     Sparse,
     log_density,
     normal,
@@ -30,10 +32,9 @@ from probattn.site_info import info_of
 
 MASKS = pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
 COLLAPSED = pytest.mark.parametrize("collapsed", [True, False], ids=["collapsed", "through z_o"])
-OPTIONS = [
-    (kind, options) for kind in (Dense(), Sparse()) for options in ({}, {"bias": False, "heads": 3})
-]
+OPTIONS = [(kind, options) for kind in ALL for options in ({}, {"bias": False, "heads": 3})]
 OPTIONS += [(Dense(), {"noisy_canonical": False}), (Dense(), {"noisy_output": False, "heads": 1})]
+OPTIONS += [(Fourier(), {"features": 16}), (Fourier(), {"frequencies": "independent"})]
 OPTIONS += [(Sparse(), {"inducing_keys": None}), (Sparse(), {"inducing": 7})]
 
 
@@ -67,7 +68,7 @@ def test_mixtures_of_tokens_as_inducing_inputs(guide):
         assert_close(r[b], heads.bound(guide))
 
 
-THROUGH = [(kind, guide, {}) for kind in (Dense(), Sparse()) for guide in GUIDES]
+THROUGH = [(kind, guide, {}) for kind in ALL for guide in GUIDES]
 THROUGH += [(Dense(), "posterior", {"noisy_canonical": False, "noisy_output": False})]
 
 

@@ -7,6 +7,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from correlated_reference import (
+    ALL,
     DIM,
     GUIDES,
     HEADS,
@@ -30,7 +31,7 @@ from probattn.site_info import info_of
 from probattn.weights import alpha
 
 NORMS = dict(zip(GUIDES, ("scalar", "column", "example"), strict=True))
-REGULARISERS = [(kind, guide, {}) for kind in (Dense(), Sparse()) for guide in GUIDES]
+REGULARISERS = [(kind, guide, {}) for kind in ALL for guide in GUIDES]
 REGULARISERS += [(Dense(), guide, {"noisy_canonical": False}) for guide in GUIDES]
 REGULARISERS += [(Dense(), guide, {"noisy_output": False}) for guide in GUIDES]
 

@@ -1,0 +1,97 @@
+"""Correlated Gaussian process attention with random Fourier features (RFF-CGP)."""
+
+from typing import Any, Literal
+
+import pyro.distributions as dist
+from torch import Tensor
+
+from probattn import priors
+from probattn.attention.correlated import CanonicalGuide, CorrelatedAttention
+from probattn.attention.fourier import FourierFeatures, Frequencies
+from probattn.functional.sparse_cgp import RFFCGP
+
+
+class RFFCGPAttention(CorrelatedAttention):
+    """RFF-CGP (Mahfoozi, Yang, Li & Zhang, 2026, arXiv 2610.08578): CGP in the space of M random
+    Fourier features, linear in the number of tokens.
+
+    As :class:`CGPAttention` with the kernel φ(x)ᵀφ(y) of queries, keys and latent inputs, at O(N
+    M²) a head without an N×N matrix; observed is z_k = V. The mean output is Φ_q B Φ_kᵀ (Φ_k Φ_kᵀ +
+    σ²I)⁻¹ V with B = (Φ_oᵀ Φ_o + σ²I)⁻¹ Φ_oᵀ Φ_o.
+
+    Sites: as :class:`CGPAttention`, without ``nu`` for ``regulariser="keys"``; and
+    ``frequencies``, as in :class:`RFFGPAttention`.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; must divide ``dim``.
+        features, frequencies, prior, variance: as for :class:`RFFGPAttention`.
+        lengthscale: initial ℓ; with 1 the kernel is that of :class:`CGPAttention`.
+        regulariser: R is ``"joint"``, CGP's bound on log p(z_q = ν, z_k), or ``"keys"``, that on
+            log p(z_k), the likelihood of the key path, which the posterior of z_o reaches; if
+            collapsed, the latter is exact whatever the guide.
+        noise, learn_noise, canonical_guide, collapsed, output, alpha, regulariser_norm, bias: as
+            for :class:`CGPAttention`.
+
+    Raises:
+        ValueError: an invalid option, with the valid ones.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        features: int = 32,
+        frequencies: Frequencies = "orthogonal",
+        prior: priors.Prior | str | None = None,
+        lengthscale: float = 1.0,
+        variance: float = 1.0,
+        noise: float = 0.1,
+        learn_noise: bool = False,
+        canonical_guide: CanonicalGuide = "posterior",
+        collapsed: bool = False,
+        output: Literal["mean", "draw"] = "draw",
+        alpha: float = 0.1,
+        regulariser: Literal["joint", "keys"] = "joint",
+        regulariser_norm: Literal["scalar", "column", "example"] = "scalar",
+        bias: bool = False,
+    ) -> None:
+        super().__init__(
+            dim,
+            heads,
+            noise=noise,
+            learn_noise=learn_noise,
+            canonical_guide=canonical_guide,
+            collapsed=collapsed,
+            output=output,
+            alpha=alpha,
+            regulariser=regulariser,
+            regulariser_norm=regulariser_norm,
+            bias=bias,
+        )
+        self.fourier = FourierFeatures(
+            heads,
+            self.head_dim,
+            features=features,
+            frequencies=frequencies,
+            prior=prior,
+            lengthscale=lengthscale,
+            variance=variance,
+        )
+
+    def signature(self) -> dict[str, int | str]:
+        """Return the signature of every CGP layer, and the prior of sampled frequencies."""
+        return super().signature() | self.fourier.signature()
+
+    def sites(self) -> dict[str, dist.TorchDistribution]:
+        """Return the prior of ``frequencies``, if they are sampled."""
+        return self.fourier.sites()
+
+    def law(self, given: dict[str, Any], **latents: Tensor) -> RFFCGP:
+        """Return the joint law at the tokens, from the fields that all CGP layers share."""
+        frequencies = latents.get("frequencies")
+        points = ("query", "key", "latent")
+        angles = {name: self.fourier.angles(given[name], frequencies) for name in points}
+        value = given["value"].expand(*angles["query"].shape[:-1], -1)  # over draws of frequencies
+        return RFFCGP(**given | angles | {"value": value}, features=self.fourier.map())

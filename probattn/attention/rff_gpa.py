@@ -1,0 +1,106 @@
+"""Random Fourier feature Gaussian process attention (RFF-GPA), linear in the number of tokens."""
+
+from typing import Literal
+
+import pyro.distributions as dist
+from torch import Tensor
+
+from probattn import priors
+from probattn.attention.fourier import FourierFeatures, Frequencies
+from probattn.attention.regression import RegressionAttention, real_and_count
+from probattn.functional.feature_regression import FeatureRegression
+
+
+class RFFGPAttention(RegressionAttention):
+    """RFF-GPA (Mahfoozi, Yang, Li & Zhang, 2026, arXiv 2610.08578): GP regression of the values on
+    the keys, in the space of M random Fourier features.
+
+    The program, in each column of each head: **w ~ N(0, I)** `(M,)`, v_n = φ(k_n)ᵀ w + σ ε_n; the
+    output is φ(q)ᵀ w. Given V, w ~ N(A⁻¹ Φ_kᵀ V, σ² A⁻¹) with A = Φ_kᵀ Φ_k + σ² I, at O(N M²) a
+    head; the output has the mean Φ_q A⁻¹ Φ_kᵀ V. The kernel s² exp(−½ Σ (Δ/ℓ)²) has learned s and
+    ℓ.
+
+    Sites: ``frequencies``, latent, global, event ``(head, frequency, dimension)``, with
+    ``frequencies="sampled"``: their prior is the kernel's spectral density, so that another
+    ``prior`` is another kernel. ``w``, latent, local, event ``(head, feature, output)``, prior
+    N(0, I), posterior exact given the values, with ``output="draw"``.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; must divide ``dim``.
+        features: M, an even number: pairs of cos and sin.
+        frequencies: ``"orthogonal"`` (in blocks of the head's width), ``"independent"``,
+            ``"equal"``, orthogonal and of one length as in the authors' code, or ``"sampled"``.
+        prior: of sampled frequencies, one of :mod:`probattn.priors` or its name; normal by default.
+            Products of Student-t densities are those of Matérn kernels.
+        lengthscale: initial ℓ.
+        variance: initial s².
+        noise: σ, standard deviation of the values around f.
+        learn_noise: learn σ of each head.
+        output: ``"mean"``, or ``"draw"`` with a draw of w.
+        alpha: weight of the values' log marginal likelihood in the log joint.
+        symmetric: share the weights of queries and keys, as in the paper.
+        bias: give query, key and value a bias.
+
+    Raises:
+        ValueError: an invalid option, with the valid ones.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        features: int = 32,
+        frequencies: Frequencies = "orthogonal",
+        prior: priors.Prior | str | None = None,
+        lengthscale: float | None = None,
+        variance: float = 1.0,
+        noise: float = 1.0,
+        learn_noise: bool = True,
+        output: Literal["mean", "draw"] = "mean",
+        alpha: float = 0.0,
+        symmetric: bool = True,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(
+            dim,
+            heads,
+            noise=noise,
+            learn_noise=learn_noise,
+            output=output,
+            alpha=alpha,
+            symmetric=symmetric,
+            bias=bias,
+        )
+        self.fourier = FourierFeatures(
+            heads,
+            self.head_dim,
+            features=features,
+            frequencies=frequencies,
+            prior=prior,
+            lengthscale=lengthscale,
+            variance=variance,
+        )
+
+    def signature(self) -> dict[str, int | str]:
+        """Return the base signature, the kind of output, and the prior of sampled frequencies."""
+        return super().signature() | self.fourier.signature()
+
+    def sites(self) -> dict[str, dist.TorchDistribution]:
+        """Return the prior of ``frequencies``, if they are sampled."""
+        return self.fourier.sites()
+
+    def law(
+        self, x: Tensor, mask: Tensor | None, frequencies: Tensor | None = None
+    ) -> FeatureRegression:
+        """Return the law of the output at checked tokens, and values of sampled frequencies;
+        pure."""
+        query, key, value = self.project(x, mask)
+        tied = query is key
+        query = self.fourier.angles(query, frequencies)
+        key = query if tied else self.fourier.angles(key, frequencies)
+        value = value.expand(*query.shape[:-1], -1)  # over draws of the frequencies
+        return FeatureRegression(
+            self.fourier.map(), query, key, value, self.sigma2(), *real_and_count(x, mask)
+        )
