@@ -4,7 +4,7 @@ from typing import Literal
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from probattn import priors
 from probattn.attention.kernels import ScaledKernel

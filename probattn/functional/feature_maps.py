@@ -1,4 +1,4 @@
-"""Maps from points to M features ψ, whose kernel is ψ(x)ᵀ ψ(y): anchors, and random Fourier features.
+"""Maps from points to M features ψ, whose kernel is ψ(x)ᵀ ψ(y): anchors, and Fourier features.
 
 Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``M`` features.
 """

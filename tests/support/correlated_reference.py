@@ -1,5 +1,5 @@
-"""The correlated-GP layers, dense, sparse and with random features, each with a reference for one example without
-padding."""
+"""The correlated-GP layers, dense, sparse and with random features, each with a reference for one
+example without padding."""
 
 import math
 
@@ -146,7 +146,7 @@ class Fourier(Kind):
 
 
 def phi(layer, points, frequencies=None):
-    """Random Fourier features of points ``(H, n, d)``, cos and sin of each frequency, one by one."""
+    """Random Fourier features of points ``(H, n, d)``, frequency by frequency."""
     fourier = layer.fourier
     if frequencies is None:
         frequencies = fourier.frequencies / fourier.log_lengthscale.exp().unsqueeze(-2)

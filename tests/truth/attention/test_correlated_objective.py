@@ -15,7 +15,6 @@ from correlated_reference import (
     MASK,
     TOKENS,
     Dense,
-    Sparse,
     identity,
     loss_of,
     r_of,
