@@ -10,7 +10,7 @@ from probattn.attention.base import Laws, ProbabilisticAttention
 from probattn.attention.kernels import RBF
 from probattn.attention.options import check_choice, check_positive
 from probattn.distributions import ColumnNormal
-from probattn.functional import dtypes, sgpa
+from probattn.functional import dtypes, padding, sgpa
 from probattn.functional.anchored import Anchored
 from probattn.functional.gaussian import Dense
 
@@ -96,17 +96,17 @@ class AnchoredAttention(ProbabilisticAttention):
 
     def law(self, x: Tensor, mask: Tensor | None) -> Anchored:
         """Return the law of the output at checked tokens; pure."""
-        query, key, value = map(
-            dtypes.at_least_float32, self.split_heads(self.query_key_value(x), 3)
-        )
+        projected = dtypes.at_least_float32(self.query_key_value(x))
+        query, key, value = self.split_heads(projected, 3)
+        real, count = padding.real_and_count(mask, query)
         return Anchored(
             query,
             key,
-            value if mask is None else value.where(mask[:, None, :, None], 0.0),
+            padding.rows(value, real),
             anchors=dtypes.at_least_float32(self.anchors),
             noise=(2 * dtypes.at_least_float32(self.log_noise)).exp(),
-            real=None if mask is None else mask.unsqueeze(-2),
-            count=x.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
+            real=real,
+            count=count,
         )
 
     def _draw(self, law: Anchored) -> Tensor:
@@ -118,8 +118,8 @@ class AnchoredAttention(ProbabilisticAttention):
 
     def weight_laws(self, law: Anchored) -> Laws:
         """Return prior and posterior of w."""
-        identity = torch.eye(law.loc.shape[-2], dtype=law.loc.dtype, device=law.loc.device)
-        prior = ColumnNormal(
-            torch.zeros_like(law.loc), Dense(identity.expand(self.heads, -1, -1), len(identity))
-        )
+        anchors = law.loc.shape[-2]
+        identity = torch.eye(anchors, dtype=law.loc.dtype, device=law.loc.device)
+        unit = Dense(identity.expand(self.heads, -1, -1), anchors)
+        prior = ColumnNormal(torch.zeros_like(law.loc), unit)
         return prior, ColumnNormal(law.loc, law.covariance)

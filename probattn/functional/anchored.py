@@ -51,12 +51,8 @@ class Anchored:
     @cached_property
     def key_features(self) -> Tensor:
         """ψ of the keys, 0 at padding, heads first, ``(H, ..., N, M)``."""
-        features = self._features(self.key)
-        return (
-            features
-            if self.real is None
-            else features.where(self.real.movedim(-2, 0).unsqueeze(-1), 0.0)
-        )
+        real = None if self.real is None else self.real.movedim(-2, 0)
+        return padding.rows(self._features(self.key), real)
 
     @cached_property
     def query_features(self) -> Tensor:
@@ -66,8 +62,8 @@ class Anchored:
     @cached_property
     def precision(self) -> Tensor:
         """A = I + σ⁻² Σ ψ(k_n) ψ(k_n)ᵀ, ``(..., H, M, M)``."""
-        gram = (self.key_features.mT @ self.key_features).movedim(0, -3) / self.noise[:, None, None]
-        return padding.plus_diagonal(gram, 1.0, None)
+        gram = (self.key_features.mT @ self.key_features).movedim(0, -3)
+        return padding.plus_diagonal(gram / self.noise[:, None, None], 1.0)
 
     @cached_property
     def tril(self) -> Tensor:
@@ -91,9 +87,8 @@ class Anchored:
     def mean(self) -> Tensor:
         """Posterior mean of f at the queries, ``(..., H, N, d)``."""
         weights = (self.whitening @ self.loc).movedim(-3, 0)
-        return errors.check_finite(
-            (self._kernel(self.query) @ weights).movedim(0, -3), "the mean of f"
-        )
+        mean = (self._kernel(self.query) @ weights).movedim(0, -3)
+        return errors.check_finite(mean, "the mean of f")
 
     @property
     def residual(self) -> Tensor:
@@ -109,11 +104,11 @@ class Anchored:
     def evidence(self) -> Tensor:
         """log N(V; 0, ψ_k ψ_kᵀ + σ² I) in nats, over columns and real tokens, ``(..., H)``
         (Woodbury's identity)."""
-        columns = self.value.shape[-1]
+        # ‖V‖² − σ⁻² ‖Lᵀ ψ_kᵀ V‖², and log |2π (ψ_k ψ_kᵀ + σ² I)|
         whitened = self.tril.mT @ self._projected
         fit = self.value.square().sum((-2, -1)) - whitened.square().sum((-2, -1)) / self.noise
         scale = self.count * (2 * math.pi * self.noise).log() - self.covariance.log_det()
-        return -0.5 * (fit / self.noise + columns * scale)
+        return -0.5 * (fit / self.noise + self.value.shape[-1] * scale)
 
     @cached_property
     def _projected(self) -> Tensor:
