@@ -49,11 +49,8 @@ class _RelativeToPrior(nn.Module):
         return prior.sample() / self.prior_scale(prior).detach()
 
 
-class Full(_RelativeToPrior):
-    """Gaussian N(Λ m, Λ L Lᵀ Λ) over the last dimension of the site, Λ the prior's present standard
-    deviation.
-
-    The covariance S of the KEP-SVGP paper (eq. 17) is Λ L Lᵀ Λ.
+class Gaussian(_RelativeToPrior):
+    """Base of Gaussian families with mean Λ m, Λ the prior's present standard deviation.
 
     Args:
         prior: the site's prior, for shape and scale.
@@ -69,8 +66,65 @@ class Full(_RelativeToPrior):
     ) -> None:
         super().__init__(prior)
         self.loc = nn.Parameter(init_loc * self._draw(prior))
-        tril = torch.diag_embed(torch.full_like(self.loc.detach(), init_scale))
-        self.raw_tril = nn.Parameter(TRIL.inv(tril))
+        self._add_scale(torch.full_like(self.loc.detach(), init_scale))
+
+    def _add_scale(self, scale: Tensor) -> None:
+        """Add the parameters of the spread, which start at these standard deviations
+        ``(*event)``."""
+        raise NotImplementedError
+
+    def mean(self, prior: dist.TorchDistribution) -> Tensor:
+        """Return Λ m."""
+        return self.prior_scale(prior) * at_least_float32(self.loc)
+
+
+class Natural(Gaussian):
+    """Base of Gaussian families whose blocks N(m, L Lᵀ), independent of each other, take
+    natural-gradient steps."""
+
+    raw: nn.Parameter
+    size: int  # s, of a block
+
+    def blocks(self) -> int:
+        """Return the number of independent Gaussians."""
+        return self.loc.numel() // self.size
+
+    @torch.no_grad()
+    def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
+        """Take the covariance's natural-gradient step, and return the mean's direction (see
+        :func:`~probattn.functional.natural_gradient.natural_step`).
+
+        The loss is ``scale`` times the one whose gradients the parameters have.
+        """
+        size = self.size
+        # (blocks, s, s), (blocks, s) and (blocks, s, s)
+        raw = at_least_float32(self.raw).view(-1, size, size)
+        grad_loc = at_least_float32(cast(Tensor, self.loc.grad)).view(-1, size)
+        grad_raw = at_least_float32(cast(Tensor, self.raw.grad)).view(-1, size, size)
+        # ∂loss/∂L, where L is raw with the softplus of its diagonal
+        slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
+        grad_diagonal = grad_raw.diagonal(dim1=-2, dim2=-1) / slope
+        grad_tril = grad_raw.tril(-1) + grad_diagonal.diag_embed()
+        direction, tril = natural_step(TRIL(raw), scale * grad_loc, scale * grad_tril, length)
+        self.raw.copy_(TRIL.inv(tril).view_as(self.raw))
+        return direction.view_as(self.loc)
+
+
+class Full(Natural):
+    """Gaussian N(Λ m, Λ L Lᵀ Λ) over the last dimension of the site; arguments as for
+    :class:`Gaussian`.
+
+    The covariance S of the KEP-SVGP paper (eq. 17) is Λ L Lᵀ Λ.
+    """
+
+    def _add_scale(self, scale: Tensor) -> None:
+        self.size = scale.shape[-1]
+        self.raw_tril = nn.Parameter(TRIL.inv(scale.diag_embed()))
+
+    @property
+    def raw(self) -> nn.Parameter:  # type: ignore[override]
+        """L before the softplus of its diagonal."""
+        return self.raw_tril
 
     @property
     def scale_tril(self) -> Tensor:
@@ -79,88 +133,32 @@ class Full(_RelativeToPrior):
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        scale, loc = self.prior_scale(prior), at_least_float32(self.loc)
-        tril = scale.unsqueeze(-1) * self.scale_tril
-        return dist.MultivariateNormal(scale * loc, scale_tril=tril).to_event(loc.dim() - 1)
-
-    def blocks(self) -> int:
-        """Return the number of independent Gaussians."""
-        return self.loc[..., 0].numel()
-
-    @torch.no_grad()
-    def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
-        """Take the covariance's natural-gradient step, and return the mean's direction (see
-        :func:`natural_step`).
-
-        The loss is ``scale`` times the one whose gradients the parameters have.
-        """
-        raw, grad_loc, grad_tril = (
-            at_least_float32(self.raw_tril),
-            _gradient(self.loc),
-            _gradient(self.raw_tril),
-        )
-        slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
-        grad_tril = grad_tril.tril(-1) + (grad_tril.diagonal(dim1=-2, dim2=-1) / slope).diag_embed()
-        direction, tril = natural_step(TRIL(raw), scale * grad_loc, scale * grad_tril, length)
-        self.raw_tril.copy_(TRIL.inv(tril))
-        return direction
+        tril = self.prior_scale(prior).unsqueeze(-1) * self.scale_tril
+        q = dist.MultivariateNormal(self.mean(prior), scale_tril=tril)
+        return q.to_event(self.loc.dim() - 1)
 
 
-class Diagonal(_RelativeToPrior):
-    """Gaussian with independent components N(λ m, λ² σ²), λ the prior's present standard deviation.
+class Diagonal(Natural):
+    """Gaussian with independent components N(λ m, λ² σ²); arguments as for :class:`Gaussian`."""
 
-    Args:
-        prior: the site's prior, for shape and scale.
-        init_scale: initial standard deviation relative to the prior's.
-        init_loc: the initial mean is this times a draw from the prior.
+    size = 1
 
-    Attributes:
-        loc: m, ``(*event)``.
-    """
+    def _add_scale(self, scale: Tensor) -> None:
+        self.raw_scale = nn.Parameter(_softplus_inverse(scale))
 
-    def __init__(
-        self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0
-    ) -> None:
-        super().__init__(prior)
-        self.loc = nn.Parameter(init_loc * self._draw(prior))
-        self.raw_scale = nn.Parameter(
-            _softplus_inverse(torch.full_like(self.loc.detach(), init_scale))
-        )
+    @property
+    def raw(self) -> nn.Parameter:  # type: ignore[override]
+        """σ before its softplus."""
+        return self.raw_scale
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        loc, raw_scale, scale = (
-            at_least_float32(self.loc),
-            at_least_float32(self.raw_scale),
-            self.prior_scale(prior),
-        )
-        return dist.Normal(scale * loc, scale * F.softplus(raw_scale)).to_event(loc.dim())
-
-    def blocks(self) -> int:
-        """Return the number of independent Gaussians."""
-        return self.loc.numel()
-
-    @torch.no_grad()
-    def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
-        """Take the covariance's natural-gradient step, and return the mean's direction (see
-        :func:`natural_step`).
-
-        The loss is ``scale`` times the one whose gradients the parameters have.
-        """
-        values = (at_least_float32(self.raw_scale), _gradient(self.loc), _gradient(self.raw_scale))
-        raw, grad_loc, grad_raw = (value.unsqueeze(-1) for value in values)
-        stddev, grad_stddev = (
-            F.softplus(raw).unsqueeze(-1),
-            (grad_raw / raw.sigmoid()).unsqueeze(-1),
-        )
-        direction, stddev = natural_step(stddev, scale * grad_loc, scale * grad_stddev, length)
-        self.raw_scale.copy_(_softplus_inverse(stddev[..., 0, 0]))
-        return direction.squeeze(-1)
+        scale = self.prior_scale(prior) * F.softplus(at_least_float32(self.raw_scale))
+        return dist.Normal(self.mean(prior), scale).to_event(self.loc.dim())
 
 
-class LowRank(_RelativeToPrior):
-    """Gaussian N(Λ m, Λ (D + V Vᵀ) Λ) over the last dimension, Λ the prior's present standard
-    deviation.
+class LowRank(Gaussian):
+    """Gaussian N(Λ m, Λ (D + V Vᵀ) Λ) over the last dimension.
 
     Args:
         prior: the site's prior, for shape and scale.
@@ -175,29 +173,24 @@ class LowRank(_RelativeToPrior):
     """
 
     def __init__(
-        self,
-        prior: dist.TorchDistribution,
-        *,
-        rank: int | None = None,
-        init_scale: float = 0.1,
-        init_loc: float = 1.0,
+        self, prior: dist.TorchDistribution, *, rank: int | None = None, **initial: float
     ) -> None:
-        super().__init__(prior)
-        rank = rank or max(1, round(prior.event_shape[-1] ** 0.5))
-        self.loc = nn.Parameter(init_loc * self._draw(prior))
-        scale = torch.full_like(self.loc.detach(), init_scale / 2**0.5)
+        self.rank = rank or max(1, round(prior.event_shape[-1] ** 0.5))
+        super().__init__(prior, **initial)
+
+    def _add_scale(self, scale: Tensor) -> None:
+        scale = scale / 2**0.5
         self.raw_scale = nn.Parameter(_softplus_inverse(scale))
-        self.factor = nn.Parameter(
-            scale.unsqueeze(-1) * torch.randn(*scale.shape, rank).to(scale) / rank**0.5
-        )
+        noise = torch.randn(*scale.shape, self.rank).to(scale)
+        self.factor = nn.Parameter(scale.unsqueeze(-1) * noise / self.rank**0.5)
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        loc, factor, raw_scale = map(at_least_float32, (self.loc, self.factor, self.raw_scale))
         scale = self.prior_scale(prior)
-        diagonal = (scale * F.softplus(raw_scale)).square()
-        q = dist.LowRankMultivariateNormal(scale * loc, scale.unsqueeze(-1) * factor, diagonal)
-        return q.to_event(loc.dim() - 1)
+        factor = scale.unsqueeze(-1) * at_least_float32(self.factor)
+        variance = (scale * F.softplus(at_least_float32(self.raw_scale))).square()
+        q = dist.LowRankMultivariateNormal(self.mean(prior), factor, variance)
+        return q.to_event(self.loc.dim() - 1)
 
 
 class Delta(_RelativeToPrior):
@@ -217,9 +210,9 @@ class Delta(_RelativeToPrior):
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return the point mass at Λ v, with the log density of the change of variables."""
-        scale, dims = self.prior_scale(prior), self.whitened.dim()
-        log_density = -scale.log().flatten(-dims).sum(-1)
-        return PointMass(scale * self.whitened, log_density=log_density, event_dim=dims)
+        scale, event_dim = self.prior_scale(prior), self.whitened.dim()
+        log_density = -scale.log().flatten(-event_dim).sum(-1)
+        return PointMass(scale * self.whitened, log_density=log_density, event_dim=event_dim)
 
 
 class PointMass(dist.Delta):
@@ -242,8 +235,8 @@ class Constrained(nn.Module):
 
     def __init__(self, prior: dist.TorchDistribution, family: Family) -> None:
         super().__init__()
-        loc, scale = robust_moments(biject_to(prior.support).inv(prior.sample((1001,))))
-        self.loc, self.scale = nn.Buffer(loc), nn.Buffer(scale)
+        unconstrained = biject_to(prior.support).inv(prior.sample((1001,)))
+        self.loc, self.scale = map(nn.Buffer, robust_moments(unconstrained))
         self.unconstrained = family(self._reference())
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
@@ -256,13 +249,8 @@ class Constrained(nn.Module):
         return PointMass(value, log_density=q.log_density - jacobian, event_dim=self.loc.dim())
 
     def _reference(self) -> dist.TorchDistribution:
-        return dist.Normal(at_least_float32(self.loc), at_least_float32(self.scale)).to_event(
-            self.loc.dim()
-        )
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    return at_least_float32(cast(Tensor, parameter.grad))
+        loc, scale = map(at_least_float32, (self.loc, self.scale))
+        return dist.Normal(loc, scale).to_event(loc.dim())
 
 
 FAMILIES: dict[str, Family] = {
@@ -275,7 +263,7 @@ FAMILIES: dict[str, Family] = {
 
 def resolve(family: str | Family) -> Family:
     """Return the family of that name, or the callable itself."""
-    if callable(family):
+    if not isinstance(family, str):
         return family
     if family not in FAMILIES:
         raise ValueError(
@@ -287,17 +275,17 @@ def resolve(family: str | Family) -> Family:
 def on_support(family: Family, prior: dist.TorchDistribution) -> nn.Module:
     """Return a family's module for a site; families of this library reach supports other than ℝ by
     a bijection."""
-    is_ours = (
-        getattr(family, "func", family) in FAMILIES.values()
-    )  # func: the family of a functools.partial
+    # func: the family of a functools.partial
+    if getattr(family, "func", family) not in FAMILIES.values():
+        return family(prior)
     support = cast(Constraint, prior.support)
-    if is_ours and support.is_discrete:
+    if support.is_discrete:
         raise ValueError(
             "no family of this library covers a discrete site: give overrides, or a guide by rest="
         )
-    if is_ours and not prior.event_shape:
-        family = Delta if family is Delta else Diagonal  # the others need a last dimension
-    return Constrained(prior, family) if is_ours and not is_real(support) else family(prior)
+    if not prior.event_shape and family is not Delta:
+        family = Diagonal  # the others need a last dimension
+    return family(prior) if is_real(support) else Constrained(prior, family)
 
 
 def is_real(support: Constraint) -> bool:

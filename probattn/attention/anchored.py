@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from probattn.attention.kernels import RBF
 from probattn.attention.options import check_positive
-from probattn.attention.regression import RegressionAttention, real_and_count
+from probattn.attention.regression import RegressionAttention
 from probattn.functional import dtypes, sgpa
 from probattn.functional.feature_maps import Anchors
 from probattn.functional.feature_regression import FeatureRegression
@@ -56,14 +56,7 @@ class AnchoredAttention(RegressionAttention):
         bias: bool = False,
     ) -> None:
         super().__init__(
-            dim,
-            heads,
-            noise=noise,
-            learn_noise=learn_noise,
-            output=output,
-            alpha=alpha,
-            symmetric=False,
-            bias=bias,
+            dim, heads, noise=noise, learn_noise=learn_noise, output=output, alpha=alpha, bias=bias
         )
         check_positive(anchors=anchors)
         self.gain = RBF(heads, self.head_dim).gain
@@ -81,6 +74,4 @@ class AnchoredAttention(RegressionAttention):
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:
         """Return the law of the output at checked tokens; pure."""
         anchors = Anchors(dtypes.at_least_float32(self.anchors))
-        return FeatureRegression(
-            anchors, *self.project(x, mask), self.sigma2(), *real_and_count(x, mask)
-        )
+        return self.regression(anchors, *self.project(x), mask)

@@ -213,9 +213,11 @@ class ProbabilisticAttention(SiteModule):
         )
         return x.where(mask.unsqueeze(-1), 0.0)
 
-    def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Split ``(..., N, parts · dim)`` into that many tensors ``(..., heads, N, head_dim)``."""
-        return x.unflatten(-1, (parts, self.heads, self.head_dim)).transpose(-4, -2).unbind(-3)
+    def split_heads(self, x: Tensor, parts: int) -> Tensor:
+        """Split ``(..., N, parts · dim)`` into that many parts of all heads,
+        ``(parts, ..., heads, N, head_dim)``."""
+        by_token = x.unflatten(-1, (parts, self.heads, self.head_dim))
+        return by_token.transpose(-4, -2).movedim(-3, 0)
 
     @staticmethod
     def join_heads(x: Tensor) -> Tensor:

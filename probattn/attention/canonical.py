@@ -7,7 +7,7 @@ tokens and the tokens ``(..., N, dim)``; it returns q(z_o).
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probattn.functional import dtypes
+from probattn.functional import dtypes, padding
 from probattn.functional.correlated import Canonical, Correlated
 
 
@@ -48,8 +48,8 @@ class Learned(Prior):
         loc = loc.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
         scale = 1e-3 + F.softplus(raw_scale + 0.5397424).mT  # 1 initially
         if law.real is not None:
-            loc, scale = loc.where(law.real.unsqueeze(-1), 0.0), scale.where(law.real, 1.0)
-        return law.learned(loc, scale)
+            scale = scale.where(law.real, 1.0)
+        return law.learned(padding.rows(loc, law.real), scale)
 
 
 class Posterior(Prior):

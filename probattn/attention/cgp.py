@@ -1,10 +1,8 @@
 """Correlated Gaussian process attention."""
 
-from typing import Any, Literal
+from typing import Any
 
-from torch import Tensor
-
-from probattn.attention.correlated import CanonicalGuide, CorrelatedAttention
+from probattn.attention.correlated import CorrelatedAttention
 from probattn.functional.cgp import CGP
 
 
@@ -64,38 +62,21 @@ class CGPAttention(CorrelatedAttention):
         dim: int,
         heads: int,
         *,
-        noise: float = 0.1,
-        learn_noise: bool = False,
-        canonical_guide: CanonicalGuide = "posterior",
-        collapsed: bool = False,
-        output: Literal["mean", "draw"] = "draw",
-        alpha: float = 0.1,
-        regulariser_norm: Literal["scalar", "column", "example"] = "scalar",
         noisy_canonical: bool = True,
         noisy_output: bool = True,
-        bias: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim,
-            heads,
-            noise=noise,
-            learn_noise=learn_noise,
-            canonical_guide=canonical_guide,
-            collapsed=collapsed,
-            output=output,
-            alpha=alpha,
-            regulariser_norm=regulariser_norm,
-            bias=bias,
-        )
+        super().__init__(dim, heads, **options)
         self.noisy_canonical, self.noisy_output = noisy_canonical, noisy_output
 
     def signature(self) -> dict[str, int | str]:
         """Return the signature of every CGP layer and the two options of noise."""
-        return super().signature() | {
-            "noisy_canonical": self.noisy_canonical,
-            "noisy_output": self.noisy_output,
-        }
+        return super().signature() | self._noise
 
-    def law(self, given: dict[str, Any], **latents: Tensor) -> CGP:
-        """Return the joint law at the tokens, from the fields that dense and sparse CGP share."""
-        return CGP(**given, noisy_canonical=self.noisy_canonical, noisy_output=self.noisy_output)
+    @property
+    def _noise(self) -> dict[str, bool]:
+        return {"noisy_canonical": self.noisy_canonical, "noisy_output": self.noisy_output}
+
+    def law_of(self, **given: Any) -> CGP:
+        """Return the joint law with these fields."""
+        return CGP(**given, **self._noise)

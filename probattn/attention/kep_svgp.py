@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from probattn import priors
 from probattn.attention import merge as merges
+from probattn.attention import projection as projections
 from probattn.attention.base import Laws
 from probattn.attention.ksvd import KSVDAttention, Scores
 from probattn.attention.mean import SoftmaxMean
@@ -99,21 +100,18 @@ class KEPSVGPAttention(KSVDAttention):
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        super().__init__(
-            dim,
-            heads,
-            rank=rank,
-            projection=projection,
-            tokens=tokens,
-            multiple=multiple,
-            bias=bias,
-        )
+        super().__init__(dim, heads)
         check_choice("pair", pair, ("er", "ee", "rr"))
         check_choice("penalty", penalty, PENALTIES)
         check_choice("mean", mean, ("zero", "softmax"))
         check_positive(scale=scale, amplitude=amplitude, residual=residual)
         if not eta >= 0:
             raise ValueError(f"need eta ≥ 0, got {eta}")
+        self.rank, self.tokens = rank, tokens
+        self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
+        self.projection = projections.resolve(
+            projection, heads, self.head_dim, rank, tokens=tokens, multiple=multiple
+        )
         self.pair, self.eta, self.prior = pair, eta, priors.resolve(prior)
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
@@ -166,11 +164,7 @@ class KEPSVGPAttention(KSVDAttention):
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
-        return (
-            {}
-            if self.log_residual_amplitude is None
-            else {"residual": self.unit_noise(x, x.shape[-2])}
-        )
+        return {"residual": self.unit_noise(x, x.shape[-2])} if self.has_local_sites() else {}
 
     def penalty(self, scores: Scores, scale: Tensor, mask: Tensor | None) -> Tensor:
         """Return η times the loss of (11) for each example, ``(..., batch)``.
@@ -197,18 +191,25 @@ class KEPSVGPAttention(KSVDAttention):
         """Return the output, and the log factor ``ksvd``, −η (J/n)², of each example."""
         query_key = self.queries_and_keys(x)
         e, r, w_e, w_r = scores = self.scores_of(query_key, x, mask)
-        first, second = (e if self.pair[0] == "e" else r), (e if self.pair[1] == "e" else r)
-        values = kep_svgp.function_values(self.merge(first, second), scale, u)
+        values = kep_svgp.function_values(self.merge(*self.branches(e, r)), scale, u)
         if residual is not None and self.log_residual_amplitude is not None:
             with self.precise():
+                amplitude = self.log_residual_amplitude.exp().unsqueeze(-1)
+                # √(r₁ + r₂), (..., H, N)
                 deviation = subspace.residual_scale(
                     query_key, mask, w_e, w_r, self.pair, solved=self.solves
                 )
-                amplitude = self.log_residual_amplitude.exp().unsqueeze(-1)
                 values = values + (amplitude * deviation).unsqueeze(-1) * residual
         output = dtypes.apply_linear(self.out, self.join_heads(values))
         if self.mean is not None:
-            output = self.mean(output, query_key, x, mask, self.dropout if self.training else 0.0)
+            rate = self.dropout if self.training else 0.0
+            output = self.mean(output, query_key, x, mask, rate)
             if torch.is_grad_enabled():  # the penalty then trains W_e, W_r and Λ alone
                 scores = self.scores_of(query_key.detach(), x.detach(), mask)
-        return output, {} if self.solves else {"ksvd": -self.penalty(scores, scale, mask)}
+        if self.solves:
+            return output, {}
+        return output, {"ksvd": -self.penalty(scores, scale, mask)}
+
+    def branches(self, e: Tensor, r: Tensor) -> list[Tensor]:
+        """Return the scores of the two branches that are merged."""
+        return [e if branch == "e" else r for branch in self.pair]

@@ -82,21 +82,18 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         self, x: Tensor, mask: Tensor | None, *, scale: Tensor, noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factors ``ksvd`` and ``kl`` of each example."""
-        lam, loc, tril = (
-            scale,
-            dtypes.at_least_float32(self.loc),
-            _TRIL(dtypes.at_least_float32(self.raw_tril)),
-        )
+        loc = dtypes.at_least_float32(self.loc)
+        tril = _TRIL(dtypes.at_least_float32(self.raw_tril))
         e, r, *_ = scores = self.scores_of(self.queries_and_keys(x), x, mask)
-        branches = [{"e": e, "r": r}[branch] for branch in self.pair]
+        branches = self.branches(e, r)
         is_sum = isinstance(self.merge, Add)
-        merged = (self.merge(*branches) if is_sum else torch.cat(branches, dim=-2)) / lam.unsqueeze(
-            -2
-        )
+        # (E + R) Λ⁻¹, or E Λ⁻¹ and R Λ⁻¹ one after the other
+        merged = self.merge(*branches) if is_sum else torch.cat(branches, dim=-2)
+        whitened = dtypes.at_least_float32(merged / scale.unsqueeze(-2))
         with self.precise():
-            kl = kep_svgp.kl_divergence(loc, tril, lam).sum(-1).expand(x.shape[-3])
-            merged = dtypes.at_least_float32(merged)
-            values = kep_svgp.function_values_per_token(merged, loc, tril, noise)
-            values = values if is_sum else self.merge(*values.chunk(2, dim=-2))
+            kl = kep_svgp.kl_divergence(loc, tril, scale).sum(-1).expand(x.shape[-3])
+            values = kep_svgp.function_values_per_token(whitened, loc, tril, noise)
+            if not is_sum:
+                values = self.merge(*values.chunk(2, dim=-2))
         output = dtypes.apply_linear(self.out, self.join_heads(values))
-        return output, {"ksvd": -self.penalty(scores, lam, mask), "kl": -kl}
+        return output, {"ksvd": -self.penalty(scores, scale, mask), "kl": -kl}

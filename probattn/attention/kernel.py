@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from probattn.attention import kernels
 from probattn.attention.base import ProbabilisticAttention
-from probattn.functional import dtypes, errors
+from probattn.functional import dtypes, errors, padding
 
 
 class KernelAttention(ProbabilisticAttention):
@@ -77,9 +77,8 @@ class KernelAttention(ProbabilisticAttention):
         """
         query, key, value = self._project(self.checked(x, mask))
         with self.precise():
-            attended = errors.check_finite(
-                self._matrix(query, key, mask) @ value, "kernel attention 𝒦_qk V"
-            )
+            attended = padding.columns(self.kernel(query, key), mask) @ value
+            errors.check_finite(attended, "kernel attention 𝒦_qk V")
         return dtypes.apply_linear(self.out, self.join_heads(attended))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -87,16 +86,14 @@ class KernelAttention(ProbabilisticAttention):
         as for the layer."""
         query, key, _ = self._project(self.checked(x, mask))
         with self.precise():
-            return errors.check_finite(self._matrix(query, key, mask), "kernel matrix 𝒦_qk")
+            matrix = padding.columns(self.kernel(query, key), mask)
+            return errors.check_finite(matrix, "kernel matrix 𝒦_qk")
 
-    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys (the same tensor if W_q = W_k) and values ``(..., H, N, d)``, in
         float32 or better."""
         if self.symmetric:
             query, value = self.split_heads(dtypes.at_least_float32(self.query_value(x)), 2)
             return query, query, value
-        return self.split_heads(dtypes.at_least_float32(self.query_key_value(x)), 3)
-
-    def _matrix(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-        matrix = self.kernel(query, key)
-        return matrix if mask is None else matrix.where(mask[:, None, None, :], 0.0)
+        query, key, value = self.split_heads(dtypes.at_least_float32(self.query_key_value(x)), 3)
+        return query, key, value

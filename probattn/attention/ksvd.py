@@ -3,39 +3,27 @@
 import pyro.distributions as dist
 from torch import Tensor, nn
 
-from probattn.attention import projection as projections
 from probattn.attention.base import Laws, ProbabilisticAttention
-from probattn.functional import dtypes, ksvd, subspace
+from probattn.functional import dtypes, ksvd, padding, subspace
 
 Scores = tuple[Tensor, Tensor, Tensor, Tensor]
 """E, R, W_e and W_r."""
 
 
 class KSVDAttention(ProbabilisticAttention):
-    """Base of KEP-SVGP attention, which documents the options: queries, keys and their projection
+    """Base of KEP-SVGP attention, which sets the attributes: queries, keys and their projection
     scores.
 
-    Args:
-        dim, heads, rank, projection, tokens, multiple, bias: as for the layer.
+    Attributes:
+        rank, tokens: as for the layer.
+        query_key: the map to queries and keys.
+        projection: one of :mod:`probattn.attention.projection`.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        rank: int,
-        projection: str,
-        tokens: int | None,
-        multiple: int,
-        bias: bool,
-    ) -> None:
-        super().__init__(dim, heads)
-        self.rank, self.tokens = rank, tokens
-        self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
-        self.projection = projections.resolve(
-            projection, heads, self.head_dim, rank, tokens=tokens, multiple=multiple
-        )
+    rank: int
+    tokens: int | None
+    query_key: nn.Linear
+    projection: nn.Module
 
     def scores(self, x: Tensor, mask: Tensor | None = None) -> Scores:
         """Return E and R ``(..., H, N, s)``, zero at padding, and their weights ``(..., H, d, s)``
@@ -44,19 +32,13 @@ class KSVDAttention(ProbabilisticAttention):
 
     def queries_and_keys(self, x: Tensor) -> Tensor:
         """Return queries and keys ``(2, ..., H, N, d)``."""
-        return (
-            self.query_key(x)
-            .unflatten(-1, (2, self.heads, self.head_dim))
-            .movedim(-3, 0)
-            .transpose(-3, -2)
-        )
+        return self.split_heads(self.query_key(x), 2)
 
     def scores_of(self, query_key: Tensor, x: Tensor, mask: Tensor | None) -> Scores:
         """Return :meth:`scores` of given queries and keys ``(2, ..., H, N, d)`` of x."""
         weights = self.projection(x, mask, query_key)
-        scores = ksvd.scores(query_key, weights)
-        if mask is not None:
-            scores = scores.where(mask[:, None, :, None], 0.0)
+        real, _ = padding.real_and_count(mask, x)
+        scores = padding.rows(ksvd.scores(query_key, weights), real)
         return *scores, *weights
 
     def unit_noise(self, x: Tensor, tokens: int) -> Laws:
@@ -68,11 +50,8 @@ class KSVDAttention(ProbabilisticAttention):
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys."""
-        query, key = map(
-            ksvd.cosine_features, self.split_heads(self.query_key(self.checked(x, mask)), 2)
-        )
-        matrix = query @ key.mT
-        return matrix if mask is None else matrix.where(mask[:, None, None, :], 0.0)
+        query, key = ksvd.cosine_features(self.queries_and_keys(self.checked(x, mask)))
+        return padding.columns(query @ key.mT, mask)
 
     def spectrum(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the singular values of K_att on the columns of E, of each example,
@@ -92,8 +71,8 @@ class KSVDAttention(ProbabilisticAttention):
         padding."""
         x = super().checked(x, mask)
         if self.tokens not in (None, x.shape[-2]):
-            hint = 'where the length varies, use merge="add" without tokens, or pad and mask'
             raise ValueError(
-                f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; {hint}"
+                f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; where the "
+                'length varies, use merge="add" without tokens, or pad and mask'
             )
         return x

@@ -1,5 +1,6 @@
-"""Checks of options that several layers have."""
+"""Options that several layers have: checks, and the signature of a layer that passes some on."""
 
+import inspect
 from collections.abc import Iterable
 
 
@@ -33,3 +34,16 @@ def dropout_rate(rate: float) -> float:
     if not 0 <= rate < 1:
         raise ValueError(f"a dropout rate lies in [0, 1), got {rate}")
     return float(rate)
+
+
+def full_signature(cls: type) -> inspect.Signature:
+    """Return the signature of a class with its bases' options in place of ``**options``."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            own = inspect.signature(vars(base)["__init__"]).parameters
+            parameters = parameters | {name: own[name] for name in own if name not in parameters}
+            if "options" not in own:
+                break
+    named = [option for name, option in parameters.items() if name not in ("self", "options")]
+    return inspect.Signature(named)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import Laws, ProbabilisticAttention
-from probattn.attention.options import check_choice, check_positive
+from probattn.attention.options import check_choice, check_positive, full_signature
 from probattn.distributions import ColumnNormal
-from probattn.functional import dtypes
+from probattn.functional import dtypes, padding
+from probattn.functional.feature_maps import FeatureMap
 from probattn.functional.feature_regression import FeatureRegression
 
 
@@ -26,12 +27,12 @@ class RegressionAttention(ProbabilisticAttention):
         dim: int,
         heads: int,
         *,
-        noise: float,
-        learn_noise: bool,
-        output: Literal["mean", "draw"],
-        alpha: float,
-        symmetric: bool,
-        bias: bool,
+        noise: float = 1.0,
+        learn_noise: bool = False,
+        output: Literal["mean", "draw"] = "mean",
+        alpha: float = 0.0,
+        symmetric: bool = False,
+        bias: bool = False,
     ) -> None:
         super().__init__(dim, heads)
         check_choice("output", output, ("mean", "draw"))
@@ -44,6 +45,11 @@ class RegressionAttention(ProbabilisticAttention):
         log_noise = torch.full((heads,), noise).log()
         self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
         self.out = nn.Linear(dim, dim)
+
+    def __init_subclass__(cls) -> None:
+        """Show the options of this class in the signatures of the layers."""
+        super().__init_subclass__()
+        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature and the kind of output."""
@@ -77,21 +83,38 @@ class RegressionAttention(ProbabilisticAttention):
             latents: values of the global sites by name.
         """
 
-    def project(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys (the same tensor if ``symmetric``) and values, 0 at padding,
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys (the same tensor if ``symmetric``) and values
         ``(..., H, N, head_dim)``, in float32 or better."""
         if self.symmetric:
-            query, value = self.split_heads(dtypes.at_least_float32(self.query_value(x)), 2)
-            key = query
-        else:
-            query, key, value = self.split_heads(
-                dtypes.at_least_float32(self.query_key_value(x)), 3
-            )
-        return query, key, value if mask is None else value.where(mask[:, None, :, None], 0.0)
+            projected = dtypes.at_least_float32(self.query_value(x))
+            query, value = self.split_heads(projected, 2)
+            return query, query, value
+        projected = dtypes.at_least_float32(self.query_key_value(x))
+        query, key, value = self.split_heads(projected, 3)
+        return query, key, value
 
-    def sigma2(self) -> Tensor:
-        """Return σ² ``(H,)``, in float32 or better."""
-        return (2 * dtypes.at_least_float32(self.log_noise)).exp()
+    def regression(
+        self,
+        features: FeatureMap,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+    ) -> FeatureRegression:
+        """Return the regression of values on features of the keys, read at the queries.
+
+        Args:
+            features: the map from points to features.
+            query, key: points ``(..., H, N, width)``.
+            value: ``(..., H, N, head_dim)``.
+            mask: as for the layer.
+        """
+        real, count = padding.real_and_count(mask, value)
+        noise = (2 * dtypes.at_least_float32(self.log_noise)).exp()
+        return FeatureRegression(
+            features, query, key, padding.rows(value, real), noise, real, count
+        )
 
     def weight_laws(self, law: FeatureRegression) -> Laws:
         """Return prior and posterior of w."""
@@ -108,10 +131,3 @@ class RegressionAttention(ProbabilisticAttention):
         unit = dist.Normal(torch.zeros_like(law.value), 1.0).to_event(3)
         noise = self.sample_local("residual", unit, unit)
         return f + residual.sqrt().unsqueeze(-1) * noise
-
-
-def real_and_count(x: Tensor, mask: Tensor | None) -> tuple[Tensor | None, int | Tensor]:
-    """Return where there are tokens, ``(batch, 1, N)``, and how many, from tokens and mask."""
-    if mask is None:
-        return None, x.shape[-2]
-    return mask.unsqueeze(-2), mask.sum(-1, keepdim=True, dtype=dtypes.at_least_float32(x).dtype)

@@ -6,8 +6,9 @@ import pyro.distributions as dist
 from torch import Tensor
 
 from probattn import priors
-from probattn.attention.correlated import CanonicalGuide, CorrelatedAttention
+from probattn.attention.correlated import CorrelatedAttention
 from probattn.attention.fourier import FourierFeatures, Frequencies
+from probattn.attention.options import check_choice
 from probattn.functional.sparse_cgp import RFFCGP
 
 
@@ -47,29 +48,12 @@ class RFFCGPAttention(CorrelatedAttention):
         prior: priors.Prior | str | None = None,
         lengthscale: float = 1.0,
         variance: float = 1.0,
-        noise: float = 0.1,
-        learn_noise: bool = False,
-        canonical_guide: CanonicalGuide = "posterior",
-        collapsed: bool = False,
-        output: Literal["mean", "draw"] = "draw",
-        alpha: float = 0.1,
         regulariser: Literal["joint", "keys"] = "joint",
-        regulariser_norm: Literal["scalar", "column", "example"] = "scalar",
-        bias: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim,
-            heads,
-            noise=noise,
-            learn_noise=learn_noise,
-            canonical_guide=canonical_guide,
-            collapsed=collapsed,
-            output=output,
-            alpha=alpha,
-            regulariser=regulariser,
-            regulariser_norm=regulariser_norm,
-            bias=bias,
-        )
+        super().__init__(dim, heads, **options)
+        check_choice("regulariser", regulariser, ("joint", "keys"))
+        self.regulariser = regulariser
         self.fourier = FourierFeatures(
             heads,
             self.head_dim,
@@ -88,10 +72,10 @@ class RFFCGPAttention(CorrelatedAttention):
         """Return the prior of ``frequencies``, if they are sampled."""
         return self.fourier.sites()
 
-    def law(self, given: dict[str, Any], **latents: Tensor) -> RFFCGP:
-        """Return the joint law at the tokens, from the fields that all CGP layers share."""
-        frequencies = latents.get("frequencies")
-        points = ("query", "key", "latent")
-        angles = {name: self.fourier.angles(given[name], frequencies) for name in points}
-        value = given["value"].expand(*angles["query"].shape[:-1], -1)  # over draws of frequencies
-        return RFFCGP(**given | angles | {"value": value}, features=self.fourier.map())
+    def law_of(self, *, frequencies: Tensor | None = None, **given: Any) -> RFFCGP:
+        """Return the joint law with these fields, and values of sampled frequencies."""
+        for name in ("query", "key", "latent"):
+            given[name] = self.fourier.angles(given[name], frequencies)
+        # over draws of the frequencies
+        given["value"] = given["value"].expand(*given["query"].shape[:-1], -1)
+        return RFFCGP(**given, features=self.fourier.map())

@@ -1,13 +1,13 @@
 """Random Fourier feature Gaussian process attention (RFF-GPA), linear in the number of tokens."""
 
-from typing import Literal
+from typing import Any
 
 import pyro.distributions as dist
 from torch import Tensor
 
 from probattn import priors
 from probattn.attention.fourier import FourierFeatures, Frequencies
-from probattn.attention.regression import RegressionAttention, real_and_count
+from probattn.attention.regression import RegressionAttention
 from probattn.functional.feature_regression import FeatureRegression
 
 
@@ -56,23 +56,11 @@ class RFFGPAttention(RegressionAttention):
         prior: priors.Prior | str | None = None,
         lengthscale: float | None = None,
         variance: float = 1.0,
-        noise: float = 1.0,
         learn_noise: bool = True,
-        output: Literal["mean", "draw"] = "mean",
-        alpha: float = 0.0,
         symmetric: bool = True,
-        bias: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim,
-            heads,
-            noise=noise,
-            learn_noise=learn_noise,
-            output=output,
-            alpha=alpha,
-            symmetric=symmetric,
-            bias=bias,
-        )
+        super().__init__(dim, heads, learn_noise=learn_noise, symmetric=symmetric, **options)
         self.fourier = FourierFeatures(
             heads,
             self.head_dim,
@@ -96,11 +84,9 @@ class RFFGPAttention(RegressionAttention):
     ) -> FeatureRegression:
         """Return the law of the output at checked tokens, and values of sampled frequencies;
         pure."""
-        query, key, value = self.project(x, mask)
+        query, key, value = self.project(x)
         tied = query is key
         query = self.fourier.angles(query, frequencies)
         key = query if tied else self.fourier.angles(key, frequencies)
         value = value.expand(*query.shape[:-1], -1)  # over draws of the frequencies
-        return FeatureRegression(
-            self.fourier.map(), query, key, value, self.sigma2(), *real_and_count(x, mask)
-        )
+        return self.regression(self.fourier.map(), query, key, value, mask)

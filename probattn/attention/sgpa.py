@@ -111,9 +111,8 @@ class SGPAttention(ProbabilisticAttention):
         vectors = self.along_path(cast(Decoupled, self.form).inducing)
         weight, bias = self.query_value.weight[: self.dim], self.query_value.bias
         points = vectors @ weight.unflatten(0, (self.heads, self.head_dim)).mT
-        points = (
-            points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)
-        )
+        if bias is not None:
+            points = points + bias[: self.dim].view(self.heads, 1, self.head_dim)
         return dtypes.at_least_float32(points)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -121,37 +120,34 @@ class SGPAttention(ProbabilisticAttention):
         x = self.checked(x, mask)
         u = self.sample("u", self.sites()["u"]) if self.inducing else None
         remainder = self.remainder(x, mask)
-        return self.output(
-            remainder, u, self.sample_local("g", remainder.prior, remainder.posterior)
-        )
+        g = self.sample_local("g", remainder.prior, remainder.posterior)
+        return self.output(remainder, u, g)
 
     def remainder(self, x: Tensor, mask: Tensor | None) -> Remainder:
         """Return the laws of g at checked tokens; pure."""
-        query, value = self.split_heads(self.query_value(x), 2)
+        projected = self.query_value(x)
         with self.precise():
-            tokens = self._tokens(query, value, mask)
+            tokens = self._tokens(projected, mask)
             return getattr(self.form, self.draws)(self, tokens, dtypes.at_least_float32(x))
 
     def output(self, remainder: Remainder, u: Tensor | None, g: Tensor) -> Tensor:
         """Return the output at values of u and g; pure."""
-        with self.precise():
-            f = g if u is None or remainder.features is None else g + remainder.features @ u.mT
+        f = g
+        if u is not None and remainder.features is not None:
+            with self.precise():
+                f = g + remainder.features @ u.mT
         return dtypes.apply_linear(self.out, self.join_heads(f))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the kernel between tokens ``(..., H, N, N)``, 0 at padding."""
-        query, value = self.split_heads(self.query_value(self.checked(x, mask)), 2)
+        projected = self.query_value(self.checked(x, mask))
         with self.precise():
-            return self._tokens(query, value, mask).kernel
+            return self._tokens(projected, mask).kernel
 
-    def _tokens(self, query: Tensor, value: Tensor, mask: Tensor | None) -> Tokens:
-        query, value = map(dtypes.at_least_float32, (query, value))
-        real = None if mask is None else mask.unsqueeze(-2)
-        kernel = errors.check_finite(
-            padding.on_pairs(self.kernel(query, query), real), "the kernel of the tokens"
-        )
-        value = errors.check_finite(
-            value if real is None else value.where(real.unsqueeze(-1), 0.0), "the values"
-        )
-        lengths = query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype)
-        return Tokens(query, kernel, value, real, lengths)
+    def _tokens(self, projected: Tensor, mask: Tensor | None) -> Tokens:
+        query, value = self.split_heads(dtypes.at_least_float32(projected), 2)
+        real, count = padding.real_and_count(mask, query)
+        kernel = padding.on_pairs(self.kernel(query, query), real)
+        errors.check_finite(kernel, "the kernel of the tokens")
+        value = errors.check_finite(padding.rows(value, real), "the values")
+        return Tokens(query, kernel, value, real, count)

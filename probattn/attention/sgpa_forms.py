@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Tokens(NamedTuple):
-    """Tokens of a batch: points q, their kernel, values (0 at padding), mask, lengths."""
+    """Tokens of a batch: points q, their kernel, values (0 at padding), and which are real."""
 
     points: Tensor  # (..., H, N, d)
     kernel: Tensor  # (..., H, N, N), 0 at padding
     value: Tensor  # (..., H, N, d)
     real: Tensor | None  # (B, 1, N)
-    lengths: int | Tensor  # N or (B, 1)
+    count: int | Tensor  # N or (B, 1)
 
 
 class Remainder(NamedTuple):
@@ -50,26 +50,24 @@ class Decoupled(nn.Module):
     def marginal(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return g for independent draws at the tokens; the KL is that of joint draws, ½ vᵀ C v."""
         a, mean = self._mean(layer, tokens)
-        scale = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a).sqrt()
-        return Remainder(a, *_marginals(mean, scale, scale, sgpa.local_kl(tokens.value, mean)))
+        variance = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a)
+        kl = sgpa.local_kl(tokens.value, mean)
+        return _marginals(a, mean, variance.sqrt(), variance.sqrt(), kl)
 
     def joint(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return g for draws with their correlations."""
         a, mean = self._mean(layer, tokens)
-        c = padding.plus_diagonal(sgpa.conditional_covariance(tokens.kernel, a), 0.0, tokens.real)
+        c = sgpa.conditional_covariance(tokens.kernel, a)
+        c = padding.plus_diagonal(c, 0.0, tokens.real)
         tril = jitter.cholesky(c, "C, the covariance of g", jitter.mean_diagonal(tokens.kernel))
-        covariance = Dense(tril, tokens.lengths, tokens.real)
-        return Remainder(
-            a, ColumnNormal(torch.zeros_like(mean), covariance), ColumnNormal(mean, covariance)
-        )
+        return _joint(a, mean, tril, tril, tokens)
 
     def _mean(self, layer: "SGPAttention", tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Return A and C v."""
         beta = layer.inducing_points()
         tril = jitter.cholesky(layer.kernel(beta, beta), "K_ββ, the kernel of the inducing inputs")
-        k_qb = layer.kernel(tokens.points, beta)
-        a = sgpa.features(
-            k_qb if tokens.real is None else k_qb.where(tokens.real.unsqueeze(-1), 0.0), tril
-        )
+        k_qb = padding.rows(layer.kernel(tokens.points, beta), tokens.real)
+        a = sgpa.features(k_qb, tril)
         return a, sgpa.conditional_mean(tokens.kernel, a, tokens.value)
 
 
@@ -90,38 +88,50 @@ class Standard(nn.Module):
     def marginal(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return g for independent draws at the tokens; the KL is that of joint draws."""
         tril, spread, mean = self._root(tokens, x)
+        # Diagonals of L Lᵀ and of L T² Lᵀ
         squares = tril.square()
-        scale = (squares @ spread.square().unsqueeze(-1)).squeeze(-1).sqrt()
+        prior_variance = squares.sum(-1)
+        variance = (squares @ spread.square().unsqueeze(-1)).squeeze(-1)
         kl = sgpa.amortised_kl(tokens.value, mean, spread)
-        return Remainder(None, *_marginals(mean, squares.sum(-1).sqrt(), scale, kl))
+        return _marginals(None, mean, prior_variance.sqrt(), variance.sqrt(), kl)
 
     def joint(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return g for draws with their correlations."""
         tril, spread, mean = self._root(tokens, x)
-        prior = ColumnNormal(torch.zeros_like(mean), Dense(tril, tokens.lengths, tokens.real))
-        posterior = Dense(tril * spread.unsqueeze(-2), tokens.lengths, tokens.real)
-        return Remainder(None, prior, ColumnNormal(mean, posterior))
+        return _joint(None, mean, tril, tril * spread.unsqueeze(-2), tokens)
 
     def _root(self, tokens: Tokens, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        tril = jitter.cholesky(
-            padding.plus_diagonal(tokens.kernel, 0.0, tokens.real), "K, the kernel of the tokens"
-        )
-        spread = 1e-3 + F.softplus(dtypes.at_least_float32(dtypes.apply_linear(self.spread, x))).mT
-        spread = spread if tokens.real is None else spread.where(tokens.real, 1.0)
+        """Return L, t and 𝒦 v."""
+        kernel = padding.plus_diagonal(tokens.kernel, 0.0, tokens.real)
+        tril = jitter.cholesky(kernel, "K, the kernel of the tokens")
+        raw = dtypes.at_least_float32(dtypes.apply_linear(self.spread, x))
+        spread = 1e-3 + F.softplus(raw).mT
+        if tokens.real is not None:
+            spread = spread.where(tokens.real, 1.0)
         return tril, spread, tokens.kernel @ tokens.value
 
 
+def _joint(
+    features: Tensor | None, mean: Tensor, prior_tril: Tensor, tril: Tensor, tokens: Tokens
+) -> Remainder:
+    """Return g with Cholesky factors ``(..., H, N, N)`` of prior and posterior."""
+    prior = Dense(prior_tril, tokens.count, tokens.real)
+    posterior = prior if tril is prior_tril else Dense(tril, tokens.count, tokens.real)
+    zeros = torch.zeros_like(mean)
+    return Remainder(features, ColumnNormal(zeros, prior), ColumnNormal(mean, posterior))
+
+
 def _marginals(
-    mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor
-) -> tuple[dist.Normal, MarginalsOfJoint]:
-    """Return prior and posterior with those means and standard deviations ``(..., H, N)``,
-    independent over tokens."""
-    mean, scale = (
-        errors.check_finite(mean, "the mean of q(f)"),
-        errors.check_finite(scale, "the spread of q(f)"),
-    )
-    prior = dist.Normal(
-        torch.zeros_like(mean), prior_scale.unsqueeze(-1), validate_args=False
-    ).to_event(3)
-    posterior = dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)
-    return prior, MarginalsOfJoint(posterior, prior, kl)
+    features: Tensor | None, mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor
+) -> Remainder:
+    """Return g with standard deviations ``(..., H, N)`` of prior and posterior, independent over
+    tokens."""
+    errors.check_finite(mean, "the mean of q(f)")
+    errors.check_finite(scale, "the spread of q(f)")
+    prior = _normal(torch.zeros_like(mean), prior_scale)
+    posterior = MarginalsOfJoint(_normal(mean, scale), prior, kl)
+    return Remainder(features, prior, posterior)
+
+
+def _normal(mean: Tensor, scale: Tensor) -> dist.TorchDistribution:
+    return dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)

@@ -1,11 +1,11 @@
 """Sparse correlated Gaussian process attention, linear in the number of tokens."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.correlated import CanonicalGuide, CorrelatedAttention
+from probattn.attention.correlated import CorrelatedAttention
 from probattn.functional import dtypes, sgpa
 from probattn.functional.sparse_cgp import SparseCGP
 
@@ -42,27 +42,9 @@ class SparseCGPAttention(CorrelatedAttention):
         inducing: int = 16,
         inducing_keys: int | None = None,
         tokens: int | None = None,
-        noise: float = 0.1,
-        learn_noise: bool = False,
-        canonical_guide: CanonicalGuide = "posterior",
-        collapsed: bool = False,
-        output: Literal["mean", "draw"] = "draw",
-        alpha: float = 0.1,
-        regulariser_norm: Literal["scalar", "column", "example"] = "scalar",
-        bias: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim,
-            heads,
-            noise=noise,
-            learn_noise=learn_noise,
-            canonical_guide=canonical_guide,
-            collapsed=collapsed,
-            output=output,
-            alpha=alpha,
-            regulariser_norm=regulariser_norm,
-            bias=bias,
-        )
+        super().__init__(dim, heads, **options)
         numbers = (inducing, inducing if inducing_keys is None else inducing_keys)
         if min(numbers) < 1:
             raise ValueError(f"inducing and inducing_keys must be positive, got {numbers}")
@@ -84,20 +66,19 @@ class SparseCGPAttention(CorrelatedAttention):
         for points in self.inducing:
             points.copy_(sgpa.pick_of_heads(latent, self.heads, points.shape[1]))
 
-    def law(self, given: dict[str, Any], **latents: Tensor) -> SparseCGP:
-        """Return the joint law at the tokens, from the fields that dense and sparse CGP share.
+    def law_of(self, **given: Any) -> SparseCGP:
+        """Return the joint law with these fields.
 
         Raises:
             ValueError: another number of tokens, or a mask, where the number is fixed.
         """
         query, key = map(dtypes.at_least_float32, self.inducing)
         if self.tokens is not None:
-            latent, masked = given["latent"], given["real"] is not None
-            if masked or latent.shape[-2] != self.tokens:
+            latent, number = given["latent"], given["latent"].shape[-2]
+            if given["real"] is not None or number != self.tokens:
                 raise ValueError(
-                    f"{self.label} mixes {self.tokens} tokens into inducing inputs, got "
-                    f"{latent.shape[-2]}"
-                    f"{' and a mask' if masked else ''}: leave tokens out where the length varies"
+                    f"{self.label} mixes {self.tokens} tokens into inducing inputs and takes no "
+                    f"mask, got {number}: leave tokens out where the length varies"
                 )
             query, key = query @ latent, key @ latent
         return SparseCGP(**given, inducing_query=query, inducing_key=key)

@@ -68,7 +68,7 @@ class FeatureRegression:
     def precision(self) -> Tensor:
         """A = I + σ⁻² Σ ψ(k_n) ψ(k_n)ᵀ, ``(..., H, M, M)``."""
         gram = (self.key_features.mT @ self.key_features).movedim(0, -3)
-        return padding.plus_diagonal(gram / self._sigma2, 1.0, None)
+        return padding.plus_diagonal(gram / self._sigma2, 1.0)
 
     @cached_property
     def marginal(self) -> Tensor:
@@ -171,10 +171,8 @@ class FeatureRegression:
 
     @cached_property
     def _key_functions(self) -> Tensor:
-        functions = self._functions(self.key)
-        if self.real is None:
-            return functions
-        return functions.where(self.real.movedim(-2, 0).unsqueeze(-1), 0.0)
+        real = None if self.real is None else self.real.movedim(-2, 0)
+        return padding.rows(self._functions(self.key), real)
 
     @cached_property
     def _query_functions(self) -> Tensor:

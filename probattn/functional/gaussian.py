@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from probattn.functional import jitter, triangular
+from probattn.functional import jitter, padding, triangular
 
 Count = int | Tensor
 """Number of real tokens: one for all, or ``(..., 1)`` for each example."""
@@ -94,13 +94,12 @@ class Dense(Covariance):
 
     def relative_trace(self, prior: Covariance) -> Tensor:
         """Return the quadratic form of L's rows at real tokens, − n."""
-        return prior.quadratic(_rows_at_real(self.tril, self.real)) - self.count
+        return prior.quadratic(padding.rows(self.tril, self.real)) - self.count
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Return L ε, 0 at padding."""
-        return _rows_at_real(
-            triangular.product(self.tril, self.tril.new_empty(shape).normal_()), self.real
-        )
+        noise = self.tril.new_empty(shape).normal_()
+        return padding.rows(triangular.product(self.tril, noise), self.real)
 
     def variance(self) -> Tensor:
         """Return the row sums of L²."""
@@ -145,10 +144,10 @@ class Conditional(Covariance):
 
     def quadratic(self, x: Tensor) -> Tensor:
         """Return ‖L⁻¹ x‖² + ‖L_S⁻¹ Gᵀ L⁻¹ x‖², since Σ⁻¹ = P⁻¹ + Aᵀ S⁻¹ A."""
+        # L⁻¹ x, and A x = Gᵀ L⁻¹ x
         whitened = triangular.solve_lower(self.prior.tril, x)
-        return whitened.square().sum((-2, -1)) + self.noise().quadratic(
-            triangular.product(self.gain.mT, whitened)
-        )
+        seen = triangular.product(self.gain.mT, whitened)
+        return whitened.square().sum((-2, -1)) + self.noise().quadratic(seen)
 
     def log_det(self) -> Tensor:
         """Return log |P| + log |S| − log |M|."""
@@ -159,24 +158,26 @@ class Conditional(Covariance):
         correction."""
         if prior is self.prior:
             return -self._explained.square().sum((-2, -1))
-        return self.prior.relative_trace(prior) - prior.quadratic(
-            self.prior.tril @ self._explained.mT
-        )
+        # L Eᵀ, the root of what the observation removes from P
+        removed = self.prior.tril @ self._explained.mT
+        return self.prior.relative_trace(prior) - prior.quadratic(removed)
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Return L (w − Eᵀ L_M⁻¹ (Gᵀ w + L_S ε)): a sample of x and y, moved to y = 0; 0 at
         padding."""
         observed = (*shape[:-2], self.gain.shape[-1], shape[-1])
-        w, noise = (self.gain.new_empty(size).normal_() for size in (shape, observed))
+        w = self.gain.new_empty(shape).normal_()
+        noise = self.gain.new_empty(observed).normal_()
+        # y = Gᵀ w + L_S ε, and L_M⁻¹ y
         seen = triangular.product(self.gain.mT, w) + triangular.product(self.noise().tril, noise)
-        w = w - triangular.product(
-            self._explained.mT, triangular.solve_lower(self.marginal().tril, seen)
-        )
-        return _rows_at_real(triangular.product(self.prior.tril, w), self.prior.real)
+        whitened = triangular.solve_lower(self.marginal().tril, seen)
+        moved = w - triangular.product(self._explained.mT, whitened)
+        return padding.rows(triangular.product(self.prior.tril, moved), self.prior.real)
 
     def variance(self) -> Tensor:
         """Return the row sums of L² minus those of (L Eᵀ)²."""
-        return self.prior.variance() - (self.prior.tril @ self._explained.mT).square().sum(-1)
+        removed = self.prior.tril @ self._explained.mT
+        return self.prior.variance() - removed.square().sum(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +212,7 @@ class LowRank(Covariance):
     def capacitance(self) -> Tensor:
         """Cholesky factor of I + Uᵀ(U/σ²), ``(..., H, m, m)``."""
         gram = self.factor.mT @ self._scaled
-        return jitter.cholesky(
-            gram + torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device), "I + UᵀU/σ²"
-        )
+        return jitter.cholesky(padding.plus_diagonal(gram, 1.0), "I + UᵀU/σ²")
 
     def whitened(self, x: Tensor) -> Tensor:
         """Return R⁻¹ (U/σ²)ᵀ x, R Rᵀ = I + Uᵀ(U/σ²): ``(..., H, m, d)``."""
@@ -225,13 +224,12 @@ class LowRank(Covariance):
 
     def quadratic_of(self, x: Tensor, whitened: Tensor) -> Tensor:
         """Return :meth:`quadratic` of x, from its :meth:`whitened` form."""
-        return (x.square() / self.noise.unsqueeze(-1)).sum((-2, -1)) - whitened.square().sum(
-            (-2, -1)
-        )
+        whole = (x.square() / self.noise.unsqueeze(-1)).sum((-2, -1))
+        return whole - whitened.square().sum((-2, -1))
 
     def log_det(self) -> Tensor:
         """Return Σ log σ² + log |I + Uᵀ(U/σ²)|."""
-        noise = _over_real(self.noise.log().expand(self.shape), self.real).sum(-1)
+        noise = self._at_real(self.noise.log().expand(self.shape)).sum(-1)
         return noise + triangular.log_det(self.capacitance)
 
     def relative_trace(self, prior: Covariance) -> Tensor:
@@ -240,17 +238,19 @@ class LowRank(Covariance):
             raise NotImplementedError(
                 f"no closed form of tr(P⁻¹ Σ) for LowRank Σ and {type(prior).__name__} P"
             )
-        rows = triangular.solve_lower(prior.capacitance, prior._scaled.mT).square().sum(-2)
-        diagonal = (_over_real(self.noise, prior.real) * (1 / prior.noise - rows)).sum(-1)
+        # diag(P⁻¹) = 1/σ²_p − ‖rows of R⁻¹ (U/σ²)ᵀ‖²
+        explained = triangular.solve_lower(prior.capacitance, prior._scaled.mT).square().sum(-2)
+        precision = 1 / prior.noise - explained
+        diagonal = (self._at_real(self.noise) * precision).sum(-1)
         return diagonal + prior.quadratic(self.factor) - self.count
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Return σ ε₁ + U ε₂, 0 at padding."""
+        # ε₂ (..., H, m, d), ε₁ (..., H, N, d)
         inner = self.factor.new_empty((*shape[:-2], self.factor.shape[-1], shape[-1])).normal_()
-        scale = _over_real(self.noise.sqrt(), self.real).unsqueeze(-1)
-        return scale * self.factor.new_empty(shape).normal_() + triangular.product(
-            self.factor, inner
-        )
+        noise = self.factor.new_empty(shape).normal_()
+        scale = self._at_real(self.noise.sqrt()).unsqueeze(-1)
+        return scale * noise + triangular.product(self.factor, inner)
 
     def variance(self) -> Tensor:
         """Return σ² plus the row sums of U²."""
@@ -265,10 +265,12 @@ class LowRank(Covariance):
         """Return tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I +
         UᵀU/σ²)⁻¹."""
         half = triangular.solve_lower(self.capacitance, inner)
-        solved = triangular.solve_lower(
-            self.capacitance, half.mT
-        )  # with the trace of C⁻¹ J, C the capacitance
+        # with the trace of (I + UᵀU/σ²)⁻¹ J
+        solved = triangular.solve_lower(self.capacitance, half.mT)
         return (inner - solved).diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    def _at_real(self, x: Tensor) -> Tensor:
+        return x if self.real is None else x * self.real
 
 
 def kl_divergence(loc: Tensor, q: Covariance, p: Covariance) -> Tensor:
@@ -281,12 +283,3 @@ def kl_divergence(loc: Tensor, q: Covariance, p: Covariance) -> Tensor:
         return 0.5 * p.quadratic(loc)
     spread = q.relative_trace(p) + p.log_det() - q.log_det()
     return 0.5 * (p.quadratic(loc) + loc.shape[-1] * spread)
-
-
-def _rows_at_real(x: Tensor, real: Tensor | None) -> Tensor:
-    """Return x ``(..., H, N, d)`` with its rows at padding set to 0."""
-    return x if real is None else x.where(real.unsqueeze(-1), 0.0)
-
-
-def _over_real(x: Tensor, real: Tensor | None) -> Tensor:
-    return x if real is None else x * real

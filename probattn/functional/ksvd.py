@@ -40,13 +40,18 @@ def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
     rows = min(tokens, count) if mask is None or errors.may_branch() else count
     step = torch.arange(rows, device=x.device)
     if mask is None:
-        return x if rows == tokens else x[..., step * (tokens - 1) // max(rows - 1, 1), :]
+        if rows == tokens:
+            return x
+        return x[..., step * (tokens - 1) // max(rows - 1, 1), :]
+    # n_b and p_b, (B, 1)
     lengths = mask.sum(-1, keepdim=True)
     used = lengths.clamp(max=rows)
+    # Which of the real tokens, (B, rows)
     nth = step * (lengths - 1) // (used - 1).clamp(min=1)
-    real_first = mask.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-    index = real_first.gather(-1, nth.clamp(max=tokens - 1))
-    picked = x.gather(-2, index.unsqueeze(-1).expand(*x.shape[:-2], rows, x.shape[-1]))
+    # Positions of tokens, the real ones first, (B, N)
+    positions = mask.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+    index = positions.gather(-1, nth.clamp(max=tokens - 1)).unsqueeze(-1)
+    picked = x.gather(-2, index.expand(*x.shape[:-2], rows, x.shape[-1]))
     return picked.where((step < used).unsqueeze(-1), 0.0)
 
 
@@ -93,16 +98,17 @@ def objective(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor) -> Te
     Returns:
         ``(..., H)``, not divided by the number of tokens.
     """
-    return coupling(w_e, w_r) - explained(e, r, lam)
+    return _coupling(w_e, w_r) - _explained(e, r, lam)
 
 
-def explained(e: Tensor, r: Tensor, lam: Tensor) -> Tensor:
+def _explained(e: Tensor, r: Tensor, lam: Tensor) -> Tensor:
     """Return the variance terms of (11), ½ tr(E Λ⁻¹ Eᵀ) + ½ tr(R Λ⁻¹ Rᵀ), ``(..., H)``."""
+    # ‖e_s‖² + ‖r_s‖² of each column s, (..., H, s)
     energy = e.square().sum(-2) + r.square().sum(-2)
     return 0.5 * (energy / lam).sum(-1)
 
 
-def coupling(w_e: Tensor, w_r: Tensor) -> Tensor:
+def _coupling(w_e: Tensor, w_r: Tensor) -> Tensor:
     """Return the coupling term of (11), tr(W_eᵀ W_r), ``(..., H)``."""
     return (w_e * w_r).sum((-2, -1))
 
@@ -119,7 +125,8 @@ def penalty(
     Returns:
         ``(..., B)``.
     """
-    return (objective(e, r, w_e, w_r, lam) / lengths).square().mean(-1)
+    per_token = objective(e, r, w_e, w_r, lam) / lengths
+    return per_token.square().mean(-1)
 
 
 def penalty_of_mean(
@@ -131,5 +138,7 @@ def penalty_of_mean(
     Its optimum is Λ = σ(K_att) / n. Arguments and shape as for :func:`penalty`; every example gets
     the same value.
     """
-    per_head = coupling(w_e, w_r) - explained(e, r, lam) / lengths
-    return per_head.mean((-2, -1)).square().unsqueeze(-1).expand(per_head.shape[:-1])
+    per_head = _coupling(w_e, w_r) - _explained(e, r, lam) / lengths
+    # J's mean over batch and heads, (..., 1)
+    mean = per_head.mean((-2, -1)).unsqueeze(-1)
+    return mean.square().expand(per_head.shape[:-1])

@@ -15,12 +15,9 @@ def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
     """Return (φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)``, W ``(..., d, s)``;
     zero rows stay 0."""
     lead = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
-    x = x.expand(*lead, -1, -1).reshape(-1, *x.shape[-2:]).contiguous()
-    weights = (
-        weights.to(x.dtype).expand(*lead, -1, -1).reshape(-1, *weights.shape[-2:]).contiguous()
-    )
-    scores = _OfUnitRows.apply(x, weights)
-    return scores.reshape(*lead, *scores.shape[-2:])
+    x = x.expand(*lead, -1, -1).contiguous()
+    weights = weights.to(x.dtype).expand(*lead, -1, -1)
+    return _OfUnitRows.apply(x, weights)
 
 
 def inverse_norm(x: Tensor) -> Tensor:
@@ -32,12 +29,14 @@ def inverse_norm(x: Tensor) -> Tensor:
 
 
 class _OfUnitRows(Function):
-    """E = φ(X) W by its transpose, x ``(B, N, d)``; normalises the s columns of the product instead
-    of the d of x."""
+    """Eᵀ = (φ(X) W)ᵀ of x ``(..., N, d)``; normalises the s columns of the product instead of the d
+    of x."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, weights: Tensor) -> Tensor:
-        return torch.bmm(weights.mT, x.mT) * inverse_norm(x).mT
+        return (weights.mT @ x.mT) * inverse_norm(x).mT
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -49,19 +48,9 @@ class _OfUnitRows(Function):
         """Use dE_ns = (w_s·dx_n + dw_s·x_n) / ‖x_n‖ − E_ns (x_n·dx_n) / ‖x_n‖²."""
         x, weights, scores = ctx.saved_tensors
         inverse = inverse_norm(x).mT
-        change = torch.bmm(weights.mT, x_tangent.mT) + torch.bmm(weights_tangent.mT, x.mT)
-        return (change - scores * inverse * (x * x_tangent).sum(-1).unsqueeze(-2)) * inverse
-
-    @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, int | None], *inputs: Tensor) -> tuple[Tensor, int]:
-        """Fold the mapped dimension into the batch, so that in-place operations need no batching
-        rule."""
-        size = info.batch_size
-        mapped = [
-            x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(inputs, dims, strict=True)
-        ]
-        return _OfUnitRows.apply(*[x.flatten(0, 1) for x in mapped]).unflatten(0, (size, -1)), 0
+        change = weights.mT @ x_tangent.mT + weights_tangent.mT @ x.mT
+        along = (x * x_tangent).sum(-1).unsqueeze(-2)
+        return (change - scores * inverse * along) * inverse
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,6 +58,8 @@ class _OfUnitRows(Function):
         x, weights, scores = ctx.saved_tensors
         inverse = inverse_norm(x).mT
         grad = grad * inverse
+        # −Σ_s grad_ns E_ns / ‖x_n‖, (..., 1, N)
         radial = (grad * scores).sum(-2, keepdim=True) * -inverse
         grad = grad.to(x.dtype)
-        return torch.bmm(grad.mT, weights.mT).addcmul_(x, radial.mT), torch.bmm(grad, x).mT
+        grad_x = (grad.mT @ weights.mT).addcmul(x, radial.mT)
+        return grad_x, (grad @ x).mT

@@ -45,7 +45,8 @@ def conditional_variance(k_diagonal: Tensor, a: Tensor) -> Tensor:
         a: A ``(..., H, N, M)``.
     """
     smallest = 1e-12 if a.dtype == torch.float64 else 1e-6
-    return torch.maximum(k_diagonal - a.square().sum(-1), smallest * k_diagonal)
+    variance = k_diagonal - a.square().sum(-1)
+    return torch.maximum(variance, smallest * k_diagonal)
 
 
 def local_kl(value: Tensor, mean: Tensor) -> Tensor:
@@ -63,8 +64,9 @@ def amortised_kl(value: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         mean: 𝒦 v.
         spread: t ``(..., H, N)``, 1 at padding.
     """
-    trace = (spread.square() - 1 - 2 * spread.log()).sum((-2, -1))
-    return local_kl(value, mean) + 0.5 * value.shape[-1] * trace
+    # tr(T²) − log |T²| − N of each column, ``(...)``
+    spreads = (spread.square() - 1 - 2 * spread.log()).sum((-2, -1))
+    return local_kl(value, mean) + 0.5 * value.shape[-1] * spreads
 
 
 def pick_inducing(stream: Tensor, heads: int, number: int) -> Tensor:
@@ -79,17 +81,21 @@ def pick_inducing(stream: Tensor, heads: int, number: int) -> Tensor:
         ``(H, M, dim)``.
     """
     vectors = stream.reshape(-1, stream.shape[-1])
-    rows = torch.cat([_permuted(len(vectors), number) for _ in range(heads)])
-    picked = vectors[rows.to(vectors.device)].unflatten(0, (heads, number))
-    return picked + 1e-2 * vectors.std(correction=0) * torch.randn_like(picked)
+    rows = torch.stack([_permuted(len(vectors), number) for _ in range(heads)])
+    picked = vectors[rows.to(vectors.device)]
+    noise = 1e-2 * vectors.std(correction=0)
+    return picked + noise * torch.randn_like(picked)
 
 
 def pick_of_heads(points: Tensor, heads: int, number: int) -> Tensor:
     """Pick inducing inputs ``(H, M, head_dim)`` as :func:`pick_inducing`, of each head in its own
     part of points."""
-    picked = pick_inducing(points, heads, number)
-    return picked.unflatten(-1, (heads, -1)).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+    # (H, M, H, head_dim), of which head h keeps the part h
+    picked = pick_inducing(points, heads, number).unflatten(-1, (heads, -1))
+    return picked.diagonal(dim1=0, dim2=2).movedim(-1, 0)
 
 
 def _permuted(length: int, number: int) -> Tensor:
-    return torch.cat([torch.randperm(length) for _ in range(-(-number // length))])[:number]
+    """Return that many of 0..length − 1, each once before any comes twice."""
+    rounds = -(-number // length)
+    return torch.cat([torch.randperm(length) for _ in range(rounds)])[:number]

@@ -79,7 +79,7 @@ class FeatureCGP(Correlated):
         t_o, bridge = self._t.canonical, self._bridge
         inner = t_o.mT @ t_o / self._sigma2 + bridge @ bridge.mT / self._sigma2.square()
         root = jitter.cholesky(
-            padding.plus_diagonal(inner, 1.0, None), "the predictive covariance of z_q given z_k"
+            padding.plus_diagonal(inner, 1.0), "the predictive covariance of z_q given z_k"
         )
         return self._low_rank(self._t.process @ root)
 
@@ -123,7 +123,7 @@ class FeatureCGP(Correlated):
         """T_q and T_o."""
         phi_o = self._phi.chunk(2, dim=-1)[1]
         root = jitter.cholesky(
-            padding.plus_diagonal(phi_o @ phi_o.mT / self._sigma2, 1.0, None), "B_m, whitened"
+            padding.plus_diagonal(phi_o @ phi_o.mT / self._sigma2, 1.0), "B_m, whitened"
         )
         t_q, t_o = triangular.solve_lower(root, self._phi).mT.chunk(2, dim=-2)
         return Factors(t_q * self.scales[0, :, None, None], t_o)
@@ -222,7 +222,7 @@ class RFFCGP(FeatureCGP):
         """σ²I + Φ_q (2 B⁻¹ − B⁻² + (I − B⁻¹) V[w | V] (I − B⁻¹)) Φ_qᵀ; means cancel."""
         of_latent = torch.cholesky_inverse(self.prior.capacitance)
         of_key = torch.cholesky_inverse(self._keys.capacitance)
-        gain = padding.plus_diagonal(-of_latent, 1.0, None)
+        gain = padding.plus_diagonal(-of_latent, 1.0)
         inner = of_latent + of_latent @ gain + gain @ of_key @ gain
         root = jitter.cholesky(inner, "the predictive covariance of w given z_k")
         return self._low_rank(self._phi_q @ root)

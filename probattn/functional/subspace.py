@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.functional import dtypes, jitter, ksvd
+from probattn.functional import dtypes, jitter, ksvd, padding
 
 
 class Grams(NamedTuple):
@@ -34,7 +34,7 @@ def features(query_key: Tensor, mask: Tensor | None) -> Tensor:
         mask: ``(B, N)``, True where there is a token.
     """
     phi = ksvd.cosine_features(dtypes.at_least_float32(query_key))
-    return phi if mask is None else phi.where(mask[:, None, :, None], 0.0)
+    return padding.rows(phi, None if mask is None else mask.unsqueeze(-2))
 
 
 def grams(phi: Tensor) -> Grams:

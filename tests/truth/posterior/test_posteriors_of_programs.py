@@ -62,11 +62,7 @@ def dense(*covariances):
 
 def law_of(layer, x):
     with torch.no_grad():
-        parts = (
-            *layer.split_heads(layer.query_key_value(x), 3),
-            *layer.split_heads(layer.latent(x), 1),
-        )
-        return layer.law(layer._given(*parts, None))
+        return layer.law(x, None)
 
 
 def moments_given_labels(law, y):
