@@ -151,10 +151,8 @@ def phi(layer, points, frequencies=None):
     if frequencies is None:
         frequencies = fourier.frequencies / fourier.log_lengthscale.exp().unsqueeze(-2)
     scale = (fourier.log_variance.exp() / frequencies.shape[-2]).sqrt()
-    columns = []
-    for j in range(frequencies.shape[-2]):
-        angle = (points * frequencies[:, j, None]).sum(-1)
-        columns += [angle.cos(), angle.sin()]
+    angles = [(points * w.unsqueeze(-2)).sum(-1) for w in frequencies.unbind(-2)]
+    columns = [angle.cos() for angle in angles] + [angle.sin() for angle in angles]
     return scale[:, None, None] * torch.stack(columns, -1)
 
 
