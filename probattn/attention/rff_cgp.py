@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 import pyro.distributions as dist
+import torch
 from torch import Tensor
 
 from probattn import priors
@@ -74,8 +75,8 @@ class RFFCGPAttention(CorrelatedAttention):
 
     def law_of(self, *, frequencies: Tensor | None = None, **given: Any) -> RFFCGP:
         """Return the joint law with these fields, and values of sampled frequencies."""
-        for name in ("query", "key", "latent"):
-            given[name] = self.fourier.angles(given[name], frequencies)
+        points = torch.cat((given["query"], given["latent"], given["key"]), dim=-2)
+        angles = self.fourier.angles(points, frequencies)
         # over draws of the frequencies
-        given["value"] = given["value"].expand(*given["query"].shape[:-1], -1)
-        return RFFCGP(**given, features=self.fourier.map())
+        given["value"] = given["value"].expand(*angles.shape[:-2], -1, -1)
+        return RFFCGP(**given, angles=angles, features=self.fourier.map())

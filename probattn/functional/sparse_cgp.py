@@ -202,20 +202,19 @@ class SparseCGP(FeatureCGP):
 class RFFCGP(FeatureCGP):
     """CGP with the kernel φ(x)ᵀφ(y) of random Fourier features: Φ = Ψ, of m rows.
 
-    Queries, keys and latent inputs are angles ``(..., H, N, m/2)``.
-
     Args:
-        features: φ.
+        angles: ωᵀx of queries, latent inputs and keys, ``(..., H, 3N, m/2)``.
+        features: φ, from angles.
     """
 
+    angles: Tensor
     features: Fourier
 
     @cached_property
     def mean(self) -> Tensor:
         """Φ_q (I − B⁻¹) E[w | V], since B⁻¹ σ⁻² Φ_oᵀ Φ_o = I − B⁻¹: no solve has N columns."""
         w = torch.linalg.solve_triangular(self._keys.capacitance.mT, self._seen, upper=True)
-        explained = w - torch.cholesky_solve(w, self.prior.capacitance)
-        return self._phi_q @ explained
+        return self._of_query(w - torch.cholesky_solve(w, self.prior.capacitance))
 
     @cached_property
     def predictive(self) -> LowRank:
@@ -225,17 +224,13 @@ class RFFCGP(FeatureCGP):
         gain = padding.plus_diagonal(-of_latent, 1.0)
         inner = of_latent + of_latent @ gain + gain @ of_key @ gain
         root = jitter.cholesky(inner, "the predictive covariance of w given z_k")
-        return self._low_rank(self._phi_q @ root)
+        return self._low_rank(self._of_query(root))
 
     @cached_property
     def _all(self) -> Tensor:
         """φ of queries, latent inputs and keys, 0 at padding, ``(..., H, 3N, m)``."""
-        angles = torch.cat((self.query, self.latent, self.key), dim=-2)
-        features = self.features.functions(angles)
-        if self.real is None:
-            return features
-        real = torch.cat((self.real, self.real, self.real), dim=-1)
-        return features.where(real.unsqueeze(-1), 0.0)
+        real = None if self.real is None else torch.cat((self.real,) * 3, dim=-1)
+        return padding.rows(self.features.functions(self.angles), real)
 
     @property
     def _phi(self) -> Tensor:
@@ -245,6 +240,6 @@ class RFFCGP(FeatureCGP):
     def _psi(self) -> Tensor:
         return self._all[..., self.query.shape[-2] :, :].mT
 
-    @cached_property
-    def _phi_q(self) -> Tensor:
-        return self._all.chunk(3, dim=-2)[0] * self.scales[0, :, None, None]
+    def _of_query(self, weights: Tensor) -> Tensor:
+        """Return Φ_q W for W ``(..., H, m, k)``."""
+        return self._all.chunk(3, dim=-2)[0] @ (self.scales[0, :, None, None] * weights)

@@ -166,12 +166,13 @@ def test_the_exact_gp_is_reached_as_one_over_the_root_of_the_features(kind, corr
             omega = orthogonal_frequencies((number, pairs, 2), equal=False).double()
         else:
             omega = torch.randn(number, pairs, 2).double()
-        q, k, o = (points @ omega.mT for points in (query, key, latent))
+        q, o, k = (points @ omega.mT for points in (query, latent, key))
         given |= {"query": q, "key": k, "value": value.expand(1, number, -1, -1), "noise": noise}
         features = Fourier(torch.ones(number).double())
         if correlated:
             scales = torch.ones(2, number).double()
-            law = RFFCGP(**given, latent=o, scales=scales, features=features)
+            angles = torch.cat((q, o, k), -2)
+            law = RFFCGP(**given, latent=o, scales=scales, angles=angles, features=features)
         else:
             law = FeatureRegression(**given, features=features)
         squares.append((law.mean - expected).square().mean((-2, -1)).flatten())
