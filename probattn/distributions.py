@@ -29,7 +29,8 @@ class ColumnNormal(dist.TorchDistribution):
 
     def __init__(self, loc: Tensor, covariance: Covariance) -> None:
         shape = torch.broadcast_shapes(loc.shape[:-1], covariance.shape)
-        self.loc, self.covariance = loc.expand(*shape, loc.shape[-1]), covariance
+        self.loc = loc.expand(*shape, loc.shape[-1])
+        self.covariance = covariance
         super().__init__(shape[:-2], self.loc.shape[-3:], validate_args=False)
 
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "ColumnNormal":
@@ -48,9 +49,8 @@ class ColumnNormal(dist.TorchDistribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Sample ``(*sample_shape, ..., H, N, d)``, differentiable in loc and covariance."""
-        return self.loc + self.covariance.draw(
-            torch.Size(sample_shape) + self.batch_shape + self.event_shape
-        )
+        shape = torch.Size(sample_shape) + self.batch_shape + self.event_shape
+        return self.loc + self.covariance.draw(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density in nats, ``(...)``."""
@@ -119,9 +119,10 @@ class DiagonalNormal(dist.MultivariateNormal):
 @register_kl(torch.distributions.MultivariateNormal, DiagonalNormal)
 def _kl_diagonal_normal(q: torch.distributions.MultivariateNormal, p: DiagonalNormal) -> Tensor:
     """Return Σ log(σ_i / L_ii) + ½ (‖L_i. / σ_i‖² + (shift_i / σ_i)² − 1)."""
-    tril, stddev = q.scale_tril, p.stddev
-    whitened = torch.cat([tril, (q.loc - p.loc).unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
-    log_ratio = stddev.log() - tril.diagonal(dim1=-2, dim2=-1).log()
+    stddev, shift = p.stddev, q.loc - p.loc
+    # Rows of L and the shift, divided by σ_i
+    whitened = torch.cat([q.scale_tril, shift.unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
+    log_ratio = stddev.log() - q.scale_tril.diagonal(dim1=-2, dim2=-1).log()
     return (log_ratio + 0.5 * whitened.square().sum(-1) - 0.5).sum(-1)
 
 

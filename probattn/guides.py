@@ -1,9 +1,9 @@
 """Guides (variational distributions) of the global latent sites of a model's layers, built without
 data."""
 
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from fnmatch import fnmatchcase
 from typing import Any
 
 import pyro.distributions as dist
@@ -15,6 +15,7 @@ from pyro.poutine.runtime import Message
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+from probattn.draws import in_batch_shape
 from probattn.examples import examples
 from probattn.families import Family, on_support, resolve
 from probattn.local_sites import LocalPosteriors
@@ -22,7 +23,7 @@ from probattn.messages import is_latent, law_of, value_of
 from probattn.param_store import StoredModule
 from probattn.pyro_internals import handlers_around
 from probattn.site_info import info_of
-from probattn.sites import SiteModule, in_batch_shape
+from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
 Program = Callable[..., Any]
@@ -53,9 +54,8 @@ class Guide(StoredModule):
         super().__init__()
         self._model = (model,)
         self.sites = tuple(families)
-        self._rest_first: bool | None = (
-            None  # as in the model, whose order the mean-field ELBO checks
-        )
+        # As in the model, whose order the mean-field ELBO checks
+        self._rest_first: bool | None = None
         with _AtMedian():
             priors = dict(latent_sites(model))
         for site, family in families.items():
@@ -81,20 +81,17 @@ class Guide(StoredModule):
         """Sample the global sites alone, without a run of the model; arguments as for
         :meth:`forward`."""
         if self.rest is not None and self._rest_first is None:
-            with (
-                poutine.block()
-            ):  # an AutoGuide runs the model once, which shows the order of its sites
+            # An AutoGuide runs the model once, which shows the order of its sites.
+            with poutine.block():
                 self.rest(*args, **kwargs)
             self._rest_first = self._rest_first is not False
-        before = (
-            self._sample_rest(*args, **kwargs) if self._rest_first else {}
-        )  # priors may depend on these sites
-        with _FromGuide(
-            self, {name: {"value": value} for name, value in before.items()}, hides=True
-        ):
+        # Priors may depend on sites that come before them.
+        before = self._sample_rest(*args, **kwargs) if self._rest_first else {}
+        given = {name: {"value": value} for name, value in before.items()}
+        with _FromGuide(self, given, hides=True):
             values = sample_priors(module_of(self._model[0]))
-        values = {site: values[site] for site in self.sites} | before
-        return values if self._rest_first else values | self._sample_rest(*args, **kwargs)
+        after = {} if self._rest_first else self._sample_rest(*args, **kwargs)
+        return {site: values[site] for site in self.sites} | before | after
 
     def _run_model(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -102,9 +99,8 @@ class Guide(StoredModule):
         except (TypeError, ValueError) as error:
             error.add_note(
                 "The guide ran its model to draw local sites. A guide of layers in a function "
-                "cannot: build it by "
-                "guides.for_model(local_posteriors(layers)), and wrap the function, "
-                "local_posteriors(function)"
+                "cannot: build it by guides.for_model(local_posteriors(layers)), and wrap the "
+                "function, local_posteriors(function)"
             )
             raise
 
@@ -131,7 +127,7 @@ class Guide(StoredModule):
         *containers, name = site.split(".")
         parent: nn.Module = self
         for container in containers:
-            if container not in dict(parent.named_children()):
+            if container not in parent._modules:
                 parent.add_module(container, nn.Module())
             parent = parent.get_submodule(container)
         parent.add_module(name, posterior)
@@ -149,9 +145,7 @@ def leaves_local_sites(model: Program) -> bool:
     handlers, module = handlers_around(model)
     if any(isinstance(handler, LocalPosteriors) for handler in handlers):
         return False
-    return any(
-        isinstance(layer, SiteModule) and layer.has_local_sites() for layer in module.modules()
-    )
+    return any(layer.has_local_sites() for layer in _layers(module))
 
 
 @one_thread_at_a_time
@@ -185,22 +179,20 @@ def for_model(
         TypeError: a function, whose layers cannot be found: give the layers, in an
             ``nn.ModuleList``, say.
     """
-    overrides = overrides or {}
     sites = [site for site, _ in latent_sites(model)]
     if not sites and family != "full":
         raise ValueError(
             f"no site for a guide of family {family!r}: all latent sites of this model are local "
-            "and carry their own "
-            "posterior (or there are none)"
+            "and carry their own posterior (or there are none)"
         )
-    for pattern in overrides:
-        if not any(fnmatchcase(site, pattern) for site in sites):
+    chosen = dict.fromkeys(sites, resolve(family))
+    for pattern, override in (overrides or {}).items():
+        matching = fnmatch.filter(sites, pattern)
+        if not matching:
             raise ValueError(
                 f"override {pattern!r} matches no latent site; sites: {', '.join(sites) or 'none'}"
             )
-    chosen = {site: resolve(family) for site in sites}
-    for pattern, override in overrides.items():
-        chosen.update({site: resolve(override) for site in sites if fnmatchcase(site, pattern)})
+        chosen |= dict.fromkeys(matching, resolve(override))
     return Guide(model, chosen, rest=rest)
 
 
@@ -225,11 +217,10 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
         if is_latent(node):
             prior = law_of(node)
             if prior.batch_shape:
-                dims = len(prior.batch_shape) + len(prior.event_shape)
+                dims = len(prior.shape())
                 raise ValueError(
                     f"the prior of site {name} has batch shape {tuple(prior.batch_shape)}, which "
-                    "belongs to its event: "
-                    f"end it with .to_event({dims})"
+                    f"belongs to its event: end it with .to_event({dims})"
                 )
             yield name, prior
 
@@ -244,19 +235,20 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
     """
 
     def sample(root: Any) -> None:
-        for layer in root.modules():
-            if isinstance(layer, SiteModule):
-                for name, prior in layer.sites().items():
-                    layer.sample(name, prior)
+        for layer in _layers(root):
+            for name, prior in layer.sites().items():
+                layer.sample(name, prior)
 
-    with (
-        poutine.trace() as run,
-        examples((0,)),
-    ):  # PyroModules name their samples inside a call alone
-        (pyro_method(sample) if isinstance(module, PyroModule) else sample)(module)
-    return {
-        name: value_of(node) for name, node in run.trace.nodes.items() if node["type"] == "sample"
-    }
+    # PyroModules name their samples inside a call alone.
+    run = pyro_method(sample) if isinstance(module, PyroModule) else sample
+    with examples((0,)):
+        trace = poutine.trace(run).get_trace(module)
+    nodes = trace.nodes.items()
+    return {name: value_of(node) for name, node in nodes if node["type"] == "sample"}
+
+
+def _layers(module: nn.Module) -> Iterator[SiteModule]:
+    return (layer for layer in module.modules() if isinstance(layer, SiteModule))
 
 
 def module_of(model: Program) -> nn.Module:
@@ -269,8 +261,8 @@ def module_of(model: Program) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: "
-            "give its layers, "
-            "guides.for_model(nn.ModuleList([first, second])), and name them, name_layers(...)"
+            "give its layers, guides.for_model(nn.ModuleList([first, second])), and name them, "
+            "name_layers(...)"
         )
     return module
 

@@ -66,8 +66,7 @@ class AnchoredAttention(ProbabilisticAttention):
         self.anchors = nn.Parameter(
             (0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim)
         )
-        log_noise = torch.full((heads,), noise).log()
-        self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
+        self.log_noise = self.log_of(noise, heads, learned=learn_noise)
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
@@ -92,7 +91,7 @@ class AnchoredAttention(ProbabilisticAttention):
             if self.alpha:
                 self.factor("evidence", self.alpha * law.evidence.sum(-1))
             output = law.mean if self.output == "mean" else self._draw(law)
-        return dtypes.apply_linear(self.out, self.join_heads(output))
+        return self.from_heads(output)
 
     def law(self, x: Tensor, mask: Tensor | None) -> Anchored:
         """Return the law of the output at checked tokens; pure."""

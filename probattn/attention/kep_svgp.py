@@ -12,8 +12,8 @@ from probattn.attention import merge as merges
 from probattn.attention import projection as projections
 from probattn.attention.base import Laws
 from probattn.attention.ksvd import KSVDAttention, Scores
-from probattn.attention.mean import SoftmaxMean
 from probattn.attention.options import check_choice, check_positive, dropout_rate
+from probattn.attention.softmax import SoftmaxMean
 from probattn.functional import dtypes, kep_svgp, ksvd, subspace
 from probattn.sites import aligned_with_plates, left_of_examples, outside_examples
 
@@ -116,11 +116,9 @@ class KEPSVGPAttention(KSVDAttention):
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.solves = projection == "svd"
-        log_scale = torch.full((heads, rank), scale).log()
-        self.log_scale = (nn.Parameter if learn_scale and not self.solves else nn.Buffer)(log_scale)
-        self.log_residual_amplitude = (
-            None if residual is None else nn.Parameter(torch.full((heads,), residual).log())
-        )
+        learned = learn_scale and not self.solves
+        self.log_scale = self.log_of(scale, heads, rank, learned=learned)
+        self.log_residual_amplitude = None if residual is None else self.log_of(residual, heads)
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
         rate = dropout_rate(dropout)
@@ -200,7 +198,7 @@ class KEPSVGPAttention(KSVDAttention):
                     query_key, mask, w_e, w_r, self.pair, solved=self.solves
                 )
                 values = values + (amplitude * deviation).unsqueeze(-1) * residual
-        output = dtypes.apply_linear(self.out, self.join_heads(values))
+        output = self.from_heads(values)
         if self.mean is not None:
             rate = self.dropout if self.training else 0.0
             output = self.mean(output, query_key, x, mask, rate)

@@ -95,5 +95,5 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
             values = kep_svgp.function_values_per_token(whitened, loc, tril, noise)
             if not is_sum:
                 values = self.merge(*values.chunk(2, dim=-2))
-        output = dtypes.apply_linear(self.out, self.join_heads(values))
+        output = self.from_heads(values)
         return output, {"ksvd": -self.penalty(scores, scale, mask), "kl": -kl}

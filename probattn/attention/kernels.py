@@ -100,10 +100,8 @@ class Exponential(_Scaled):
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the kernel of all pairs, ``(..., H, N, M)``."""
-        scaled = self.scaled(a)
-        return self.variance[:, None, None] * kernels.exponential(
-            scaled, scaled if b is a else self.scaled(b)
-        )
+        a, b = self.scaled(a), self.scaled(b)
+        return self.variance[:, None, None] * kernels.exponential(a, b)
 
     def diagonal(self, a: Tensor) -> Tensor:
         """Return the kernel of each point with itself, ``(..., H, N)``."""

@@ -30,7 +30,8 @@ class PlainProjection(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
         """Return W_e and W_r, ``(2, ..., H, d, s)`` with ones for the leading dimensions of x
         ``(..., N, H · d)``."""
-        return torch.stack((self.w_e, self.w_r)).view(2, *(1,) * (x.dim() - 2), *self.w_e.shape)
+        leading = (1,) * (x.dim() - 2)
+        return torch.stack((self.w_e, self.w_r)).view(2, *leading, *self.w_e.shape)
 
 
 class DataProjection(nn.Module):
@@ -77,11 +78,10 @@ class SVDProjection(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
         """Return φ_kᵀ H_r and φ_qᵀ H_e, ``(2, ..., H, d, s)`` (see
         :func:`~probattn.functional.subspace.iterate`)."""
+        start = dtypes.at_least_float32(self.w_e)
         with dtypes.exact(x.device.type):
             gram = subspace.grams(subspace.features(query_key, mask))
-            return torch.stack(
-                subspace.iterate(gram, dtypes.at_least_float32(self.w_e), self.steps)
-            )
+            return torch.stack(subspace.iterate(gram, start, self.steps))
 
 
 PROJECTIONS = ("data", "plain", "svd")
@@ -112,12 +112,13 @@ def resolve(
         return PlainProjection(heads, head_dim, rank)
     if projection == "svd":
         return SVDProjection(heads, head_dim, rank)
-    return DataProjection(
-        heads, head_dim, rank, rows=min(tokens or rank * multiple, rank * multiple)
-    )
+    rows = rank * multiple
+    return DataProjection(heads, head_dim, rank, rows=min(tokens or rows, rows))
 
 
 def _orthogonal(heads: int, rows: int, rank: int) -> nn.Parameter:
-    return nn.Parameter(
-        torch.stack([nn.init.orthogonal_(torch.empty(rows, rank)) for _ in range(heads)])
-    )
+    """Return a random matrix with orthonormal columns (or rows) for each head."""
+    weights = torch.empty(heads, rows, rank)
+    for of_head in weights:
+        nn.init.orthogonal_(of_head)
+    return nn.Parameter(weights)

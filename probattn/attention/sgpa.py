@@ -136,7 +136,7 @@ class SGPAttention(ProbabilisticAttention):
         if u is not None and remainder.features is not None:
             with self.precise():
                 f = g + remainder.features @ u.mT
-        return dtypes.apply_linear(self.out, self.join_heads(f))
+        return self.from_heads(f)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the kernel between tokens ``(..., H, N, N)``, 0 at padding."""

@@ -9,7 +9,6 @@ Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens
 ``d`` columns.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from probattn.functional import errors, jitter, padding
-from probattn.functional.gaussian import Count, Dense
+from probattn.functional.gaussian import Count, Dense, LowRank
 from probattn.functional.kernels import rbf
 
 
@@ -102,13 +101,10 @@ class Anchored:
 
     @property
     def evidence(self) -> Tensor:
-        """log N(V; 0, ψ_k ψ_kᵀ + σ² I) in nats, over columns and real tokens, ``(..., H)``
-        (Woodbury's identity)."""
-        # ‖V‖² − σ⁻² ‖Lᵀ ψ_kᵀ V‖², and log |2π (ψ_k ψ_kᵀ + σ² I)|
-        whitened = self.tril.mT @ self._projected
-        fit = self.value.square().sum((-2, -1)) - whitened.square().sum((-2, -1)) / self.noise
-        scale = self.count * (2 * math.pi * self.noise).log() - self.covariance.log_det()
-        return -0.5 * (fit / self.noise + self.value.shape[-1] * scale)
+        """log N(V; 0, ψ_k ψ_kᵀ + σ² I) in nats, over columns and real tokens, ``(..., H)``."""
+        factor = self.key_features.movedim(0, -3)
+        keys = LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
+        return keys.log_density(self.value)
 
     @cached_property
     def _projected(self) -> Tensor:
