@@ -79,15 +79,15 @@ class Gaussian(_RelativeToPrior):
 
 
 class Natural(Gaussian):
-    """Base of Gaussian families whose blocks N(m, L Lᵀ), independent of each other, take
-    natural-gradient steps."""
+    """Base of Gaussian families that take natural-gradient steps, in independent blocks N(m, L Lᵀ).
 
-    raw: nn.Parameter
-    size: int  # s, of a block
+    A family has two parameters: m, and L before the softplus of its diagonal.
+    """
 
     def blocks(self) -> int:
         """Return the number of independent Gaussians."""
-        return self.loc.numel() // self.size
+        loc, raw = self.parameters()
+        return loc.numel() ** 2 // raw.numel()
 
     @torch.no_grad()
     def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
@@ -96,18 +96,19 @@ class Natural(Gaussian):
 
         The loss is ``scale`` times the one whose gradients the parameters have.
         """
-        size = self.size
+        loc, raw_tril = self.parameters()
+        size = raw_tril.numel() // loc.numel()
         # (blocks, s, s), (blocks, s) and (blocks, s, s)
-        raw = at_least_float32(self.raw).view(-1, size, size)
-        grad_loc = at_least_float32(cast(Tensor, self.loc.grad)).view(-1, size)
-        grad_raw = at_least_float32(cast(Tensor, self.raw.grad)).view(-1, size, size)
+        raw = at_least_float32(raw_tril).view(-1, size, size)
+        grad_loc = at_least_float32(cast(Tensor, loc.grad)).view(-1, size)
+        grad_raw = at_least_float32(cast(Tensor, raw_tril.grad)).view(-1, size, size)
         # ∂loss/∂L, where L is raw with the softplus of its diagonal
         slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
         grad_diagonal = grad_raw.diagonal(dim1=-2, dim2=-1) / slope
         grad_tril = grad_raw.tril(-1) + grad_diagonal.diag_embed()
         direction, tril = natural_step(TRIL(raw), scale * grad_loc, scale * grad_tril, length)
-        self.raw.copy_(TRIL.inv(tril).view_as(self.raw))
-        return direction.view_as(self.loc)
+        raw_tril.copy_(TRIL.inv(tril).view_as(raw_tril))
+        return direction.view_as(loc)
 
 
 class Full(Natural):
@@ -118,13 +119,7 @@ class Full(Natural):
     """
 
     def _add_scale(self, scale: Tensor) -> None:
-        self.size = scale.shape[-1]
         self.raw_tril = nn.Parameter(TRIL.inv(scale.diag_embed()))
-
-    @property
-    def raw(self) -> nn.Parameter:  # type: ignore[override]
-        """L before the softplus of its diagonal."""
-        return self.raw_tril
 
     @property
     def scale_tril(self) -> Tensor:
@@ -141,15 +136,8 @@ class Full(Natural):
 class Diagonal(Natural):
     """Gaussian with independent components N(λ m, λ² σ²); arguments as for :class:`Gaussian`."""
 
-    size = 1
-
     def _add_scale(self, scale: Tensor) -> None:
         self.raw_scale = nn.Parameter(_softplus_inverse(scale))
-
-    @property
-    def raw(self) -> nn.Parameter:  # type: ignore[override]
-        """σ before its softplus."""
-        return self.raw_scale
 
     def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return q(u)."""

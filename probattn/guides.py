@@ -12,6 +12,7 @@ from pyro.nn import PyroModule, pyro_method
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
+from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
@@ -70,7 +71,7 @@ class Guide(StoredModule):
             return self.sample_global(*args, **kwargs)
         with poutine.trace() as run:
             self._sample_rest(*args, **kwargs)
-            given = dict(run.trace.nodes)
+            given = _values(run.trace)
             exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
             with exposed, _FromGuide(self, given, hides=False):
                 self._run_model(*args, **kwargs)
@@ -87,8 +88,7 @@ class Guide(StoredModule):
             self._rest_first = self._rest_first is not False
         # Priors may depend on sites that come before them.
         before = self._sample_rest(*args, **kwargs) if self._rest_first else {}
-        given = {name: {"value": value} for name, value in before.items()}
-        with _FromGuide(self, given, hides=True):
+        with _FromGuide(self, before, hides=True):
             values = sample_priors(module_of(self._model[0]))
         after = {} if self._rest_first else self._sample_rest(*args, **kwargs)
         return {site: values[site] for site in self.sites} | before | after
@@ -104,7 +104,7 @@ class Guide(StoredModule):
             )
             raise
 
-    def _draws(self, msg: Message, given: Mapping[str, Any]) -> bool:
+    def _draws(self, msg: Message, given: Mapping[str, Tensor]) -> bool:
         """Return True for the sites of a run of the model that belong to the guide: latent ones,
         and rows of plates."""
         name = str(msg["name"])
@@ -243,6 +243,10 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
     run = pyro_method(sample) if isinstance(module, PyroModule) else sample
     with examples((0,)):
         trace = poutine.trace(run).get_trace(module)
+    return _values(trace)
+
+
+def _values(trace: Trace) -> dict[str, Tensor]:
     nodes = trace.nodes.items()
     return {name: value_of(node) for name, node in nodes if node["type"] == "sample"}
 
@@ -272,12 +276,12 @@ class _FromGuide(Messenger):
 
     Args:
         guide: the guide.
-        given: messages of other sites with their values, by name.
+        given: values of other sites by name.
         hides: hide all sites that are not the guide's; else put local sites at the posterior that
             they carry.
     """
 
-    def __init__(self, guide: Guide, given: Mapping[str, Any], *, hides: bool) -> None:
+    def __init__(self, guide: Guide, given: Mapping[str, Tensor], *, hides: bool) -> None:
         super().__init__()
         self.guide, self.given, self.hides = guide, given, hides
 
@@ -287,9 +291,9 @@ class _FromGuide(Messenger):
         if name in self.guide.sites:
             msg["fn"] = self.guide.get_submodule(name)(msg["fn"])
         elif self.hides:
-            msg["value"], msg["stop"] = self.given.get(name, {}).get("value"), True
+            msg["value"], msg["stop"] = self.given.get(name), True
         elif name in self.given:
-            msg["value"], msg["done"] = self.given[name]["value"], True
+            msg["value"], msg["done"] = self.given[name], True
         elif posterior is not None and msg["value"] is None:
             msg["fn"] = in_batch_shape(posterior, law_of(msg).batch_shape)
 
