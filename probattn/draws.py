@@ -69,9 +69,11 @@ class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers 
         if self.number == "example":
             if not is_global_latent(msg):
                 return
-            dim, size = -1, batch_size(inside=self)
+            dim = -1
+            size = batch_size(inside=self)
         else:
-            dim, size = -2, self.number
+            dim = -2
+            size = self.number
         if size is None:
             raise ValueError(
                 'draws("example") found no batch: run the program under an ELBO or '
@@ -102,7 +104,8 @@ class at_mean(LockedMessenger):  # noqa: N801
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg) and msg["value"] is None:
-            prior, posterior = law_of(msg), info_of(msg).posterior
+            prior = law_of(msg)
+            posterior = info_of(msg).posterior
             if posterior is not None or not is_local(msg):
                 msg["value"] = mean_of(prior if posterior is None else posterior, prior.batch_shape)
                 msg["done"] = True

@@ -62,7 +62,11 @@ class Gaussian(_RelativeToPrior):
     """
 
     def __init__(
-        self, prior: TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0
+        self,
+        prior: TorchDistribution,
+        *,
+        init_scale: float = 0.1,
+        init_loc: float = 1.0,
     ) -> None:
         super().__init__(prior)
         self.loc = nn.Parameter(init_loc * self._draw(prior))
@@ -161,7 +165,11 @@ class LowRank(Gaussian):
     """
 
     def __init__(
-        self, prior: TorchDistribution, *, rank: int | None = None, **initial: float
+        self,
+        prior: TorchDistribution,
+        *,
+        rank: int | None = None,
+        **initial: float,
     ) -> None:
         self.rank = rank or max(1, round(prior.event_shape[-1] ** 0.5))
         super().__init__(prior, **initial)
@@ -198,7 +206,8 @@ class Delta(_RelativeToPrior):
 
     def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return the point mass at Λ v, with the log density of the change of variables."""
-        scale, event_dim = self.prior_scale(prior), self.whitened.dim()
+        scale = self.prior_scale(prior)
+        event_dim = self.whitened.dim()
         log_density = -scale.log().flatten(-event_dim).sum(-1)
         return PointMass(scale * self.whitened, log_density=log_density, event_dim=event_dim)
 
@@ -229,7 +238,8 @@ class Constrained(nn.Module):
 
     def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return q at the site."""
-        q, transform = self.unconstrained(self._reference()), biject_to(prior.support)
+        q = self.unconstrained(self._reference())
+        transform = biject_to(prior.support)
         if not isinstance(q, PointMass):
             return dist.TransformedDistribution(q, [transform])
         value = transform(q.v)

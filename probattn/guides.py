@@ -50,7 +50,11 @@ class Guide(StoredModule):
     """
 
     def __init__(
-        self, model: Program, families: Mapping[str, Family], *, rest: Callable | None = None
+        self,
+        model: Program,
+        families: Mapping[str, Family],
+        *,
+        rest: Callable | None = None,
     ) -> None:
         super().__init__()
         self._model = (model,)
@@ -281,9 +285,17 @@ class _FromGuide(Messenger):
             they carry.
     """
 
-    def __init__(self, guide: Guide, given: Mapping[str, Tensor], *, hides: bool) -> None:
+    def __init__(
+        self,
+        guide: Guide,
+        given: Mapping[str, Tensor],
+        *,
+        hides: bool,
+    ) -> None:
         super().__init__()
-        self.guide, self.given, self.hides = guide, given, hides
+        self.guide = guide
+        self.given = given
+        self.hides = hides
 
     def _pyro_sample(self, msg: Message) -> None:
         name = str(msg["name"])
@@ -291,9 +303,11 @@ class _FromGuide(Messenger):
         if name in self.guide.sites:
             msg["fn"] = self.guide.get_submodule(name)(msg["fn"])
         elif self.hides:
-            msg["value"], msg["stop"] = self.given.get(name), True
+            msg["value"] = self.given.get(name)
+            msg["stop"] = True
         elif name in self.given:
-            msg["value"], msg["done"] = self.given[name], True
+            msg["value"] = self.given[name]
+            msg["done"] = True
         elif posterior is not None and msg["value"] is None:
             msg["fn"] = in_batch_shape(posterior, law_of(msg).batch_shape)
 
@@ -324,4 +338,5 @@ class _AtMedian(Messenger):
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg):
-            msg["value"], msg["done"] = law_of(msg).sample((1001,)).median(0).values, True
+            msg["value"] = law_of(msg).sample((1001,)).median(0).values
+            msg["done"] = True

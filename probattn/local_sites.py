@@ -101,7 +101,9 @@ class _FromPosterior(Reparam):
         self.info = info
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
-        name, prior, value = msg["name"], law_of(msg), msg["value"]
+        name = msg["name"]
+        prior = law_of(msg)
+        value = msg["value"]
         posterior = cast(dist.TorchDistribution, self.info.posterior)
         # Else it is an initial value, of the run in which an AutoGuide lists the model's sites.
         if value is None:
@@ -113,7 +115,8 @@ class _FromPosterior(Reparam):
                 unit = dist.Unit(-_kl(posterior, prior, value))
                 # Handlers that scale the site, by a weight or num_data / batch, scale its factor as
                 # well.
-                local, regulariser = self.info.local, self.info.regulariser
+                local = self.info.local
+                regulariser = self.info.regulariser
                 infer = factor_info(local=local, regulariser=regulariser, kl_of=name)
                 pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer)
         fn = dist.Delta(value, event_dim=prior.event_dim).mask(False)
@@ -136,7 +139,11 @@ def size_of(plate: IndepMessenger) -> int:
     return getattr(plate, "subsample_size", plate.size)
 
 
-def _kl(posterior: dist.TorchDistribution, prior: dist.TorchDistribution, value: Tensor) -> Tensor:
+def _kl(
+    posterior: dist.TorchDistribution,
+    prior: dist.TorchDistribution,
+    value: Tensor,
+) -> Tensor:
     """Return KL(posterior ‖ prior) of each example, or log q − log p at the draw where there is no
     closed form."""
     inner = prior.base_dist if isinstance(prior, Drawn) else prior

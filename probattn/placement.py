@@ -98,9 +98,15 @@ class JointExamples(dist.TorchDistribution):
     has_rsample = True
 
     def __init__(
-        self, base_dist: dist.TorchDistribution, layout: Layout, *, weight: Tensor | None = None
+        self,
+        base_dist: dist.TorchDistribution,
+        layout: Layout,
+        *,
+        weight: Tensor | None = None,
     ) -> None:
-        self.base_dist, self.layout, self.weight = base_dist, layout, weight
+        self.base_dist = base_dist
+        self.layout = layout
+        self.weight = weight
         batch_shape = plate_shape(base_dist.batch_shape, layout)
         event_shape = base_dist.batch_shape[-layout.joint :] + base_dist.event_shape
         super().__init__(batch_shape, event_shape, validate_args=False)
@@ -160,7 +166,11 @@ def plate_shape(batch_shape: Sequence[int], layout: Layout) -> torch.Size:
     return others + (1,) * (joint - is_shifted) if others.numel() > 1 else torch.Size()
 
 
-def total(values: Tensor, layout: Layout, weight: Tensor | None = None) -> Tensor:
+def total(
+    values: Tensor,
+    layout: Layout,
+    weight: Tensor | None = None,
+) -> Tensor:
     """Return values of examples ``(..., examples)`` summed over the joint dimensions, in the shape
     of plates.
 

@@ -122,7 +122,8 @@ class ARD(Hierarchical):
 
     def __init__(self, shape: float = 2.0, rate: float = 2.0) -> None:
         super().__init__()
-        self.shape, self.rate = shape, rate
+        self.shape = shape
+        self.rate = rate
 
     def forward(self, scale: Tensor, event_dim: int | None = None) -> TorchDistribution:
         """Return the normal prior given ρ sampled here."""
@@ -135,7 +136,12 @@ class ARD(Hierarchical):
         return at(normal, scale * precision.rsqrt(), event_dim)
 
 
-def _constant(shape: tuple[int, ...], value: float, *, like: Tensor) -> Tensor:
+def _constant(
+    shape: tuple[int, ...],
+    value: float,
+    *,
+    like: Tensor,
+) -> Tensor:
     """Return a constant that, unlike one of ``new_full``, does not depend on ``like`` in Pyro's
     provenance tracking."""
     return torch.full(shape, value, dtype=like.dtype, device=like.device)

@@ -144,7 +144,13 @@ class SiteModule(nn.Module):
         with place.scored():
             _sample(self, name, law, obs=place.joined(law, value), infer=infer)
 
-    def factor(self, name: str, log_factor: Tensor, *, regulariser: bool = False) -> None:
+    def factor(
+        self,
+        name: str,
+        log_factor: Tensor,
+        *,
+        regulariser: bool = False,
+    ) -> None:
         """Add a factor of each example ``(..., batch)`` to the log joint.
 
         Args:
@@ -186,7 +192,12 @@ def join(*names: str) -> str:
     return ".".join(name for name in names if name)
 
 
-def name_layers(module: nn.Module, prefix: str = "", *, registers: bool = True) -> None:
+def name_layers(
+    module: nn.Module,
+    prefix: str = "",
+    *,
+    registers: bool = True,
+) -> None:
     """Name the layers of a module, and all its other modules with sites, by their paths.
 
     >>> model = nn.ModuleDict({"first": KEPSVGPAttention(16, 2, rank=4)})
@@ -199,7 +210,8 @@ def name_layers(module: nn.Module, prefix: str = "", *, registers: bool = True) 
     """
     for path, submodule in module.named_modules():
         if isinstance(submodule, SiteModule):
-            submodule._name, submodule.registers = join(prefix, path), registers
+            submodule._name = join(prefix, path)
+            submodule.registers = registers
 
 
 def outside_examples() -> AbstractContextManager[None]:
@@ -241,7 +253,10 @@ def aligned_with_plates(value: Tensor, event_dim: int) -> Tensor:
 
 
 def _sample(
-    module: SiteModule, name: str, distribution: TorchDistribution, **options: Any
+    module: SiteModule,
+    name: str,
+    distribution: TorchDistribution,
+    **options: Any,
 ) -> Tensor:
     site = module.site(name)
     if backward_task() != -1:  # only gradient checkpointing runs a layer then

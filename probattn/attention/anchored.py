@@ -59,7 +59,8 @@ class AnchoredAttention(ProbabilisticAttention):
         super().__init__(dim, heads)
         check_choice("output", output, ("mean", "draw"))
         check_positive(anchors=anchors, noise=noise)
-        self.output, self.alpha = output, alpha
+        self.output = output
+        self.alpha = alpha
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
         self.scale_rows(self.query_key_value, 2 * dim)

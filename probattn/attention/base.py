@@ -44,7 +44,9 @@ class ProbabilisticAttention(SiteModule):
             raise ValueError(
                 f"dim must be a positive multiple of heads, got dim={dim} and heads={heads}"
             )
-        self.dim, self.heads, self.head_dim = dim, heads, dim // heads
+        self.dim = dim
+        self.heads = heads
+        self.head_dim = dim // heads
 
     @classmethod
     def partial(
@@ -63,7 +65,11 @@ class ProbabilisticAttention(SiteModule):
 
     # By *Any and **Any type checkers accept layers that name their latents.
     def compute(
-        self, x: Tensor, mask: Tensor | None, *_: Any, **latents: Any
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        *_: Any,
+        **latents: Any,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output of x's shape, and log factors ``(..., batch)`` of each example by name;
         pure.
@@ -167,7 +173,12 @@ class ProbabilisticAttention(SiteModule):
         for parameter in linear.parameters():
             parameter[:rows] *= self.gain
 
-    def log_of(self, value: float, *shape: int, learned: bool = True) -> nn.Parameter | nn.Buffer:
+    def log_of(
+        self,
+        value: float,
+        *shape: int,
+        learned: bool = True,
+    ) -> nn.Parameter | nn.Buffer:
         """Return a parameter, or a buffer if it is not learned, with the logarithm of a value."""
         return (nn.Parameter if learned else nn.Buffer)(torch.full(shape, value).log())
 

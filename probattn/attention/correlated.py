@@ -52,8 +52,10 @@ class CorrelatedAttention(ProbabilisticAttention):
                 f"with collapsed=True canonical_guide is one of {', '.join(GUIDES)}, whose R has a "
                 "closed form"
             )
-        self.collapsed, self.output = collapsed, output
-        self.alpha, self.regulariser_norm = alpha, regulariser_norm
+        self.collapsed = collapsed
+        self.output = output
+        self.alpha = alpha
+        self.regulariser_norm = regulariser_norm
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.latent = nn.Linear(dim, dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
@@ -99,7 +101,12 @@ class CorrelatedAttention(ProbabilisticAttention):
         with self.precise():
             return law.mean
 
-    def law(self, x: Tensor, mask: Tensor | None, value: Tensor | None = None) -> Correlated:
+    def law(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        value: Tensor | None = None,
+    ) -> Correlated:
         """Return the joint law at checked tokens; pure.
 
         Args:

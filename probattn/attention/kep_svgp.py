@@ -107,12 +107,15 @@ class KEPSVGPAttention(KSVDAttention):
         check_positive(scale=scale, amplitude=amplitude, residual=residual)
         if not eta >= 0:
             raise ValueError(f"need eta ≥ 0, got {eta}")
-        self.rank, self.tokens = rank, tokens
+        self.rank = rank
+        self.tokens = tokens
         self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
         self.projection = projections.resolve(
             projection, heads, self.head_dim, rank, tokens=tokens, multiple=multiple
         )
-        self.pair, self.eta, self.prior = pair, eta, priors.resolve(prior)
+        self.pair = pair
+        self.eta = eta
+        self.prior = priors.resolve(prior)
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.solves = projection == "svd"
@@ -164,7 +167,12 @@ class KEPSVGPAttention(KSVDAttention):
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
         return {"residual": self.unit_noise(x, x.shape[-2])} if self.has_local_sites() else {}
 
-    def penalty(self, scores: Scores, scale: Tensor, mask: Tensor | None) -> Tensor:
+    def penalty(
+        self,
+        scores: Scores,
+        scale: Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:
         """Return η times the loss of (11) for each example, ``(..., batch)``.
 
         Args:

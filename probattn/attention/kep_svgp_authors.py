@@ -79,7 +79,12 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         return {"noise": self.unit_noise(x, tokens)}
 
     def compute(  # type: ignore[override]  # noise in the place of u
-        self, x: Tensor, mask: Tensor | None, *, scale: Tensor, noise: Tensor
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        *,
+        scale: Tensor,
+        noise: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factors ``ksvd`` and ``kl`` of each example."""
         loc = dtypes.at_least_float32(self.loc)

@@ -27,7 +27,12 @@ class PlainProjection(nn.Module):
         self.w_e = _orthogonal(heads, head_dim, rank)
         self.w_r = _orthogonal(heads, head_dim, rank)
 
-    def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        query_key: Tensor,
+    ) -> Tensor:
         """Return W_e and W_r, ``(2, ..., H, d, s)`` with ones for the leading dimensions of x
         ``(..., N, H · d)``."""
         leading = (1,) * (x.dim() - 2)
@@ -45,13 +50,26 @@ class DataProjection(nn.Module):
         rows: maximum number of rows of f(X).
     """
 
-    def __init__(self, heads: int, head_dim: int, rank: int, *, rows: int) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        rank: int,
+        *,
+        rows: int,
+    ) -> None:
         super().__init__()
         self.rows = rows
-        w_e, w_r = _orthogonal(heads, rows, rank), _orthogonal(heads, rows, rank)
+        w_e = _orthogonal(heads, rows, rank)
+        w_r = _orthogonal(heads, rows, rank)
         self.weights = nn.Parameter(torch.cat((w_e, w_r), dim=-1) / head_dim**0.5)
 
-    def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        query_key: Tensor,
+    ) -> Tensor:
         """Return W_{e|X} and W_{r|X}, ``(2, ..., H, d, s)``, for x ``(..., N, H · d)``."""
         rows = ksvd.spaced_rows(x, self.rows, mask).unflatten(-1, (self.weights.shape[0], -1))
         return torch.stack(ksvd.data_dependent_weights(rows, self.weights).chunk(2, dim=-1))
@@ -70,12 +88,24 @@ class SVDProjection(nn.Module):
         steps: number of steps.
     """
 
-    def __init__(self, heads: int, head_dim: int, rank: int, *, steps: int = 2) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        rank: int,
+        *,
+        steps: int = 2,
+    ) -> None:
         super().__init__()
         self.steps = steps
         self.w_e = _orthogonal(heads, head_dim, rank)
 
-    def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        query_key: Tensor,
+    ) -> Tensor:
         """Return φ_kᵀ H_r and φ_qᵀ H_e, ``(2, ..., H, d, s)`` (see
         :func:`~probattn.functional.subspace.iterate`)."""
         start = dtypes.at_least_float32(self.w_e)
@@ -88,7 +118,13 @@ PROJECTIONS = ("data", "plain", "svd")
 
 
 def resolve(
-    projection: str, heads: int, head_dim: int, rank: int, *, tokens: int | None, multiple: int
+    projection: str,
+    heads: int,
+    head_dim: int,
+    rank: int,
+    *,
+    tokens: int | None,
+    multiple: int,
 ) -> nn.Module:
     """Return the projection of that name in :data:`PROJECTIONS`.
 

@@ -24,7 +24,14 @@ class SoftmaxAttention(ProbabilisticAttention):
         ValueError: a dropout rate out of bounds.
     """
 
-    def __init__(self, dim: int, heads: int, *, bias: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__(dim, heads)
         self.dropout = dropout_rate(dropout)
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
@@ -55,7 +62,12 @@ class SoftmaxAttention(ProbabilisticAttention):
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Return softmax(Q Kᵀ / √d) V over the real tokens.
 
@@ -95,7 +107,12 @@ class SoftmaxMean(nn.Module):
         self.log_amplitude = nn.Parameter(torch.tensor(math.log(amplitude)))
 
     def forward(
-        self, f: Tensor, query_key: Tensor, x: Tensor, mask: Tensor | None, dropout: float
+        self,
+        f: Tensor,
+        query_key: Tensor,
+        x: Tensor,
+        mask: Tensor | None,
+        dropout: float,
     ) -> Tensor:
         """Attend over the real tokens and add the process.
 

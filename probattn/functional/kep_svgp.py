@@ -38,7 +38,12 @@ def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
     return ((u / lam.unsqueeze(-2)) @ e.mT).mT
 
 
-def function_values_per_token(e: Tensor, loc: Tensor, scale_tril: Tensor, noise: Tensor) -> Tensor:
+def function_values_per_token(
+    e: Tensor,
+    loc: Tensor,
+    scale_tril: Tensor,
+    noise: Tensor,
+) -> Tensor:
     """Return F_nd = e_n (m_d + L_d ε_n), with inducing variables of its own for each token, as in
     the authors' code.
 
@@ -62,7 +67,12 @@ def function_values_per_token(e: Tensor, loc: Tensor, scale_tril: Tensor, noise:
     return (loc @ e.mT + deviation).mT
 
 
-def marginals(e: Tensor, lam: Tensor, loc: Tensor, scale_tril: Tensor) -> Moments:
+def marginals(
+    e: Tensor,
+    lam: Tensor,
+    loc: Tensor,
+    scale_tril: Tensor,
+) -> Moments:
     """Return the closed form of q(F_d) = N(E Λ⁻¹ m_d, E Λ⁻¹ S_d Λ⁻¹ Eᵀ), S_d = L_d L_dᵀ (eq. 16).
 
     The covariance has rank s or less: compare moments, never factorise it.
@@ -112,7 +122,12 @@ def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
     return merged.mT
 
 
-def merge_tokens_lowrank(e: Tensor, r: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def merge_tokens_lowrank(
+    e: Tensor,
+    r: Tensor,
+    a: Tensor,
+    b: Tensor,
+) -> Tensor:
     """Return the scores of the concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``, linear in
     N (section 4.1)."""
     for_e, for_r = b.chunk(2)

@@ -5,7 +5,10 @@ from torch import Tensor
 
 
 def natural_step(
-    tril: Tensor, grad_loc: Tensor, grad_tril: Tensor, length: float | Tensor
+    tril: Tensor,
+    grad_loc: Tensor,
+    grad_tril: Tensor,
+    length: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Take the covariance's natural-gradient step on a loss from N(m, L Lᵀ); return the mean's
     direction and the new L.

@@ -39,7 +39,11 @@ class _OfUnitRows(Function):
         return (weights.mT @ x.mT) * inverse_norm(x).mT
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(
+        ctx: Any,
+        inputs: tuple[Tensor, Tensor],
+        output: Tensor,
+    ) -> None:
         ctx.save_for_backward(*inputs, output)
         ctx.save_for_forward(*inputs, output)
 

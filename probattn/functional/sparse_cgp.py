@@ -71,7 +71,8 @@ class SparseCGP(Correlated):
     @cached_property
     def predictive(self) -> LowRank:
         """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
-        t_o, bridge = self._t.canonical, self._bridge
+        t_o = self._t.canonical
+        bridge = self._bridge
         inner = t_o.mT @ t_o / self._sigma2 + bridge @ bridge.mT / self._sigma2.square()
         root = jitter.cholesky(
             padding.plus_diagonal(inner, 1.0, None), "the predictive covariance of z_q given z_k"
@@ -162,7 +163,12 @@ class SparseCGP(Correlated):
         of_key, of_latent = solved.mT.chunk(2, dim=-2)
         return Factors(of_key * self.scales[1, :, None, None], of_latent)
 
-    def _whitened(self, inducing: Tensor, points: Tensor, name: str) -> Tensor:
+    def _whitened(
+        self,
+        inducing: Tensor,
+        points: Tensor,
+        name: str,
+    ) -> Tensor:
         """Return L⁻¹ times the kernel of inducing inputs with points and latent inputs, at scale 1,
         0 at padding."""
         matrix = rbf(inducing, torch.cat((points, self.latent), dim=-2))

@@ -94,7 +94,8 @@ def inverse_sqrt(matrix: Tensor) -> Tensor:
     inverse = unit
     for scaling in _scalings(share, torch.finfo(matrix.dtype).eps):
         factor = 0.5 * scaling * (3 * unit - scaling**2 * (inverse @ root))
-        root, inverse = root @ factor, factor @ inverse
+        root = root @ factor
+        inverse = factor @ inverse
     return inverse * trace.rsqrt()
 
 
@@ -118,7 +119,12 @@ def singular_values(gram: Grams, w_e: Tensor) -> Tensor:
 
 
 def residual_variances(
-    phi: Tensor, gram: Grams, w_e: Tensor, w_r: Tensor, *, solved: bool
+    phi: Tensor,
+    gram: Grams,
+    w_e: Tensor,
+    w_r: Tensor,
+    *,
+    solved: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return the variance of each branch that its scores E = φ_q W_e and R = φ_k W_r leave out.
 
@@ -142,7 +148,13 @@ def residual_variances(
 
 
 def residual_scale(
-    query_key: Tensor, mask: Tensor | None, w_e: Tensor, w_r: Tensor, pair: str, *, solved: bool
+    query_key: Tensor,
+    mask: Tensor | None,
+    w_e: Tensor,
+    w_r: Tensor,
+    pair: str,
+    *,
+    solved: bool,
 ) -> Tensor:
     """Return √(r₁ + r₂), r the residual variances of the two branches, ``(..., H, N)``, positive.
 
@@ -164,7 +176,14 @@ def residual_scale(
     return (total + jitter.JITTERS[total.dtype][0]).sqrt()
 
 
-def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved: bool) -> Tensor:
+def _outside(
+    phi: Tensor,
+    weights: Tensor,
+    own: Tensor,
+    other: Tensor,
+    *,
+    solved: bool,
+) -> Tensor:
     """Return diag(φ M φᵀ), M = C − W Wᵀ or B C Bᵀ, for C the Gram matrix of the other features."""
     if solved:
         inner = other - weights @ weights.mT
@@ -189,7 +208,8 @@ def _jitter_of(matrix: Tensor) -> tuple[float, Tensor, Tensor]:
 def _scalings(share: float, precision: float) -> tuple[float, ...]:
     """Return factors of Newton-Schulz steps that take all of [√share, 1] to 1, up to the
     precision."""
-    low, factors = share**0.5 / 2, []
+    low = share**0.5 / 2
+    factors = []
     while 1 - low > 0.5 * precision**0.5:
         scaling = (3 / (1 + low + low**2)) ** 0.5
         low = 0.5 * scaling * low * (3 - scaling**2 * low**2)

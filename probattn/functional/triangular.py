@@ -27,7 +27,11 @@ def log_det(tril: Tensor) -> Tensor:
     return 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-def _on_columns(operation: Callable[..., Tensor], matrix: Tensor, b: Tensor) -> Tensor:
+def _on_columns(
+    operation: Callable[..., Tensor],
+    matrix: Tensor,
+    b: Tensor,
+) -> Tensor:
     """Apply an operation of a matrix on the columns of B, which may have more dimensions."""
     missing = b.dim() - matrix.dim()
     if missing <= 0:
