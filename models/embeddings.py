@@ -42,7 +42,8 @@ class SpellingEmbedding(nn.Module):
             nn.Conv1d(CHARACTER_DIM, number, length, padding=length - 1)
             for length, number in FILTERS.items()
         )
-        self.gate, self.change = nn.Linear(width, width), nn.Linear(width, width)
+        self.gate = nn.Linear(width, width)
+        self.change = nn.Linear(width, width)
         nn.init.constant_(self.gate.bias, -2.0)  # initially close to the identity
         self.out = nn.Linear(width, dim)
 

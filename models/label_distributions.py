@@ -40,7 +40,8 @@ class CategoricalWithEnergy(dist.Categorical):
         self, logits: Tensor, class_weights: Tensor | None = None, validate_args: bool | None = None
     ) -> None:
         super().__init__(logits=logits, validate_args=validate_args)
-        self.given_logits, self.class_weights = logits, class_weights
+        self.given_logits = logits
+        self.class_weights = class_weights
 
     @property
     def energy(self) -> Tensor:
@@ -50,10 +51,8 @@ class CategoricalWithEnergy(dist.Categorical):
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "CategoricalWithEnergy":
         """Return the same distribution with another batch shape."""
         new = super().expand(batch_shape, self.__new__(type(self)))
-        new.given_logits, new.class_weights = (
-            self.given_logits.expand(*batch_shape, -1),
-            self.class_weights,
-        )
+        new.given_logits = self.given_logits.expand(*batch_shape, -1)
+        new.class_weights = self.class_weights
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:

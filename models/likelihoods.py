@@ -223,7 +223,8 @@ class StudentT(_Scaled):
     @property
     def df(self) -> Tensor:
         """Degrees of freedom, a scalar tensor."""
-        raw, scale = self.raw_df, self.scale
+        raw = self.raw_df
+        scale = self.scale
         return (
             scale.new_tensor(self.fixed_df) if raw is None else 1 + softplus(at_least_float32(raw))
         )
@@ -291,7 +292,8 @@ class PerToken(nn.Module):
 
     def __init__(self, likelihood: nn.Module) -> None:
         super().__init__()
-        self.likelihood, self.needs_labels = likelihood, getattr(likelihood, "needs_labels", False)
+        self.likelihood = likelihood
+        self.needs_labels = getattr(likelihood, "needs_labels", False)
 
     def initialise(self, labels: Tensor) -> None:
         """Initialise the likelihood of tokens from the labels of real tokens ``(m, ...)``."""

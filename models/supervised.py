@@ -41,7 +41,9 @@ class Supervised(StoredModule):
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data is the size of the training set, got {num_data}")
-        self.network, self.likelihood, self.num_data = network, likelihood, num_data
+        self.network = network
+        self.likelihood = likelihood
+        self.num_data = num_data
         self.training = network.training
         self.set_path("")
         list(latent_sites(self))
@@ -83,7 +85,8 @@ class Supervised(StoredModule):
         Raises:
             ValueError: outputs whose batch shape does not end with the batch.
         """
-        x, extra = padding.zeroed(x, mask), () if mask is None else (mask,)
+        x = padding.zeroed(x, mask)
+        extra = () if mask is None else (mask,)
         likelihood = self.likelihood(self.network(x, *extra), *extra)
         if likelihood.batch_shape[-1:] != x.shape[:1]:
             raise ValueError(

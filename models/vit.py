@@ -50,7 +50,8 @@ class ViT(Transformer):
         if image_size % patch_size:
             raise ValueError(f"patch_size {patch_size} does not divide image_size {image_size}")
         self.image_shape = (channels, image_size, image_size)
-        self.patch_size, self.standardise = patch_size, standardise
+        self.patch_size = patch_size
+        self.standardise = standardise
         self.embed = nn.Linear(channels * patch_size**2, dim)
         self.positions = nn.Parameter(torch.randn((image_size // patch_size) ** 2, dim))
         self.add_blocks(

@@ -29,7 +29,8 @@ class ColumnNormal(dist.TorchDistribution):
 
     def __init__(self, loc: Tensor, covariance: Covariance) -> None:
         shape = torch.broadcast_shapes(loc.shape[:-1], covariance.shape)
-        self.loc, self.covariance = loc.expand(*shape, loc.shape[-1]), covariance
+        self.loc = loc.expand(*shape, loc.shape[-1])
+        self.covariance = covariance
         super().__init__(shape[:-2], self.loc.shape[-3:], validate_args=False)
 
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "ColumnNormal":
@@ -48,9 +49,8 @@ class ColumnNormal(dist.TorchDistribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Sample ``(*sample_shape, ..., H, N, d)``, differentiable in loc and covariance."""
-        return self.loc + self.covariance.draw(
-            torch.Size(sample_shape) + self.batch_shape + self.event_shape
-        )
+        shape = torch.Size(sample_shape) + self.batch_shape + self.event_shape
+        return self.loc + self.covariance.draw(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density in nats, ``(...)``."""
@@ -70,10 +70,14 @@ class MarginalsOfJoint(Drawn):
     """
 
     def __init__(
-        self, drawn: dist.TorchDistribution, prior: dist.TorchDistribution, kl: Tensor
+        self,
+        drawn: dist.TorchDistribution,
+        prior: dist.TorchDistribution,
+        kl: Tensor,
     ) -> None:
         super().__init__(drawn, drawn.batch_shape)
-        self.prior, self.kl = prior, kl
+        self.prior = prior
+        self.kl = kl
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the prior's log density plus the KL, in nats, ``(...)``."""
@@ -101,7 +105,12 @@ class DiagonalNormal(dist.MultivariateNormal):
         "scale": constraints.independent(constraints.positive, 1),
     }
 
-    def __init__(self, loc: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        loc: Tensor,
+        scale: Tensor,
+        validate_args: bool | None = None,
+    ) -> None:
         loc, self.scale = torch.broadcast_tensors(loc, scale)
         super().__init__(loc, scale_tril=torch.diag_embed(self.scale), validate_args=validate_args)
 
@@ -119,9 +128,11 @@ class DiagonalNormal(dist.MultivariateNormal):
 @register_kl(torch.distributions.MultivariateNormal, DiagonalNormal)
 def _kl_diagonal_normal(q: torch.distributions.MultivariateNormal, p: DiagonalNormal) -> Tensor:
     """Return Σ log(σ_i / L_ii) + ½ (‖L_i. / σ_i‖² + (shift_i / σ_i)² − 1)."""
-    tril, stddev = q.scale_tril, p.stddev
-    whitened = torch.cat([tril, (q.loc - p.loc).unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
-    log_ratio = stddev.log() - tril.diagonal(dim1=-2, dim2=-1).log()
+    stddev = p.stddev
+    shift = q.loc - p.loc
+    # Rows of L and the shift, divided by σ_i
+    whitened = torch.cat([q.scale_tril, shift.unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
+    log_ratio = stddev.log() - q.scale_tril.diagonal(dim1=-2, dim2=-1).log()
     return (log_ratio + 0.5 * whitened.square().sum(-1) - 0.5).sum(-1)
 
 

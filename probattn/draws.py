@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import ExpandedDistribution, TorchDistributionMixin
 from pyro.distributions.torch_transform import TransformModule
 from pyro.poutine.indep_messenger import CondIndepStackFrame
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
 from probattn.functional.context import bound
-from probattn.messages import batch_size, is_latent, is_local, law_of, unwrapped
+from probattn.messages import batch_size, is_global_latent, is_latent, is_local, law_of, unwrapped
 from probattn.pyro_internals import HANDLERS
 from probattn.site_info import info_of
 from probattn.threads import LockedMessenger
@@ -45,7 +46,7 @@ class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers 
 
     def __init__(self, number: int | Literal["example"]) -> None:
         super().__init__()
-        if number != "example" and (isinstance(number, (str, bool)) or number < 1):
+        if number != "example" and (isinstance(number, str | bool) or number < 1):
             raise ValueError(f'draws takes a positive number or "example", got {number!r}')
         self.number = number
         self._outer: list[int | None] = []
@@ -65,24 +66,26 @@ class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers 
         fn = msg["fn"]
         if not isinstance(fn, TorchDistributionMixin):
             return
-        per_example, is_drawn = self.number == "example", is_latent(msg)
-        if per_example and (not is_drawn or is_local(msg)):
-            return
-        dim, size = (-1, batch_size(inside=self)) if self.number == "example" else (-2, self.number)
+        if self.number == "example":
+            if not is_global_latent(msg):
+                return
+            dim = -1
+            size = batch_size(inside=self)
+        else:
+            dim = -2
+            size = self.number
         if size is None:
             raise ValueError(
                 'draws("example") found no batch: run the program under an ELBO or '
-                "poutine.trace(...).get_trace(x), "
-                "with the batch as its first tensor, or use draws(number)"
+                "poutine.trace(...).get_trace(x), with the batch as its first tensor, or use "
+                "draws(number)"
             )
-        if is_drawn:
-            for plate in msg["cond_indep_stack"]:
-                if plate.dim == dim:
-                    raise ValueError(
-                        f"site {msg['name']} is in a plate of dimension {dim}, which draws use: "
-                        "leave it free, or "
-                        "predict with vectorize=False"
-                    )
+        if is_latent(msg):
+            if any(plate.dim == dim for plate in msg["cond_indep_stack"]):
+                raise ValueError(
+                    f"site {msg['name']} is in a plate of dimension {dim}, which draws use: leave "
+                    "it free, or predict with vectorize=False"
+                )
             msg["fn"] = expanded(fn, dim, size)
         elif len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
             return
@@ -101,7 +104,8 @@ class at_mean(LockedMessenger):  # noqa: N801
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg) and msg["value"] is None:
-            prior, posterior = law_of(msg), info_of(msg).posterior
+            prior = law_of(msg)
+            posterior = info_of(msg).posterior
             if posterior is not None or not is_local(msg):
                 msg["value"] = mean_of(prior if posterior is None else posterior, prior.batch_shape)
                 msg["done"] = True
@@ -134,17 +138,20 @@ def num_samples() -> int | None:
     return _SAMPLES.get()
 
 
-def draw(posterior: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
+def draw(posterior: TorchDistribution, batch_shape: torch.Size) -> Tensor:
     """Return a draw of a local site's posterior in a batch shape, or its mean under
     :class:`at_mean`."""
     if any(isinstance(handler, at_mean) for handler in HANDLERS):
         return mean_of(posterior, batch_shape)
-    return (
-        posterior if posterior.batch_shape == batch_shape else posterior.expand(batch_shape)
-    ).rsample()
+    return in_batch_shape(posterior, batch_shape).rsample()
 
 
-def mean_of(fn: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
+def in_batch_shape(law: TorchDistribution, batch_shape: torch.Size) -> TorchDistribution:
+    """Return a distribution in a batch shape."""
+    return law if law.batch_shape == batch_shape else law.expand(batch_shape)
+
+
+def mean_of(fn: TorchDistribution, batch_shape: torch.Size) -> Tensor:
     """Return the mean in a batch shape; for a transformed distribution without one, the image of
     its base's mean."""
     try:
@@ -159,7 +166,7 @@ def mean_of(fn: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
     return mean.expand(batch_shape + fn.event_shape)
 
 
-def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:
+def expanded(fn: TorchDistribution, dim: int, size: int) -> TorchDistribution:
     """Return the distribution expanded in a batch dimension; flows keep the caches of their
     transforms."""
     batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
@@ -168,19 +175,19 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
     if len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape:
         return fn
     inner = unwrapped(fn)
-    if getattr(inner, "takes_turns", False):  # what an entry is depends on the whole batch
-        return fn.expand(batch_shape)
     transforms = getattr(inner, "transforms", ())
-    inner = unwrapped(inner.base_dist) if transforms else inner
-    cached = transforms and [
-        t for t in transforms if isinstance(t, TransformModule) or "Conditioned" in repr(type(t))
-    ]
-    # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
-    return (
-        fn.expand(batch_shape)
-        if cached or "Mixture" in type(inner).__name__
-        else Drawn(fn, batch_shape)
+    base = unwrapped(inner.base_dist) if transforms else inner
+    has_cache = any(
+        isinstance(transform, TransformModule) or "Conditioned" in repr(type(transform))
+        for transform in transforms
     )
+    # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
+    is_mixture = "Mixture" in type(base).__name__
+    # What an entry is may depend on the whole batch.
+    takes_turns = getattr(inner, "takes_turns", False)
+    if has_cache or is_mixture or takes_turns:
+        return fn.expand(batch_shape)
+    return Drawn(fn, batch_shape)
 
 
 class Drawn(ExpandedDistribution):
@@ -190,6 +197,5 @@ class Drawn(ExpandedDistribution):
 
 @register_kl(Drawn, dist.Distribution)
 def _kl_drawn(q: Drawn, p: torch.distributions.Distribution) -> Tensor:
-    return kl_divergence(q.base_dist, p.base_dist if isinstance(p, Drawn) else p).expand(
-        q.batch_shape
-    )
+    inner = p.base_dist if isinstance(p, Drawn) else p
+    return kl_divergence(q.base_dist, inner).expand(q.batch_shape)

@@ -4,15 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
+from torch.nn.modules import dropout
 
-DROPOUTS = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
+DROPOUTS = tuple(getattr(nn, name) for name in dropout.__all__)
 """PyTorch's dropout modules, which are active in training mode alone."""
 
 
@@ -20,13 +14,11 @@ DROPOUTS = (
 def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     """Put modules in evaluation mode; on exit each submodule returns to its own mode, training or
     evaluation."""
-    modes = [
-        (submodule, submodule.training) for module in modules for submodule in module.modules()
-    ]
+    everything = nn.ModuleList(modules)
+    modes = {submodule: submodule.training for submodule in everything.modules()}
     try:
-        for module in modules:
-            module.eval()
+        everything.eval()
         yield
     finally:
-        for submodule, mode in modes:
+        for submodule, mode in modes.items():
             submodule.training = mode

@@ -10,6 +10,7 @@ plate is opened for them.
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from itertools import chain
 from typing import Any, NamedTuple
 
 from pyro.poutine.enum_messenger import EnumMessenger
@@ -52,20 +53,14 @@ def is_plate_of_examples(handler: Messenger) -> bool:
 def handlers_of_examples() -> list[Messenger]:
     """Return the active plates of the examples, and masks and scales with an entry for each
     example."""
-    handlers = [
-        handler
-        for handler in HANDLERS
-        if isinstance(handler, IndepMessenger | MaskMessenger | ScaleMessenger)
-    ]
-    plates = [handler for handler in handlers if is_plate_of_examples(handler)]
-    found: list[Messenger] = list(plates)
-    for handler in handlers:
+    plates = [handler for handler in HANDLERS if is_plate_of_examples(handler)]
+    weights = []
+    for handler in HANDLERS:
         weight = weight_of(handler)
-        if not isinstance(weight, Tensor) or weight.dim() == 0:
-            continue
-        if plates or weight.shape[-1] == num_examples():
-            found.append(handler)
-    return found
+        is_of_examples = isinstance(weight, Tensor) and weight.dim() > 0
+        if is_of_examples and (plates or weight.shape[-1] == num_examples()):
+            weights.append(handler)
+    return [*plates, *weights]
 
 
 def weight_of(handler: Messenger) -> float | Tensor | bool | None:
@@ -98,7 +93,7 @@ PLATED = Layout(0, is_shifted=False)
 
 def layout(batch_shape: Sequence[int]) -> Layout:
     """Return the place of a batch ``(..., examples)`` under the active handlers."""
-    if local_sites in map(type, HANDLERS) or any(map(is_plate_of_examples, HANDLERS)):
+    if any(isinstance(each, local_sites) or is_plate_of_examples(each) for each in HANDLERS):
         return PLATED
     taken = {handler.dim for handler in HANDLERS if isinstance(handler, IndepMessenger)}
     taken |= enumerated_dims()
@@ -120,14 +115,15 @@ def enumerated_dims() -> set[int]:
     """Return the dimensions that discrete sites so far have where Pyro enumerates them, left of
     those of their law."""
     dims: set[int] = set()
-    if EnumMessenger not in map(type, HANDLERS):
+    if not any(isinstance(handler, EnumMessenger) for handler in HANDLERS):
         return dims
-    for handler in HANDLERS:
-        for node in handler.trace.nodes.values() if isinstance(handler, TraceMessenger) else ():
-            if is_latent(node) and "enumerate" in (node["infer"] or ()):
-                law = law_of(node)
-                batch_dim = value_of(node).dim() - law.event_dim
-                dims |= {-batch_dim} if batch_dim > len(law.batch_shape) else set()
+    traces = [handler.trace for handler in HANDLERS if isinstance(handler, TraceMessenger)]
+    for node in chain.from_iterable(trace.nodes.values() for trace in traces):
+        if is_latent(node) and "enumerate" in (node["infer"] or ()):
+            law = law_of(node)
+            batch_dim = value_of(node).dim() - law.event_dim
+            if batch_dim > len(law.batch_shape):
+                dims.add(-batch_dim)
     return dims
 
 

@@ -6,7 +6,7 @@ from typing import cast
 import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
-from pyro.distributions import constraints
+from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor, nn
 from torch.distributions import biject_to, register_kl, transform_to
 from torch.distributions.constraints import Constraint
@@ -15,7 +15,7 @@ from torch.distributions.transforms import SoftplusTransform
 from probattn.functional.dtypes import at_least_float32
 from probattn.functional.natural_gradient import natural_step
 
-Family = Callable[[dist.TorchDistribution], nn.Module]
+Family = Callable[[TorchDistribution], nn.Module]
 """A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the
 distribution."""
 
@@ -34,17 +34,17 @@ class _RelativeToPrior(nn.Module):
         scale: a robust scale for a prior without a finite standard deviation, else None.
     """
 
-    def __init__(self, prior: dist.TorchDistribution) -> None:
+    def __init__(self, prior: TorchDistribution) -> None:
         super().__init__()
         self.scale = None if has_stddev(prior) else nn.Buffer(stddev_of(prior).detach())
 
-    def prior_scale(self, prior: dist.TorchDistribution) -> Tensor:
+    def prior_scale(self, prior: TorchDistribution) -> Tensor:
         """Return Λ, ``(..., *event)``."""
         # The present Λ: only the KSVD term moves it, and a hierarchical prior's random scale leaves
         # q(Λ⁻¹ u) as it is.
         return at_least_float32(prior.stddev if self.scale is None else self.scale)
 
-    def _draw(self, prior: dist.TorchDistribution) -> Tensor:
+    def _draw(self, prior: TorchDistribution) -> Tensor:
         """Return v of a draw from the prior."""
         return prior.sample() / self.prior_scale(prior).detach()
 
@@ -62,7 +62,11 @@ class Gaussian(_RelativeToPrior):
     """
 
     def __init__(
-        self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0
+        self,
+        prior: TorchDistribution,
+        *,
+        init_scale: float = 0.1,
+        init_loc: float = 1.0,
     ) -> None:
         super().__init__(prior)
         self.loc = nn.Parameter(init_loc * self._draw(prior))
@@ -73,21 +77,21 @@ class Gaussian(_RelativeToPrior):
         ``(*event)``."""
         raise NotImplementedError
 
-    def mean(self, prior: dist.TorchDistribution) -> Tensor:
+    def mean(self, prior: TorchDistribution) -> Tensor:
         """Return Λ m."""
         return self.prior_scale(prior) * at_least_float32(self.loc)
 
 
 class Natural(Gaussian):
-    """Base of Gaussian families whose blocks N(m, L Lᵀ), independent of each other, take
-    natural-gradient steps."""
+    """Base of Gaussian families that take natural-gradient steps, in independent blocks N(m, L Lᵀ).
 
-    raw: nn.Parameter
-    size: int  # s, of a block
+    A family has two parameters: m, and L before the softplus of its diagonal.
+    """
 
     def blocks(self) -> int:
         """Return the number of independent Gaussians."""
-        return self.loc.numel() // self.size
+        loc, raw = self.parameters()
+        return loc.numel() ** 2 // raw.numel()
 
     @torch.no_grad()
     def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
@@ -96,18 +100,19 @@ class Natural(Gaussian):
 
         The loss is ``scale`` times the one whose gradients the parameters have.
         """
-        size = self.size
+        loc, raw_tril = self.parameters()
+        size = raw_tril.numel() // loc.numel()
         # (blocks, s, s), (blocks, s) and (blocks, s, s)
-        raw = at_least_float32(self.raw).view(-1, size, size)
-        grad_loc = at_least_float32(cast(Tensor, self.loc.grad)).view(-1, size)
-        grad_raw = at_least_float32(cast(Tensor, self.raw.grad)).view(-1, size, size)
+        raw = at_least_float32(raw_tril).view(-1, size, size)
+        grad_loc = at_least_float32(cast(Tensor, loc.grad)).view(-1, size)
+        grad_raw = at_least_float32(cast(Tensor, raw_tril.grad)).view(-1, size, size)
         # ∂loss/∂L, where L is raw with the softplus of its diagonal
         slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
         grad_diagonal = grad_raw.diagonal(dim1=-2, dim2=-1) / slope
         grad_tril = grad_raw.tril(-1) + grad_diagonal.diag_embed()
         direction, tril = natural_step(TRIL(raw), scale * grad_loc, scale * grad_tril, length)
-        self.raw.copy_(TRIL.inv(tril).view_as(self.raw))
-        return direction.view_as(self.loc)
+        raw_tril.copy_(TRIL.inv(tril).view_as(raw_tril))
+        return direction.view_as(loc)
 
 
 class Full(Natural):
@@ -118,20 +123,14 @@ class Full(Natural):
     """
 
     def _add_scale(self, scale: Tensor) -> None:
-        self.size = scale.shape[-1]
         self.raw_tril = nn.Parameter(TRIL.inv(scale.diag_embed()))
-
-    @property
-    def raw(self) -> nn.Parameter:  # type: ignore[override]
-        """L before the softplus of its diagonal."""
-        return self.raw_tril
 
     @property
     def scale_tril(self) -> Tensor:
         """L, lower-triangular with positive diagonal, ``(*event, event[-1])``."""
         return TRIL(at_least_float32(self.raw_tril))
 
-    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return q(u)."""
         tril = self.prior_scale(prior).unsqueeze(-1) * self.scale_tril
         q = dist.MultivariateNormal(self.mean(prior), scale_tril=tril)
@@ -141,17 +140,10 @@ class Full(Natural):
 class Diagonal(Natural):
     """Gaussian with independent components N(λ m, λ² σ²); arguments as for :class:`Gaussian`."""
 
-    size = 1
-
     def _add_scale(self, scale: Tensor) -> None:
         self.raw_scale = nn.Parameter(_softplus_inverse(scale))
 
-    @property
-    def raw(self) -> nn.Parameter:  # type: ignore[override]
-        """σ before its softplus."""
-        return self.raw_scale
-
-    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return q(u)."""
         scale = self.prior_scale(prior) * F.softplus(at_least_float32(self.raw_scale))
         return dist.Normal(self.mean(prior), scale).to_event(self.loc.dim())
@@ -173,7 +165,11 @@ class LowRank(Gaussian):
     """
 
     def __init__(
-        self, prior: dist.TorchDistribution, *, rank: int | None = None, **initial: float
+        self,
+        prior: TorchDistribution,
+        *,
+        rank: int | None = None,
+        **initial: float,
     ) -> None:
         self.rank = rank or max(1, round(prior.event_shape[-1] ** 0.5))
         super().__init__(prior, **initial)
@@ -184,7 +180,7 @@ class LowRank(Gaussian):
         noise = torch.randn(*scale.shape, self.rank).to(scale)
         self.factor = nn.Parameter(scale.unsqueeze(-1) * noise / self.rank**0.5)
 
-    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return q(u)."""
         scale = self.prior_scale(prior)
         factor = scale.unsqueeze(-1) * at_least_float32(self.factor)
@@ -204,13 +200,14 @@ class Delta(_RelativeToPrior):
         init_loc: the initial point is this times a draw from the prior.
     """
 
-    def __init__(self, prior: dist.TorchDistribution, *, init_loc: float = 1.0) -> None:
+    def __init__(self, prior: TorchDistribution, *, init_loc: float = 1.0) -> None:
         super().__init__(prior)
         self.whitened = nn.Parameter(init_loc * self._draw(prior))
 
-    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return the point mass at Λ v, with the log density of the change of variables."""
-        scale, event_dim = self.prior_scale(prior), self.whitened.dim()
+        scale = self.prior_scale(prior)
+        event_dim = self.whitened.dim()
         log_density = -scale.log().flatten(-event_dim).sum(-1)
         return PointMass(scale * self.whitened, log_density=log_density, event_dim=event_dim)
 
@@ -233,22 +230,23 @@ class Constrained(nn.Module):
         family: one of :data:`FAMILIES`.
     """
 
-    def __init__(self, prior: dist.TorchDistribution, family: Family) -> None:
+    def __init__(self, prior: TorchDistribution, family: Family) -> None:
         super().__init__()
         unconstrained = biject_to(prior.support).inv(prior.sample((1001,)))
         self.loc, self.scale = map(nn.Buffer, robust_moments(unconstrained))
         self.unconstrained = family(self._reference())
 
-    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return q at the site."""
-        q, transform = self.unconstrained(self._reference()), biject_to(prior.support)
+        q = self.unconstrained(self._reference())
+        transform = biject_to(prior.support)
         if not isinstance(q, PointMass):
             return dist.TransformedDistribution(q, [transform])
         value = transform(q.v)
         jacobian = transform.log_abs_det_jacobian(q.v, value)
         return PointMass(value, log_density=q.log_density - jacobian, event_dim=self.loc.dim())
 
-    def _reference(self) -> dist.TorchDistribution:
+    def _reference(self) -> TorchDistribution:
         loc, scale = map(at_least_float32, (self.loc, self.scale))
         return dist.Normal(loc, scale).to_event(loc.dim())
 
@@ -272,7 +270,7 @@ def resolve(family: str | Family) -> Family:
     return FAMILIES[family]
 
 
-def on_support(family: Family, prior: dist.TorchDistribution) -> nn.Module:
+def on_support(family: Family, prior: TorchDistribution) -> nn.Module:
     """Return a family's module for a site; families of this library reach supports other than ℝ by
     a bijection."""
     # func: the family of a functools.partial
@@ -295,13 +293,13 @@ def is_real(support: Constraint) -> bool:
     return isinstance(support, type(constraints.real))
 
 
-def stddev_of(prior: dist.TorchDistribution) -> Tensor:
+def stddev_of(prior: TorchDistribution) -> Tensor:
     """Return the prior's standard deviation, or a robust one of its draws if that does not
     exist."""
     return prior.stddev if has_stddev(prior) else robust_moments(prior.sample((1001,)))[1]
 
 
-def has_stddev(prior: dist.TorchDistribution) -> bool:
+def has_stddev(prior: TorchDistribution) -> bool:
     """Return True if the standard deviation exists and is finite."""
     try:
         stddev = prior.stddev

@@ -1,9 +1,9 @@
 """Guides (variational distributions) of the global latent sites of a model's layers, built without
 data."""
 
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from fnmatch import fnmatchcase
 from typing import Any
 
 import pyro.distributions as dist
@@ -12,9 +12,11 @@ from pyro.nn import PyroModule, pyro_method
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
+from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+from probattn.draws import in_batch_shape
 from probattn.examples import examples
 from probattn.families import Family, on_support, resolve
 from probattn.local_sites import LocalPosteriors
@@ -22,7 +24,7 @@ from probattn.messages import is_latent, law_of, value_of
 from probattn.param_store import StoredModule
 from probattn.pyro_internals import handlers_around
 from probattn.site_info import info_of
-from probattn.sites import SiteModule, in_batch_shape
+from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
 Program = Callable[..., Any]
@@ -48,14 +50,17 @@ class Guide(StoredModule):
     """
 
     def __init__(
-        self, model: Program, families: Mapping[str, Family], *, rest: Callable | None = None
+        self,
+        model: Program,
+        families: Mapping[str, Family],
+        *,
+        rest: Callable | None = None,
     ) -> None:
         super().__init__()
         self._model = (model,)
         self.sites = tuple(families)
-        self._rest_first: bool | None = (
-            None  # as in the model, whose order the mean-field ELBO checks
-        )
+        # As in the model, whose order the mean-field ELBO checks
+        self._rest_first: bool | None = None
         with _AtMedian():
             priors = dict(latent_sites(model))
         for site, family in families.items():
@@ -70,7 +75,7 @@ class Guide(StoredModule):
             return self.sample_global(*args, **kwargs)
         with poutine.trace() as run:
             self._sample_rest(*args, **kwargs)
-            given = dict(run.trace.nodes)
+            given = _values(run.trace)
             exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
             with exposed, _FromGuide(self, given, hides=False):
                 self._run_model(*args, **kwargs)
@@ -81,20 +86,16 @@ class Guide(StoredModule):
         """Sample the global sites alone, without a run of the model; arguments as for
         :meth:`forward`."""
         if self.rest is not None and self._rest_first is None:
-            with (
-                poutine.block()
-            ):  # an AutoGuide runs the model once, which shows the order of its sites
+            # An AutoGuide runs the model once, which shows the order of its sites.
+            with poutine.block():
                 self.rest(*args, **kwargs)
             self._rest_first = self._rest_first is not False
-        before = (
-            self._sample_rest(*args, **kwargs) if self._rest_first else {}
-        )  # priors may depend on these sites
-        with _FromGuide(
-            self, {name: {"value": value} for name, value in before.items()}, hides=True
-        ):
+        # Priors may depend on sites that come before them.
+        before = self._sample_rest(*args, **kwargs) if self._rest_first else {}
+        with _FromGuide(self, before, hides=True):
             values = sample_priors(module_of(self._model[0]))
-        values = {site: values[site] for site in self.sites} | before
-        return values if self._rest_first else values | self._sample_rest(*args, **kwargs)
+        after = {} if self._rest_first else self._sample_rest(*args, **kwargs)
+        return {site: values[site] for site in self.sites} | before | after
 
     def _run_model(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -102,13 +103,12 @@ class Guide(StoredModule):
         except (TypeError, ValueError) as error:
             error.add_note(
                 "The guide ran its model to draw local sites. A guide of layers in a function "
-                "cannot: build it by "
-                "guides.for_model(local_posteriors(layers)), and wrap the function, "
-                "local_posteriors(function)"
+                "cannot: build it by guides.for_model(local_posteriors(layers)), and wrap the "
+                "function, local_posteriors(function)"
             )
             raise
 
-    def _draws(self, msg: Message, given: Mapping[str, Any]) -> bool:
+    def _draws(self, msg: Message, given: Mapping[str, Tensor]) -> bool:
         """Return True for the sites of a run of the model that belong to the guide: latent ones,
         and rows of plates."""
         name = str(msg["name"])
@@ -131,7 +131,7 @@ class Guide(StoredModule):
         *containers, name = site.split(".")
         parent: nn.Module = self
         for container in containers:
-            if container not in dict(parent.named_children()):
+            if container not in parent._modules:
                 parent.add_module(container, nn.Module())
             parent = parent.get_submodule(container)
         parent.add_module(name, posterior)
@@ -149,9 +149,7 @@ def leaves_local_sites(model: Program) -> bool:
     handlers, module = handlers_around(model)
     if any(isinstance(handler, LocalPosteriors) for handler in handlers):
         return False
-    return any(
-        isinstance(layer, SiteModule) and layer.has_local_sites() for layer in module.modules()
-    )
+    return any(layer.has_local_sites() for layer in _layers(module))
 
 
 @one_thread_at_a_time
@@ -185,22 +183,20 @@ def for_model(
         TypeError: a function, whose layers cannot be found: give the layers, in an
             ``nn.ModuleList``, say.
     """
-    overrides = overrides or {}
     sites = [site for site, _ in latent_sites(model)]
     if not sites and family != "full":
         raise ValueError(
             f"no site for a guide of family {family!r}: all latent sites of this model are local "
-            "and carry their own "
-            "posterior (or there are none)"
+            "and carry their own posterior (or there are none)"
         )
-    for pattern in overrides:
-        if not any(fnmatchcase(site, pattern) for site in sites):
+    chosen = dict.fromkeys(sites, resolve(family))
+    for pattern, override in (overrides or {}).items():
+        matching = fnmatch.filter(sites, pattern)
+        if not matching:
             raise ValueError(
                 f"override {pattern!r} matches no latent site; sites: {', '.join(sites) or 'none'}"
             )
-    chosen = {site: resolve(family) for site in sites}
-    for pattern, override in overrides.items():
-        chosen.update({site: resolve(override) for site in sites if fnmatchcase(site, pattern)})
+        chosen |= dict.fromkeys(matching, resolve(override))
     return Guide(model, chosen, rest=rest)
 
 
@@ -225,11 +221,10 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
         if is_latent(node):
             prior = law_of(node)
             if prior.batch_shape:
-                dims = len(prior.batch_shape) + len(prior.event_shape)
+                dims = len(prior.shape())
                 raise ValueError(
                     f"the prior of site {name} has batch shape {tuple(prior.batch_shape)}, which "
-                    "belongs to its event: "
-                    f"end it with .to_event({dims})"
+                    f"belongs to its event: end it with .to_event({dims})"
                 )
             yield name, prior
 
@@ -244,19 +239,24 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
     """
 
     def sample(root: Any) -> None:
-        for layer in root.modules():
-            if isinstance(layer, SiteModule):
-                for name, prior in layer.sites().items():
-                    layer.sample(name, prior)
+        for layer in _layers(root):
+            for name, prior in layer.sites().items():
+                layer.sample(name, prior)
 
-    with (
-        poutine.trace() as run,
-        examples((0,)),
-    ):  # PyroModules name their samples inside a call alone
-        (pyro_method(sample) if isinstance(module, PyroModule) else sample)(module)
-    return {
-        name: value_of(node) for name, node in run.trace.nodes.items() if node["type"] == "sample"
-    }
+    # PyroModules name their samples inside a call alone.
+    run = pyro_method(sample) if isinstance(module, PyroModule) else sample
+    with examples((0,)):
+        trace = poutine.trace(run).get_trace(module)
+    return _values(trace)
+
+
+def _values(trace: Trace) -> dict[str, Tensor]:
+    nodes = trace.nodes.items()
+    return {name: value_of(node) for name, node in nodes if node["type"] == "sample"}
+
+
+def _layers(module: nn.Module) -> Iterator[SiteModule]:
+    return (layer for layer in module.modules() if isinstance(layer, SiteModule))
 
 
 def module_of(model: Program) -> nn.Module:
@@ -269,8 +269,8 @@ def module_of(model: Program) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: "
-            "give its layers, "
-            "guides.for_model(nn.ModuleList([first, second])), and name them, name_layers(...)"
+            "give its layers, guides.for_model(nn.ModuleList([first, second])), and name them, "
+            "name_layers(...)"
         )
     return module
 
@@ -280,14 +280,22 @@ class _FromGuide(Messenger):
 
     Args:
         guide: the guide.
-        given: messages of other sites with their values, by name.
+        given: values of other sites by name.
         hides: hide all sites that are not the guide's; else put local sites at the posterior that
             they carry.
     """
 
-    def __init__(self, guide: Guide, given: Mapping[str, Any], *, hides: bool) -> None:
+    def __init__(
+        self,
+        guide: Guide,
+        given: Mapping[str, Tensor],
+        *,
+        hides: bool,
+    ) -> None:
         super().__init__()
-        self.guide, self.given, self.hides = guide, given, hides
+        self.guide = guide
+        self.given = given
+        self.hides = hides
 
     def _pyro_sample(self, msg: Message) -> None:
         name = str(msg["name"])
@@ -295,9 +303,11 @@ class _FromGuide(Messenger):
         if name in self.guide.sites:
             msg["fn"] = self.guide.get_submodule(name)(msg["fn"])
         elif self.hides:
-            msg["value"], msg["stop"] = self.given.get(name, {}).get("value"), True
+            msg["value"] = self.given.get(name)
+            msg["stop"] = True
         elif name in self.given:
-            msg["value"], msg["done"] = self.given[name]["value"], True
+            msg["value"] = self.given[name]
+            msg["done"] = True
         elif posterior is not None and msg["value"] is None:
             msg["fn"] = in_batch_shape(posterior, law_of(msg).batch_shape)
 
@@ -328,4 +338,5 @@ class _AtMedian(Messenger):
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg):
-            msg["value"], msg["done"] = law_of(msg).sample((1001,)).median(0).values, True
+            msg["value"] = law_of(msg).sample((1001,)).median(0).values
+            msg["done"] = True

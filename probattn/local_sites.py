@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn.draws import Drawn, draw, expanded, num_samples
-from probattn.messages import is_set_around
+from probattn.messages import is_set_around, law_of
 from probattn.pyro_internals import HANDLERS
-from probattn.site_info import SiteInfo, info_of, mark, site_info
+from probattn.site_info import SiteInfo, factor_info, info_of, mark
 
 
 class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -101,8 +101,11 @@ class _FromPosterior(Reparam):
         self.info = info
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
-        name, prior, value = msg["name"], cast(dist.TorchDistribution, msg["fn"]), msg["value"]
+        name = msg["name"]
+        prior = law_of(msg)
+        value = msg["value"]
         posterior = cast(dist.TorchDistribution, self.info.posterior)
+        # Else it is an initial value, of the run in which an AutoGuide lists the model's sites.
         if value is None:
             prior = _in_plates(prior)
             value = draw(posterior, prior.batch_shape)
@@ -112,18 +115,12 @@ class _FromPosterior(Reparam):
                 unit = dist.Unit(-_kl(posterior, prior, value))
                 # Handlers that scale the site, by a weight or num_data / batch, scale its factor as
                 # well.
-                infer = site_info(
-                    local=self.info.local, regulariser=self.info.regulariser, kl_of=name
-                )
-                pyro.sample(
-                    f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True}
-                )
-        # else it is an initial value, of the run in which an AutoGuide lists the sites of the model
-        return {
-            "fn": dist.Delta(value, event_dim=prior.event_dim).mask(False),
-            "value": value,
-            "is_observed": True,
-        }
+                local = self.info.local
+                regulariser = self.info.regulariser
+                infer = factor_info(local=local, regulariser=regulariser, kl_of=name)
+                pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer)
+        fn = dist.Delta(value, event_dim=prior.event_dim).mask(False)
+        return {"fn": fn, "value": value, "is_observed": True}
 
 
 def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:
@@ -142,7 +139,11 @@ def size_of(plate: IndepMessenger) -> int:
     return getattr(plate, "subsample_size", plate.size)
 
 
-def _kl(posterior: dist.TorchDistribution, prior: dist.TorchDistribution, value: Tensor) -> Tensor:
+def _kl(
+    posterior: dist.TorchDistribution,
+    prior: dist.TorchDistribution,
+    value: Tensor,
+) -> Tensor:
     """Return KL(posterior ‖ prior) of each example, or log q − log p at the draw where there is no
     closed form."""
     inner = prior.base_dist if isinstance(prior, Drawn) else prior

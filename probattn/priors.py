@@ -11,18 +11,19 @@ from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
 from probattn.distributions import DiagonalNormal
 from probattn.functional.dtypes import at_least_float32
 from probattn.sites import SiteModule
 
-Prior = Callable[[Tensor], dist.TorchDistribution]
+Prior = Callable[[Tensor], TorchDistribution]
 """A function or module; a module becomes part of its layer, with sites and parameters at paths
 below it."""
 
 
-def normal(scale: Tensor) -> dist.TorchDistribution:
+def normal(scale: Tensor) -> TorchDistribution:
     """Return N(0, Λ²) over the last dimension of ``scale`` (KEP-SVGP paper, eq. 16).
 
     It is a multivariate normal, not ``Normal.to_event``, so that its KL with every Gaussian guide
@@ -32,7 +33,7 @@ def normal(scale: Tensor) -> dist.TorchDistribution:
     return prior.to_event(scale.dim() - 1)
 
 
-def laplace(scale: Tensor) -> dist.TorchDistribution:
+def laplace(scale: Tensor) -> TorchDistribution:
     """Return Laplace(0, λ), with heavier tails and a sharper peak than the normal; few of its KLs
     are analytic."""
     return dist.Laplace(torch.zeros_like(scale), scale).to_event(scale.dim())
@@ -52,7 +53,7 @@ class student_t:  # noqa: N801 - called like the functions above
         if not self.df > 2:
             raise ValueError(f"student_t needs df > 2 for a finite variance, got {self.df}")
 
-    def __call__(self, scale: Tensor) -> dist.TorchDistribution:
+    def __call__(self, scale: Tensor) -> TorchDistribution:
         """Return the prior at a scale."""
         return dist.StudentT(self.df, torch.zeros_like(scale), scale).to_event(scale.dim())
 
@@ -66,12 +67,12 @@ class Hierarchical(SiteModule):
 
     _name = "prior"  # of a layer without a name, whose attribute it is
 
-    def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
+    def sample(self, name: str, prior: TorchDistribution) -> Tensor:
         """Sample a hyperparameter; its batch shape is right-aligned with plates, as the prior of
         the layer is."""
         return self.sample_in_plates(name, prior)
 
-    def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
+    def forward(self, scale: Tensor, event_dim: int | None = None) -> TorchDistribution:
         """Return the prior given hyperparameters sampled here.
 
         Args:
@@ -97,15 +98,14 @@ class Horseshoe(Hierarchical):
         super().__init__()
         self.scale = scale
 
-    def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
+    def forward(self, scale: Tensor, event_dim: int | None = None) -> TorchDistribution:
         """Return the normal prior given τ and ζ sampled here."""
         event_dim = scale.dim() if event_dim is None else event_dim
         event = scale.shape[-event_dim:]
         heads = _constant((event[0], *(1,) * (event_dim - 1)), self.scale, like=scale)
         tau = self.sample("tau", dist.HalfCauchy(heads).to_event(event_dim))
-        zeta = self.sample(
-            "zeta", dist.HalfCauchy(_constant(event, 1.0, like=scale)).to_event(event_dim)
-        )
+        each = _constant(event, 1.0, like=scale)
+        zeta = self.sample("zeta", dist.HalfCauchy(each).to_event(event_dim))
         return at(normal, scale * tau * zeta, event_dim)
 
 
@@ -122,19 +122,26 @@ class ARD(Hierarchical):
 
     def __init__(self, shape: float = 2.0, rate: float = 2.0) -> None:
         super().__init__()
-        self.shape, self.rate = shape, rate
+        self.shape = shape
+        self.rate = rate
 
-    def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
+    def forward(self, scale: Tensor, event_dim: int | None = None) -> TorchDistribution:
         """Return the normal prior given ρ sampled here."""
         event_dim = scale.dim() if event_dim is None else event_dim
         event = scale.shape[-event_dim:]
         shared = event if event_dim < 3 else (event[0], *(1,) * (event_dim - 2), event[-1])
-        shape, rate = (_constant(shared, value, like=scale) for value in (self.shape, self.rate))
+        shape = _constant(shared, self.shape, like=scale)
+        rate = _constant(shared, self.rate, like=scale)
         precision = self.sample("precision", dist.Gamma(shape, rate).to_event(event_dim))
         return at(normal, scale * precision.rsqrt(), event_dim)
 
 
-def _constant(shape: tuple[int, ...], value: float, *, like: Tensor) -> Tensor:
+def _constant(
+    shape: tuple[int, ...],
+    value: float,
+    *,
+    like: Tensor,
+) -> Tensor:
     """Return a constant that, unlike one of ``new_full``, does not depend on ``like`` in Pyro's
     provenance tracking."""
     return torch.full(shape, value, dtype=like.dtype, device=like.device)
@@ -170,7 +177,7 @@ def resolve(prior: Prior | str | None) -> Prior:
     return PRIORS[prior]()
 
 
-def at(prior: Prior, scale: Tensor, event_dim: int) -> dist.TorchDistribution:
+def at(prior: Prior, scale: Tensor, event_dim: int) -> TorchDistribution:
     """Return a prior at a scale ``(..., *event)``; leading dimensions, draws of Λ, become batch
     dimensions.
 

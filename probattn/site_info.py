@@ -70,6 +70,12 @@ def site_info(**fields: Any) -> InferDict:
     return cast(InferDict, {KEY: SiteInfo(**fields)})
 
 
+def factor_info(**fields: Any) -> InferDict:
+    """Return the options of a factor, or an observed site, that belongs to what a layer computes;
+    fields as for :class:`SiteInfo`."""
+    return site_info(**fields) | {"is_auxiliary": True}
+
+
 def local_site(posterior: dist.TorchDistribution | None = None) -> InferDict:
     """Return the options of a local site: one value for each example of the batch.
 

@@ -7,19 +7,20 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import Message, am_i_wrapped
 from torch import Tensor, nn
 
+from probattn.draws import in_batch_shape
 from probattn.examples import examples, handlers_of_examples, is_shifted
-from probattn.joint_examples import total
 from probattn.messages import seen_by, values_of
 from probattn.param_store import follow_store, register_parameters
-from probattn.placement import placement
+from probattn.placement import placement, total
 from probattn.pyro_internals import HANDLERS, backward_task, is_svi, without_handlers
-from probattn.site_info import info_of, mark, site_info
+from probattn.site_info import factor_info, info_of, mark, site_info
 
 
 class SiteModule(nn.Module):
@@ -52,9 +53,9 @@ class SiteModule(nn.Module):
 
     def site(self, name: str) -> str:
         """Return the full name of a site."""
-        return f"{self._name}.{name}" if self._name else name
+        return join(self._name, name)
 
-    def sites(self) -> dict[str, dist.TorchDistribution]:
+    def sites(self) -> dict[str, TorchDistribution]:
         """Return the global latent sites by name with their current priors, from which guides are
         built without data.
 
@@ -67,12 +68,12 @@ class SiteModule(nn.Module):
         """Return True if a call samples local sites, whose posterior the module computes."""
         return False
 
-    def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
+    def sample(self, name: str, prior: TorchDistribution) -> Tensor:
         """Sample a global latent site; its batch shape is right-aligned with the batch (see
         :class:`draws`)."""
         return left_of_examples(self.sample_in_plates(name, prior), prior.event_dim)
 
-    def sample_in_plates(self, name: str, prior: dist.TorchDistribution) -> Tensor:
+    def sample_in_plates(self, name: str, prior: TorchDistribution) -> Tensor:
         """Sample a global latent site; its batch shape is right-aligned with plates, as other
         priors need it."""
         with outside_examples():
@@ -81,8 +82,8 @@ class SiteModule(nn.Module):
     def sample_local(
         self,
         name: str,
-        prior: dist.TorchDistribution,
-        posterior: dist.TorchDistribution,
+        prior: TorchDistribution,
+        posterior: TorchDistribution,
         *,
         weight: float | Tensor = 1.0,
         regulariser: bool = False,
@@ -103,9 +104,7 @@ class SiteModule(nn.Module):
         Raises:
             ValueError: replayed against a guide that does not cover this site.
         """
-        batch_shape = prior.batch_shape
-        if len(batch_shape) < len(posterior.batch_shape):
-            batch_shape = torch.broadcast_shapes(batch_shape, posterior.batch_shape)
+        batch_shape = torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape)
         place = placement(batch_shape, weight)
         law = place.joint(in_batch_shape(prior, batch_shape))
         # Where the posterior is the prior by design, one object tells so, and neither density is
@@ -124,7 +123,7 @@ class SiteModule(nn.Module):
     def observe(
         self,
         name: str,
-        distribution: dist.TorchDistribution,
+        distribution: TorchDistribution,
         value: Tensor,
         *,
         weight: float | Tensor = 1.0,
@@ -141,11 +140,17 @@ class SiteModule(nn.Module):
             return
         place = placement(distribution.batch_shape, weight)
         law = place.joint(distribution)
-        infer = site_info(local=True, regulariser=regulariser) | {"is_auxiliary": True}
+        infer = factor_info(local=True, regulariser=regulariser)
         with place.scored():
             _sample(self, name, law, obs=place.joined(law, value), infer=infer)
 
-    def factor(self, name: str, log_factor: Tensor, *, regulariser: bool = False) -> None:
+    def factor(
+        self,
+        name: str,
+        log_factor: Tensor,
+        *,
+        regulariser: bool = False,
+    ) -> None:
         """Add a factor of each example ``(..., batch)`` to the log joint.
 
         Args:
@@ -156,7 +161,7 @@ class SiteModule(nn.Module):
             return
         place = placement(log_factor.shape)
         unit = dist.Unit(total(log_factor, place.layout, place.example_weights))
-        infer = site_info(local=True, regulariser=regulariser) | {"is_auxiliary": True}
+        infer = factor_info(local=True, regulariser=regulariser)
         with place.scored():
             _sample(self, name, unit, obs=unit.sample(), infer=infer)
 
@@ -175,13 +180,10 @@ class SiteModule(nn.Module):
         elif self.registers:
             follow_store(self, self._name)
         batch = args[0] if args else kwargs.get("x")
-        if (
-            self.example_dim is None
-            or not isinstance(batch, Tensor)
-            or batch.dim() < -self.example_dim
-        ):
+        if self.example_dim is None or not isinstance(batch, Tensor):
             return super().__call__(*args, **kwargs)
-        with examples(batch.shape[: batch.dim() + self.example_dim + 1]):
+        dims = batch.dim() + self.example_dim + 1  # 0 or less for an input that the module refuses
+        with examples(batch.shape[:dims]) if dims > 0 else nullcontext():
             return super().__call__(*args, **kwargs)
 
 
@@ -190,7 +192,12 @@ def join(*names: str) -> str:
     return ".".join(name for name in names if name)
 
 
-def name_layers(module: nn.Module, prefix: str = "", *, registers: bool = True) -> None:
+def name_layers(
+    module: nn.Module,
+    prefix: str = "",
+    *,
+    registers: bool = True,
+) -> None:
     """Name the layers of a module, and all its other modules with sites, by their paths.
 
     >>> model = nn.ModuleDict({"first": KEPSVGPAttention(16, 2, rank=4)})
@@ -203,7 +210,8 @@ def name_layers(module: nn.Module, prefix: str = "", *, registers: bool = True) 
     """
     for path, submodule in module.named_modules():
         if isinstance(submodule, SiteModule):
-            submodule._name, submodule.registers = join(prefix, path), registers
+            submodule._name = join(prefix, path)
+            submodule.registers = registers
 
 
 def outside_examples() -> AbstractContextManager[None]:
@@ -237,30 +245,24 @@ def aligned_with_plates(value: Tensor, event_dim: int) -> Tensor:
     """
     batch_shape = value.shape[: value.dim() - event_dim]
     for plate in HANDLERS:
-        dim = (
-            plate.dim
-            if isinstance(plate, IndepMessenger) and batch_shape == (plate.size,)
-            else None
-        )
-        if dim is not None and dim < -1:
-            return value.unflatten(0, (*batch_shape, *(1,) * (-1 - dim)))
+        if isinstance(plate, IndepMessenger) and batch_shape == (plate.size,):
+            right = -1 - (plate.dim or 0)  # dimensions between the draws and the event
+            if right > 0:
+                return value.unflatten(0, (plate.size, *(1,) * right))
     return value
 
 
-def in_batch_shape(law: dist.TorchDistribution, batch_shape: torch.Size) -> dist.TorchDistribution:
-    """Return a distribution in a batch shape."""
-    return law if law.batch_shape == batch_shape else law.expand(batch_shape)
-
-
 def _sample(
-    module: SiteModule, name: str, distribution: dist.TorchDistribution, **options: Any
+    module: SiteModule,
+    name: str,
+    distribution: TorchDistribution,
+    **options: Any,
 ) -> Tensor:
     site = module.site(name)
     if backward_task() != -1:  # only gradient checkpointing runs a layer then
         raise RuntimeError(
             f"gradient checkpointing would sample site {site!r} again in the backward pass, with "
-            "another value: "
-            "leave the blocks with stochastic layers out of it"
+            "another value: leave the blocks with stochastic layers out of it"
         )
     if site == name:
         _check_is_meant(name)
@@ -284,12 +286,11 @@ def _check_is_meant(site: str) -> None:
     """
     for handler in HANDLERS:
         given = values_of(handler)
-        others = [name for name in given if name.endswith(f".{site}")] if site not in given else ()
-        if others:
+        others = [name for name in given if name.endswith(f".{site}")]
+        if others and site not in given:
             raise ValueError(
                 f"{others[0]} is given a value, but the layer has no name, and its site is called "
-                f"{site}: call "
-                "name_layers(model) once, which names layers by their paths"
+                f"{site}: call name_layers(model) once, which names layers by their paths"
             )
 
 
@@ -312,32 +313,24 @@ class _CheckedReplay(Messenger):
         name = str(msg["name"])
         if msg["is_observed"] or info_of(msg).from_prior:
             return
-        around = [
-            handler for handler in seen_by(msg, inside=self) if isinstance(handler, ReplayMessenger)
-        ]
-        if not around:
-            return
-        nodes = [
-            handler.trace.nodes[name]
-            for handler in around
-            if handler.trace is not None and name in handler.trace
-        ]
-        if not nodes:
+        handlers = seen_by(msg, inside=self)
+        traces = [values_of(each) for each in handlers if isinstance(each, ReplayMessenger)]
+        nodes = [trace.nodes[name] for trace in traces if name in trace]
+        if traces and not nodes:
             raise ValueError(
                 f"the guide draws no site {name}, and its prior is not its posterior, which the "
-                "layer has: "
-                "wrap the model, local_posteriors(model), or use guides.for_model(model)"
+                "layer has: wrap the model, local_posteriors(model), or use "
+                "guides.for_model(model)"
             )
-        is_one = isinstance(self.weight, int | float) and self.weight == 1
-        for node in () if is_one else nodes:
+        if isinstance(self.weight, int | float) and self.weight == 1:
+            return
+        for node in nodes:
             if isinstance(getattr(node["fn"], "base_dist", node["fn"]), dist.Delta):
                 raise ValueError(
                     f"the density of {name} has a weight in its layer, which an AutoGuide cannot "
-                    "follow: build "
-                    "it on local_posteriors(model)"
+                    "follow: build it on local_posteriors(model)"
                 )
-            if (
-                info_of(node).weight is None
-            ):  # else the layer itself drew it in the guide, with its weight
+            # Else the layer itself drew it in the guide, with its weight.
+            if info_of(node).weight is None:
                 node["scale"] = node["scale"] * self.weight
                 mark(node, weight=self.weight)

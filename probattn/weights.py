@@ -18,7 +18,8 @@ class kl_weight(LockedMessenger):  # noqa: N801 - lower case as pyro's own handl
 
     def __init__(self, weight: float, *, local: float = 1.0) -> None:
         super().__init__()
-        self.weight, self.local = weight, local
+        self.weight = weight
+        self.local = local
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_global_latent(msg):

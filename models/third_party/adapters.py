@@ -31,7 +31,8 @@ class Adapter(nn.Module):
         self, layer: ProbabilisticAttention, original: nn.Module, *, num_outputs: int | None = None
     ) -> None:
         super().__init__()
-        self.layer, self.num_outputs = layer, num_outputs
+        self.layer = layer
+        self.num_outputs = num_outputs
         self.batch_first = getattr(original, "batch_first", True)
         self.proj_drop = getattr(original, "proj_drop", nn.Identity())
 
@@ -69,7 +70,8 @@ class Adapter(nn.Module):
             ValueError: the layer returns several draws outside ``draws(S)``.
         """
         x = x if self.batch_first else x.transpose(0, 1)
-        number, mask = num_folded(), None if mask is None else token_mask(mask, x)
+        number = num_folded()
+        mask = None if mask is None else token_mask(mask, x)
         unfolded = x if number is None else x.unflatten(0, (number, -1))
         output = self.layer(unfolded, None if mask is None else mask[: unfolded.shape[-3]])
         if output.shape != unfolded.shape:

@@ -36,7 +36,9 @@ class ConvertedNetwork(nn.Module):
 
     def __init__(self, wrapped: nn.Module) -> None:
         super().__init__()
-        self.wrapped, self.training, self.is_frozen = wrapped, wrapped.training, False
+        self.wrapped = wrapped
+        self.training = wrapped.training
+        self.is_frozen = False
         name_layers(self)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -289,7 +291,8 @@ def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) ->
     """
     with one_thread_at_a_time, ExitStack() as stack:
         for module in modules:
-            attributes, forward = vars(module), module.forward
+            attributes = vars(module)
+            forward = module.forward
             before = {name: value for name, value in attributes.items() if name == "forward"}
             stack.callback(attributes.update, before)
             stack.callback(attributes.pop, "forward")

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
-from probattn.attention.mean import SoftmaxMean
-from probattn.attention.softmax import SoftmaxAttention
+from probattn.attention.softmax import SoftmaxAttention, SoftmaxMean
 from probattn.models.layer_factories import layer_factory
 from probattn.models.third_party.attention_kinds import (
     KINDS,
@@ -140,16 +139,15 @@ def check_softmax_attention(module: nn.Module) -> int | None:
     Raises:
         ValueError: a different output, or a module that cannot be called on tokens alone.
     """
-    probe, generator = copy.deepcopy(module).eval(), torch.Generator().manual_seed(0)
+    probe = copy.deepcopy(module).eval()
+    generator = torch.Generator().manual_seed(0)
     for parameter in probe.parameters():
         parameter.copy_(
             torch.randn(parameter.shape, generator=generator) / parameter.shape[-1:].numel() ** 0.5
         )
     old = read_attention(probe)
-    inner, x = (
-        probe.get_submodule(old.layout.inner),
-        torch.randn(2, 5, len(old.out), generator=generator).to(old.out),
-    )
+    inner = probe.get_submodule(old.layout.inner)
+    x = torch.randn(2, 5, len(old.out), generator=generator).to(old.out)
     output = inner(x, x, x) if isinstance(module, nn.MultiheadAttention) else inner(x)
     actual = output[0] if isinstance(output, tuple) else output
     if old.layout.inner:

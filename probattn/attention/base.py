@@ -34,6 +34,7 @@ class ProbabilisticAttention(SiteModule):
     """
 
     example_dim = -3
+    out: nn.Linear
     gain = 1.0  # factor on the initial weights of queries and keys, set by kernels
     _path: tuple[Callable[[Tensor], Tensor], ...] = ()
 
@@ -43,7 +44,9 @@ class ProbabilisticAttention(SiteModule):
             raise ValueError(
                 f"dim must be a positive multiple of heads, got dim={dim} and heads={heads}"
             )
-        self.dim, self.heads, self.head_dim = dim, heads, dim // heads
+        self.dim = dim
+        self.heads = heads
+        self.head_dim = dim // heads
 
     @classmethod
     def partial(
@@ -62,7 +65,11 @@ class ProbabilisticAttention(SiteModule):
 
     # By *Any and **Any type checkers accept layers that name their latents.
     def compute(
-        self, x: Tensor, mask: Tensor | None, *_: Any, **latents: Any
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        *_: Any,
+        **latents: Any,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output of x's shape, and log factors ``(..., batch)`` of each example by name;
         pure.
@@ -107,9 +114,8 @@ class ProbabilisticAttention(SiteModule):
             given: further arguments of ``compute``.
         """
         latents = self.sample_all(sites)
-        latents |= {
-            name: self.sample_local(name, *laws) for name, laws in self.local_sites(x, mask).items()
-        }
+        for name, laws in self.local_sites(x, mask).items():
+            latents[name] = self.sample_local(name, *laws)
         output, log_factors = self.compute(x, mask, **given, **latents)
         for name, log_factor in log_factors.items():
             self.factor(name, log_factor)
@@ -122,16 +128,16 @@ class ProbabilisticAttention(SiteModule):
     def is_stochastic(self) -> bool:
         """Return True if the output depends on latent sites; override it where ``forward`` samples
         itself."""
-        return (
-            bool(self.sites()) or type(self).local_sites is not ProbabilisticAttention.local_sites
-        )
+        return bool(self.sites()) or self._computes_local_sites()
 
     def has_local_sites(self) -> bool:
         """Return True if a call samples local sites; override it where ``forward`` samples itself
         but not those."""
-        kind = type(self)
-        is_own = kind.forward is not ProbabilisticAttention.forward and self.is_stochastic()
-        return is_own or kind.local_sites is not ProbabilisticAttention.local_sites
+        has_own_forward = type(self).forward is not ProbabilisticAttention.forward
+        return self._computes_local_sites() or (has_own_forward and self.is_stochastic())
+
+    def _computes_local_sites(self) -> bool:
+        return type(self).local_sites is not ProbabilisticAttention.local_sites
 
     @contextmanager
     def precise(self) -> Iterator[None]:
@@ -171,6 +177,15 @@ class ProbabilisticAttention(SiteModule):
         for parameter in linear.parameters():
             parameter[:rows] *= self.gain
 
+    def log_of(
+        self,
+        value: float,
+        *shape: int,
+        learned: bool = True,
+    ) -> nn.Parameter | nn.Buffer:
+        """Return a parameter, or a buffer if it is not learned, with the logarithm of a value."""
+        return (nn.Parameter if learned else nn.Buffer)(torch.full(shape, value).log())
+
     def initialise(self, stream: Tensor) -> None:
         """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start
         of its path."""
@@ -190,20 +205,16 @@ class ProbabilisticAttention(SiteModule):
         if x.dim() < 3 or x.shape[-1] != self.dim:
             raise ValueError(
                 f"{self.label} takes x of shape (..., batch, tokens, {self.dim}), got "
-                f"{tuple(x.shape)}; "
-                f"build the layer with dim={x.shape[-1]} or project x first"
+                f"{tuple(x.shape)}; build the layer with dim={x.shape[-1]} or project x first"
             )
         if x.shape[-2] == 0:
-            raise ValueError(
-                f"{self.label} got examples without any token, x of shape {tuple(x.shape)}"
-            )
+            raise ValueError(f"{self.label} got examples without any token, {tuple(x.shape)}")
         if mask is None:
             return x
         if mask.dtype != torch.bool or mask.shape != x.shape[-3:-1]:
             raise ValueError(
                 f"{self.label} takes a boolean mask of shape (batch, tokens) = "
-                f"{tuple(x.shape[-3:-1])}, "
-                f"got {mask.dtype} {tuple(mask.shape)}"
+                f"{tuple(x.shape[-3:-1])}, got {mask.dtype} {tuple(mask.shape)}"
             )
         errors.refuse(
             ~mask.any(-1),
@@ -223,3 +234,8 @@ class ProbabilisticAttention(SiteModule):
     def join_heads(x: Tensor) -> Tensor:
         """Join ``(..., heads, N, width)`` into ``(..., N, heads · width)``."""
         return x.transpose(-3, -2).flatten(-2)
+
+    def from_heads(self, x: Tensor) -> Tensor:
+        """Return the output map ``out`` of what the heads have computed,
+        ``(..., heads, N, width)``."""
+        return dtypes.apply_linear(self.out, self.join_heads(x))

@@ -36,7 +36,8 @@ class Learned(Prior):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__(dim, heads)
-        self.dim, self.heads = dim, heads
+        self.dim = dim
+        self.heads = heads
         self.linear = nn.Linear(dim, dim + heads)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)

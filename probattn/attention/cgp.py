@@ -67,7 +67,8 @@ class CGPAttention(CorrelatedAttention):
         **options: Any,
     ) -> None:
         super().__init__(dim, heads, **options)
-        self.noisy_canonical, self.noisy_output = noisy_canonical, noisy_output
+        self.noisy_canonical = noisy_canonical
+        self.noisy_output = noisy_output
 
     def signature(self) -> dict[str, int | str]:
         """Return the signature of every CGP layer and the two options of noise."""

@@ -55,16 +55,17 @@ class CorrelatedAttention(ProbabilisticAttention):
                 f"with collapsed=True canonical_guide is one of {', '.join(GUIDES)}, whose R has a "
                 "closed form"
             )
-        self.collapsed, self.output = collapsed, output
-        self.alpha, self.regulariser_norm = alpha, regulariser_norm
+        self.collapsed = collapsed
+        self.output = output
+        self.alpha = alpha
+        self.regulariser_norm = regulariser_norm
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.latent = nn.Linear(dim, dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
         self.scale_rows(self.latent, dim)
         self.scale_rows(self.query_key_value, 2 * dim)
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
-        log_noise = torch.full((heads,), noise).log()
-        self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
+        self.log_noise = self.log_of(noise, heads, learned=learn_noise)
         guide: Any = GUIDES[canonical_guide] if is_named else canonical_guide
         self.canonical = guide(dim, heads)
         self.canonical_guide = canonical_guide if is_named else type(self.canonical).__name__
@@ -96,7 +97,7 @@ class CorrelatedAttention(ProbabilisticAttention):
         run = self._collapsed if self.collapsed else self._through_z_o
         with self.precise():
             output = run(law, dtypes.at_least_float32(x))
-        return dtypes.apply_linear(self.out, self.join_heads(output))
+        return self.from_heads(output)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the matrix ``(..., H, N, N)`` that maps values to the mean output, 0 at
@@ -107,7 +108,12 @@ class CorrelatedAttention(ProbabilisticAttention):
         with self.precise():
             return law.mean
 
-    def law(self, x: Tensor, mask: Tensor | None, value: Tensor | None = None) -> Correlated:
+    def law(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        value: Tensor | None = None,
+    ) -> Correlated:
         """Return the joint law at checked tokens, and at samples of the global sites.
 
         Args:

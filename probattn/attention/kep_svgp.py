@@ -12,8 +12,8 @@ from probattn.attention import merge as merges
 from probattn.attention import projection as projections
 from probattn.attention.base import Laws
 from probattn.attention.ksvd import KSVDAttention, Scores
-from probattn.attention.mean import SoftmaxMean
 from probattn.attention.options import check_choice, check_positive, dropout_rate
+from probattn.attention.softmax import SoftmaxMean
 from probattn.functional import dtypes, kep_svgp, ksvd, subspace
 from probattn.sites import aligned_with_plates, left_of_examples, outside_examples
 
@@ -107,20 +107,21 @@ class KEPSVGPAttention(KSVDAttention):
         check_positive(scale=scale, amplitude=amplitude, residual=residual)
         if not eta >= 0:
             raise ValueError(f"need eta ≥ 0, got {eta}")
-        self.rank, self.tokens = rank, tokens
+        self.rank = rank
+        self.tokens = tokens
         self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
         self.projection = projections.resolve(
             projection, heads, self.head_dim, rank, tokens=tokens, multiple=multiple
         )
-        self.pair, self.eta, self.prior = pair, eta, priors.resolve(prior)
+        self.pair = pair
+        self.eta = eta
+        self.prior = priors.resolve(prior)
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.solves = projection == "svd"
-        log_scale = torch.full((heads, rank), scale).log()
-        self.log_scale = (nn.Parameter if learn_scale and not self.solves else nn.Buffer)(log_scale)
-        self.log_residual_amplitude = (
-            None if residual is None else nn.Parameter(torch.full((heads,), residual).log())
-        )
+        learned = learn_scale and not self.solves
+        self.log_scale = self.log_of(scale, heads, rank, learned=learned)
+        self.log_residual_amplitude = None if residual is None else self.log_of(residual, heads)
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
         rate = dropout_rate(dropout)
@@ -166,7 +167,12 @@ class KEPSVGPAttention(KSVDAttention):
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
         return {"residual": self.unit_noise(x, x.shape[-2])} if self.has_local_sites() else {}
 
-    def penalty(self, scores: Scores, scale: Tensor, mask: Tensor | None) -> Tensor:
+    def penalty(
+        self,
+        scores: Scores,
+        scale: Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:
         """Return η times the loss of (11) for each example, ``(..., batch)``.
 
         Args:
@@ -200,7 +206,7 @@ class KEPSVGPAttention(KSVDAttention):
                     query_key, mask, w_e, w_r, self.pair, solved=self.solves
                 )
                 values = values + (amplitude * deviation).unsqueeze(-1) * residual
-        output = dtypes.apply_linear(self.out, self.join_heads(values))
+        output = self.from_heads(values)
         if self.mean is not None:
             rate = self.dropout if self.training else 0.0
             output = self.mean(output, query_key, x, mask, rate)

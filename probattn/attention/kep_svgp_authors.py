@@ -79,7 +79,12 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         return {"noise": self.unit_noise(x, tokens)}
 
     def compute(  # type: ignore[override]  # noise in the place of u
-        self, x: Tensor, mask: Tensor | None, *, scale: Tensor, noise: Tensor
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        *,
+        scale: Tensor,
+        noise: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factors ``ksvd`` and ``kl`` of each example."""
         loc = dtypes.at_least_float32(self.loc)
@@ -95,5 +100,5 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
             values = kep_svgp.function_values_per_token(whitened, loc, tril, noise)
             if not is_sum:
                 values = self.merge(*values.chunk(2, dim=-2))
-        output = dtypes.apply_linear(self.out, self.join_heads(values))
+        output = self.from_heads(values)
         return output, {"ksvd": -self.penalty(scores, scale, mask), "kl": -kl}

@@ -79,7 +79,7 @@ class KernelAttention(ProbabilisticAttention):
         with self.precise():
             attended = padding.columns(self.kernel(query, key), mask) @ value
             errors.check_finite(attended, "kernel attention 𝒦_qk V")
-        return dtypes.apply_linear(self.out, self.join_heads(attended))
+        return self.from_heads(attended)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return 𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors

@@ -24,7 +24,13 @@ class RBF(nn.Module):
         variance: σ², which is fixed at 1.
     """
 
-    def __init__(self, heads: int, head_dim: int, *, variance: float = 1.0) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        *,
+        variance: float = 1.0,
+    ) -> None:
         super().__init__()
         if variance != 1:
             raise ValueError(
@@ -47,7 +53,14 @@ class ScaledKernel(nn.Module):
 
     gain = 1.0
 
-    def __init__(self, heads: int, head_dim: int, *, square: float, variance: float) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        *,
+        square: float,
+        variance: float,
+    ) -> None:
         super().__init__()
         check_positive(variance=variance)
         self.log_lengthscale = nn.Parameter(torch.full((heads, head_dim), square**0.5).log())
@@ -76,7 +89,13 @@ class ARD(ScaledKernel):
         variance: initial σ².
     """
 
-    def __init__(self, heads: int, head_dim: int, *, variance: float = 1.0) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        *,
+        variance: float = 1.0,
+    ) -> None:
         super().__init__(heads, head_dim, square=head_dim / 1.5, variance=variance)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -99,15 +118,20 @@ class Exponential(ScaledKernel):
         variance: initial σ².
     """
 
-    def __init__(self, heads: int, head_dim: int, *, variance: float = 1.0) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        *,
+        variance: float = 1.0,
+    ) -> None:
         super().__init__(heads, head_dim, square=head_dim**0.5, variance=variance)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the kernel of all pairs, ``(..., H, N, M)``."""
-        scaled = self.scaled(a)
-        return self.variance[:, None, None] * kernels.exponential(
-            scaled, scaled if b is a else self.scaled(b)
-        )
+        a = self.scaled(a)
+        b = self.scaled(b)
+        return self.variance[:, None, None] * kernels.exponential(a, b)
 
     def diagonal(self, a: Tensor) -> Tensor:
         """Return the kernel of each point with itself, ``(..., H, N)``."""
@@ -118,7 +142,13 @@ Kernel = RBF | ARD | Exponential
 KERNELS: dict[str, type[Kernel]] = {"rbf": RBF, "ard": ARD, "exponential": Exponential}
 
 
-def resolve(name: str, heads: int, head_dim: int, *, variance: float = 1.0) -> Kernel:
+def resolve(
+    name: str,
+    heads: int,
+    head_dim: int,
+    *,
+    variance: float = 1.0,
+) -> Kernel:
     """Return the kernel of that name in :data:`KERNELS`, with an initial σ².
 
     Raises:

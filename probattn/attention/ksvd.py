@@ -34,7 +34,12 @@ class KSVDAttention(ProbabilisticAttention):
         """Return queries and keys ``(2, ..., H, N, d)``."""
         return self.split_heads(self.query_key(x), 2)
 
-    def scores_of(self, query_key: Tensor, x: Tensor, mask: Tensor | None) -> Scores:
+    def scores_of(
+        self,
+        query_key: Tensor,
+        x: Tensor,
+        mask: Tensor | None,
+    ) -> Scores:
         """Return :meth:`scores` of given queries and keys ``(2, ..., H, N, d)`` of x."""
         weights = self.projection(x, mask, query_key)
         real, _ = padding.real_and_count(mask, x)

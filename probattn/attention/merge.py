@@ -52,7 +52,11 @@ class ConcatLowRank(nn.Module):
         return kep_svgp.merge_tokens_lowrank(e, r, self.a.to(e.dtype), self.b.to(e.dtype))
 
 
-def resolve(merge: str, tokens: int | None, rank: int) -> Add | Concat | ConcatLowRank:
+def resolve(
+    merge: str,
+    tokens: int | None,
+    rank: int,
+) -> Add | Concat | ConcatLowRank:
     """Return the merge of that name.
 
     Raises:

@@ -27,10 +27,16 @@ class PlainProjection(nn.Module):
         self.w_e = _orthogonal(heads, head_dim, rank)
         self.w_r = _orthogonal(heads, head_dim, rank)
 
-    def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        query_key: Tensor,
+    ) -> Tensor:
         """Return W_e and W_r, ``(2, ..., H, d, s)`` with ones for the leading dimensions of x
         ``(..., N, H · d)``."""
-        return torch.stack((self.w_e, self.w_r)).view(2, *(1,) * (x.dim() - 2), *self.w_e.shape)
+        leading = (1,) * (x.dim() - 2)
+        return torch.stack((self.w_e, self.w_r)).view(2, *leading, *self.w_e.shape)
 
 
 class DataProjection(nn.Module):
@@ -44,13 +50,26 @@ class DataProjection(nn.Module):
         rows: maximum number of rows of f(X).
     """
 
-    def __init__(self, heads: int, head_dim: int, rank: int, *, rows: int) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        rank: int,
+        *,
+        rows: int,
+    ) -> None:
         super().__init__()
         self.rows = rows
-        w_e, w_r = _orthogonal(heads, rows, rank), _orthogonal(heads, rows, rank)
+        w_e = _orthogonal(heads, rows, rank)
+        w_r = _orthogonal(heads, rows, rank)
         self.weights = nn.Parameter(torch.cat((w_e, w_r), dim=-1) / head_dim**0.5)
 
-    def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        query_key: Tensor,
+    ) -> Tensor:
         """Return W_{e|X} and W_{r|X}, ``(2, ..., H, d, s)``, for x ``(..., N, H · d)``."""
         rows = ksvd.spaced_rows(x, self.rows, mask).unflatten(-1, (self.weights.shape[0], -1))
         return torch.stack(ksvd.data_dependent_weights(rows, self.weights).chunk(2, dim=-1))
@@ -69,26 +88,43 @@ class SVDProjection(nn.Module):
         steps: number of steps.
     """
 
-    def __init__(self, heads: int, head_dim: int, rank: int, *, steps: int = 2) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        rank: int,
+        *,
+        steps: int = 2,
+    ) -> None:
         super().__init__()
         self.steps = steps
         self.w_e = _orthogonal(heads, head_dim, rank)
 
-    def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        query_key: Tensor,
+    ) -> Tensor:
         """Return φ_kᵀ H_r and φ_qᵀ H_e, ``(2, ..., H, d, s)`` (see
         :func:`~probattn.functional.subspace.iterate`)."""
+        start = dtypes.at_least_float32(self.w_e)
         with dtypes.exact(x.device.type):
             gram = subspace.grams(subspace.features(query_key, mask))
-            return torch.stack(
-                subspace.iterate(gram, dtypes.at_least_float32(self.w_e), self.steps)
-            )
+            return torch.stack(subspace.iterate(gram, start, self.steps))
 
 
 PROJECTIONS = ("data", "plain", "svd")
 
 
 def resolve(
-    projection: str, heads: int, head_dim: int, rank: int, *, tokens: int | None, multiple: int
+    projection: str,
+    heads: int,
+    head_dim: int,
+    rank: int,
+    *,
+    tokens: int | None,
+    multiple: int,
 ) -> nn.Module:
     """Return the projection of that name in :data:`PROJECTIONS`.
 
@@ -112,12 +148,13 @@ def resolve(
         return PlainProjection(heads, head_dim, rank)
     if projection == "svd":
         return SVDProjection(heads, head_dim, rank)
-    return DataProjection(
-        heads, head_dim, rank, rows=min(tokens or rank * multiple, rank * multiple)
-    )
+    rows = rank * multiple
+    return DataProjection(heads, head_dim, rank, rows=min(tokens or rows, rows))
 
 
 def _orthogonal(heads: int, rows: int, rank: int) -> nn.Parameter:
-    return nn.Parameter(
-        torch.stack([nn.init.orthogonal_(torch.empty(rows, rank)) for _ in range(heads)])
-    )
+    """Return a random matrix with orthonormal columns (or rows) for each head."""
+    weights = torch.empty(heads, rows, rank)
+    for of_head in weights:
+        nn.init.orthogonal_(of_head)
+    return nn.Parameter(weights)

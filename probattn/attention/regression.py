@@ -42,8 +42,7 @@ class RegressionAttention(ProbabilisticAttention):
             self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
         else:
             self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
-        log_noise = torch.full((heads,), noise).log()
-        self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
+        self.log_noise = self.log_of(noise, heads, learned=learn_noise)
         self.out = nn.Linear(dim, dim)
 
     def __init_subclass__(cls) -> None:
@@ -72,7 +71,7 @@ class RegressionAttention(ProbabilisticAttention):
             if self.alpha:
                 self.factor("evidence", self.alpha * law.evidence.sum(-1))
             output = law.mean if self.output == "mean" else self._draw(law)
-        return dtypes.apply_linear(self.out, self.join_heads(output))
+        return self.from_heads(output)
 
     @abstractmethod
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:

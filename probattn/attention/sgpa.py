@@ -68,7 +68,8 @@ class SGPAttention(ProbabilisticAttention):
                 "the standard form has no global site for a prior: give inducing=M, or leave prior "
                 "out"
             )
-        self.inducing, self.draws = inducing, draws
+        self.inducing = inducing
+        self.draws = draws
         self.prior = priors.resolve(prior)
         self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
         self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
@@ -109,7 +110,8 @@ class SGPAttention(ProbabilisticAttention):
         """Return β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or
         better."""
         vectors = self.along_path(cast(Decoupled, self.form).inducing)
-        weight, bias = self.query_value.weight[: self.dim], self.query_value.bias
+        weight = self.query_value.weight[: self.dim]
+        bias = self.query_value.bias
         points = vectors @ weight.unflatten(0, (self.heads, self.head_dim)).mT
         if bias is not None:
             points = points + bias[: self.dim].view(self.heads, 1, self.head_dim)
@@ -130,13 +132,18 @@ class SGPAttention(ProbabilisticAttention):
             tokens = self._tokens(projected, mask)
             return getattr(self.form, self.draws)(self, tokens, dtypes.at_least_float32(x))
 
-    def output(self, remainder: Remainder, u: Tensor | None, g: Tensor) -> Tensor:
+    def output(
+        self,
+        remainder: Remainder,
+        u: Tensor | None,
+        g: Tensor,
+    ) -> Tensor:
         """Return the output at values of u and g; pure."""
         f = g
         if u is not None and remainder.features is not None:
             with self.precise():
                 f = g + remainder.features @ u.mT
-        return dtypes.apply_linear(self.out, self.join_heads(f))
+        return self.from_heads(f)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the kernel between tokens ``(..., H, N, N)``, 0 at padding."""

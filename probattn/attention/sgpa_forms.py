@@ -47,14 +47,24 @@ class Decoupled(nn.Module):
         super().__init__()
         self.inducing = nn.Parameter(torch.randn(heads, inducing, dim))
 
-    def marginal(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
+    def marginal(
+        self,
+        layer: "SGPAttention",
+        tokens: Tokens,
+        x: Tensor,
+    ) -> Remainder:
         """Return g for independent draws at the tokens; the KL is that of joint draws, ½ vᵀ C v."""
         a, mean = self._mean(layer, tokens)
         variance = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a)
         kl = sgpa.local_kl(tokens.value, mean)
         return _marginals(a, mean, variance.sqrt(), variance.sqrt(), kl)
 
-    def joint(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
+    def joint(
+        self,
+        layer: "SGPAttention",
+        tokens: Tokens,
+        x: Tensor,
+    ) -> Remainder:
         """Return g for draws with their correlations."""
         a, mean = self._mean(layer, tokens)
         c = sgpa.conditional_covariance(tokens.kernel, a)
@@ -85,7 +95,12 @@ class Standard(nn.Module):
         self.spread = nn.Linear(dim, heads)
         nn.init.constant_(self.spread.bias, -2.25)  # softplus of it is 0.1
 
-    def marginal(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
+    def marginal(
+        self,
+        layer: "SGPAttention",
+        tokens: Tokens,
+        x: Tensor,
+    ) -> Remainder:
         """Return g for independent draws at the tokens; the KL is that of joint draws."""
         tril, spread, mean = self._root(tokens, x)
         # Diagonals of L Lᵀ and of L T² Lᵀ
@@ -95,7 +110,12 @@ class Standard(nn.Module):
         kl = sgpa.amortised_kl(tokens.value, mean, spread)
         return _marginals(None, mean, prior_variance.sqrt(), variance.sqrt(), kl)
 
-    def joint(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
+    def joint(
+        self,
+        layer: "SGPAttention",
+        tokens: Tokens,
+        x: Tensor,
+    ) -> Remainder:
         """Return g for draws with their correlations."""
         tril, spread, mean = self._root(tokens, x)
         return _joint(None, mean, tril, tril * spread.unsqueeze(-2), tokens)
@@ -112,7 +132,11 @@ class Standard(nn.Module):
 
 
 def _joint(
-    features: Tensor | None, mean: Tensor, prior_tril: Tensor, tril: Tensor, tokens: Tokens
+    features: Tensor | None,
+    mean: Tensor,
+    prior_tril: Tensor,
+    tril: Tensor,
+    tokens: Tokens,
 ) -> Remainder:
     """Return g with Cholesky factors ``(..., H, N, N)`` of prior and posterior."""
     prior = Dense(prior_tril, tokens.count, tokens.real)
@@ -122,7 +146,11 @@ def _joint(
 
 
 def _marginals(
-    features: Tensor | None, mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor
+    features: Tensor | None,
+    mean: Tensor,
+    prior_scale: Tensor,
+    scale: Tensor,
+    kl: Tensor,
 ) -> Remainder:
     """Return g with standard deviations ``(..., H, N)`` of prior and posterior, independent over
     tokens."""

@@ -74,11 +74,13 @@ class SparseCGPAttention(CorrelatedAttention):
         """
         query, key = map(dtypes.at_least_float32, self.inducing)
         if self.tokens is not None:
-            latent, number = given["latent"], given["latent"].shape[-2]
+            latent = given["latent"]
+            number = given["latent"].shape[-2]
             if given["real"] is not None or number != self.tokens:
                 raise ValueError(
                     f"{self.label} mixes {self.tokens} tokens into inducing inputs and takes no "
                     f"mask, got {number}: leave tokens out where the length varies"
                 )
-            query, key = query @ latent, key @ latent
+            query = query @ latent
+            key = key @ latent
         return SparseCGP(**given, inducing_query=query, inducing_key=key)

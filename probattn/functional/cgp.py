@@ -145,11 +145,21 @@ class CGP(Correlated):
         b_q, b_k = triangular.solve_lower(self.prior.tril, matrix).chunk(2, dim=-1)
         return Roots(b_q * self.scales[0, :, None, None], b_k * self.scales[1, :, None, None])
 
-    def _kernel(self, a: Tensor, b: Tensor, log_scale: Tensor | None = None) -> Tensor:
+    def _kernel(
+        self,
+        a: Tensor,
+        b: Tensor,
+        log_scale: Tensor | None = None,
+    ) -> Tensor:
         return padding.on_pairs(rbf(a, b, log_scale), self.real)
 
     def _dense(
-        self, matrix: Tensor, name: str, *, whole: Tensor | None = None, noisy: bool = True
+        self,
+        matrix: Tensor,
+        name: str,
+        *,
+        whole: Tensor | None = None,
+        noisy: bool = True,
     ) -> Dense:
         """Factorise the matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding
         errors it has."""

@@ -113,7 +113,8 @@ class Correlated(ABC):
             canonical: q(z_o); a mean of None stands for the prior.
         """
         loc, covariance = canonical
-        query, key = self.mean, self.observed_key
+        query = self.mean
+        key = self.observed_key
         if loc is not None:
             query, key = (
                 value - mean for value, mean in zip((query, key), self.means(loc), strict=True)

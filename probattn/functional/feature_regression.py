@@ -9,7 +9,6 @@ Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens
 ``d`` columns.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from probattn.functional import errors, jitter, padding
 from probattn.functional.feature_maps import FeatureMap
-from probattn.functional.gaussian import Conditional, Count, Covariance, Dense
+from probattn.functional.gaussian import Conditional, Count, Covariance, Dense, LowRank
 from probattn.functional.triangular import inverse
 
 
@@ -134,14 +133,9 @@ class FeatureRegression:
     @property
     def evidence(self) -> Tensor:
         """log N(V; 0, ψ_k ψ_kᵀ + σ² I) in nats, over columns and real tokens, ``(..., H)``."""
-        if self.is_dual:
-            return self._marginal.log_density(self.value)
-        # Woodbury's identity.
-        columns = self.value.shape[-1]
-        whitened = self.tril.mT @ self._projected
-        fit = self.value.square().sum((-2, -1)) - whitened.square().sum((-2, -1)) / self.noise
-        scale = self.count * (2 * math.pi * self.noise).log() - self.covariance.log_det()
-        return -0.5 * (fit / self.noise + columns * scale)
+        factor = self.key_features.movedim(0, -3)
+        values = LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
+        return values.log_density(self.value)
 
     @property
     def _number(self) -> int:

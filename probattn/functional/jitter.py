@@ -25,7 +25,11 @@ class JitterWarning(UserWarning):
     and the jitter."""
 
 
-def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
+def cholesky(
+    matrix: Tensor,
+    name: str,
+    scale: Tensor | None = None,
+) -> Tensor:
     """Return L with L Lᵀ = matrix; only the matrices of the batch for which that fails get an
     increasing jitter.
 
@@ -54,7 +58,8 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     if not has_failed:
         return factor
     errors.check_finite(matrix, name)
-    scale, jitter = positive_scale(matrix, scale), torch.zeros_like(failed, dtype=matrix.dtype)
+    scale = positive_scale(matrix, scale)
+    jitter = torch.zeros_like(failed, dtype=matrix.dtype)
     for share in JITTERS[matrix.dtype]:
         jitter = jitter.masked_fill(failed, share)
         factor, failed = try_cholesky(with_jitter(matrix, jitter * scale))

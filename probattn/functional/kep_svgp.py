@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probattn.functional import triangular
+
 
 class Moments(NamedTuple):
     """Mean ``(..., H, s, N)`` and covariance ``(..., H, s, N, N)`` of the s outputs of each
@@ -36,7 +38,12 @@ def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
     return ((u / lam.unsqueeze(-2)) @ e.mT).mT
 
 
-def function_values_per_token(e: Tensor, loc: Tensor, scale_tril: Tensor, noise: Tensor) -> Tensor:
+def function_values_per_token(
+    e: Tensor,
+    loc: Tensor,
+    scale_tril: Tensor,
+    noise: Tensor,
+) -> Tensor:
     """Return F_nd = e_n (m_d + L_d ε_n), with inducing variables of its own for each token, as in
     the authors' code.
 
@@ -53,12 +60,19 @@ def function_values_per_token(e: Tensor, loc: Tensor, scale_tril: Tensor, noise:
     Returns:
         ``(..., H, N, s)``.
     """
+    # Entries of a lower triangle, and e_ni ε_nj of each, (..., H, s (s + 1) / 2, N)
     row, column = torch.tril_indices(*scale_tril.shape[-2:], device=e.device)
     products = e.mT[..., row, :] * noise.mT[..., column, :]
-    return (loc @ e.mT + scale_tril[..., row, column] @ products).mT
+    deviation = scale_tril[..., row, column] @ products
+    return (loc @ e.mT + deviation).mT
 
 
-def marginals(e: Tensor, lam: Tensor, loc: Tensor, scale_tril: Tensor) -> Moments:
+def marginals(
+    e: Tensor,
+    lam: Tensor,
+    loc: Tensor,
+    scale_tril: Tensor,
+) -> Moments:
     """Return the closed form of q(F_d) = N(E Λ⁻¹ m_d, E Λ⁻¹ S_d Λ⁻¹ Eᵀ), S_d = L_d L_dᵀ (eq. 16).
 
     The covariance has rank s or less: compare moments, never factorise it.
@@ -69,9 +83,11 @@ def marginals(e: Tensor, lam: Tensor, loc: Tensor, scale_tril: Tensor) -> Moment
         loc: m ``(H, s, s)``, output before inducing index.
         scale_tril: L ``(H, s, s, s)``.
     """
+    # E Λ⁻¹, and E Λ⁻¹ L_d of each output
     whitened = e / lam.unsqueeze(-2)
     factor = whitened.unsqueeze(-3) @ scale_tril
-    return Moments((whitened @ loc.mT).mT, factor @ factor.mT)
+    mean = (whitened @ loc.mT).mT
+    return Moments(mean, factor @ factor.mT)
 
 
 def kl_divergence(loc: Tensor, scale_tril: Tensor, lam: Tensor) -> Tensor:
@@ -86,9 +102,10 @@ def kl_divergence(loc: Tensor, scale_tril: Tensor, lam: Tensor) -> Tensor:
         ``(..., H)``.
     """
     scale = lam.unsqueeze(-2)
+    # tr(Λ⁻² S_d), m_dᵀ Λ⁻² m_d and log |Λ²| − log |S_d|, (..., H, s)
     trace = (scale_tril / scale.unsqueeze(-1)).square().sum((-2, -1))
     mahalanobis = (loc / scale).square().sum(-1)
-    log_det = 2 * (scale.log().sum(-1) - scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+    log_det = 2 * scale.log().sum(-1) - triangular.log_det(scale_tril)
     return 0.5 * (trace + mahalanobis + log_det - loc.shape[-1]).sum(-1)
 
 
@@ -101,11 +118,19 @@ def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
         weights: W₁ ``(N, 2N)``.
     """
     for_e, for_r = weights.chunk(2, dim=-1)
-    return (e.mT @ for_e.mT + r.mT @ for_r.mT).mT
+    merged = e.mT @ for_e.mT + r.mT @ for_r.mT
+    return merged.mT
 
 
-def merge_tokens_lowrank(e: Tensor, r: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def merge_tokens_lowrank(
+    e: Tensor,
+    r: Tensor,
+    a: Tensor,
+    b: Tensor,
+) -> Tensor:
     """Return the scores of the concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``, linear in
     N (section 4.1)."""
     for_e, for_r = b.chunk(2)
-    return ((e.mT @ for_e + r.mT @ for_r) @ a.mT).mT
+    # Bᵀ [E; R], transposed, (..., H, s, s)
+    inner = e.mT @ for_e + r.mT @ for_r
+    return (inner @ a.mT).mT

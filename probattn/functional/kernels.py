@@ -25,17 +25,18 @@ def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
     Returns:
         ``(..., N, M)``, in (0, c].
     """
+    is_same = b is a
     centre = b.detach().mean(-2, keepdim=True)
-    if b is a:
-        a = a - centre
-        log = a @ a.mT
-        rows = columns = log.diagonal(dim1=-2, dim2=-1) / -2
-    else:
-        a, b = a - centre, b - centre
-        log = a @ b.mT
-        rows, columns = (x.square().sum(-1) / -2 for x in (a, b))
+    a = a - centre
+    b = a if is_same else b - centre
+    # a·b, then −½ ‖a‖² and −½ ‖b‖²
+    log = a @ b.mT
+    rows = (log.diagonal(dim1=-2, dim2=-1) if is_same else a.square().sum(-1)) / -2
+    columns = rows if is_same else b.square().sum(-1) / -2
     log = log.add_(rows.unsqueeze(-1)).add_(columns.unsqueeze(-2)).clamp(max=0)
-    return (log if log_factor is None else log.add_(log_factor[..., None, None])).exp_()
+    if log_factor is not None:
+        log = log.add_(log_factor[..., None, None])
+    return log.exp_()
 
 
 def exponential(a: Tensor, b: Tensor) -> Tensor:

@@ -84,7 +84,13 @@ def scores(x: Tensor, weights: Tensor) -> Tensor:
     return products.of_unit_rows(x, weights).mT
 
 
-def objective(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor) -> Tensor:
+def objective(
+    e: Tensor,
+    r: Tensor,
+    w_e: Tensor,
+    w_r: Tensor,
+    lam: Tensor,
+) -> Tensor:
     """Return the KSVD objective J = −½ tr(E Λ⁻¹ Eᵀ) − ½ tr(R Λ⁻¹ Rᵀ) + tr(W_eᵀ W_r) (eq. 11 before
     its square).
 
@@ -114,7 +120,12 @@ def _coupling(w_e: Tensor, w_r: Tensor) -> Tensor:
 
 
 def penalty(
-    e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int
+    e: Tensor,
+    r: Tensor,
+    w_e: Tensor,
+    w_r: Tensor,
+    lam: Tensor,
+    lengths: Tensor | int,
 ) -> Tensor:
     """Return the mean over heads of (J / n)² for each example, the loss of (11) per token.
 
@@ -130,7 +141,12 @@ def penalty(
 
 
 def penalty_of_mean(
-    e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int
+    e: Tensor,
+    r: Tensor,
+    w_e: Tensor,
+    w_r: Tensor,
+    lam: Tensor,
+    lengths: Tensor | int,
 ) -> Tensor:
     """Return the loss of the authors' code: the square of J's mean over batch and heads, tr(W_eᵀ
     W_r) not per token.

@@ -5,7 +5,10 @@ from torch import Tensor
 
 
 def natural_step(
-    tril: Tensor, grad_loc: Tensor, grad_tril: Tensor, length: float | Tensor
+    tril: Tensor,
+    grad_loc: Tensor,
+    grad_tril: Tensor,
+    length: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Take the covariance's natural-gradient step on a loss from N(m, L Lᵀ); return the mean's
     direction and the new L.
@@ -37,14 +40,20 @@ def natural_step(
     # Adam and these steps.
     eye = torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device)
     length = torch.as_tensor(length, dtype=tril.dtype, device=tril.device)
+    # Φ + Φᵀ, and X
     product = (tril.mT @ grad_tril).tril()
-    change = length * (product + product.mT - product.diagonal(dim1=-2, dim2=-1).diag_embed())
+    symmetric = product + product.mT - product.diagonal(dim1=-2, dim2=-1).diag_embed()
+    change = length * symmetric
+    # M, where M − (1 − length) / 2 I is positive definite
     exact = eye + change
-    _, failed = torch.linalg.cholesky_ex(exact - ((1 - length) / 2).clamp(min=0) * eye)
-    ratio = torch.where(failed[..., None, None] == 0, exact, exact + change @ change / 2)
+    least = ((1 - length) / 2).clamp(min=0)
+    _, failed = torch.linalg.cholesky_ex(exact - least * eye)
+    bounded = exact + change @ change / 2
+    ratio = torch.where(failed[..., None, None] == 0, exact, bounded)
     # M = Wᵀ W with W lower-triangular, from the Cholesky factor of M with its rows and columns
-    # reversed.
+    # reversed, and L W⁻¹
     reverse = torch.linalg.cholesky_ex(ratio.flip(-2, -1))[0]
-    factor = torch.linalg.solve_triangular(reverse.mT.flip(-2, -1), tril, upper=False, left=False)
+    w = reverse.mT.flip(-2, -1)
+    factor = torch.linalg.solve_triangular(w, tril, upper=False, left=False)
     direction = factor @ (factor.mT @ grad_loc.unsqueeze(-1))
     return direction.squeeze(-1), factor

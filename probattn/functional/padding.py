@@ -57,7 +57,11 @@ def on_pairs(matrix: Tensor, real: Tensor | None) -> Tensor:
     return matrix.where(real.unsqueeze(-1) & real.unsqueeze(-2), 0.0)
 
 
-def plus_diagonal(matrix: Tensor, value: Tensor | float, real: Tensor | None = None) -> Tensor:
+def plus_diagonal(
+    matrix: Tensor,
+    value: Tensor | float,
+    real: Tensor | None = None,
+) -> Tensor:
     """Return the matrix with a value added to its diagonal at real tokens, and ones on the diagonal
     at padding.
 

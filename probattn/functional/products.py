@@ -32,14 +32,16 @@ class _OfUnitRows(Function):
     """Eᵀ = (φ(X) W)ᵀ of x ``(..., N, d)``; normalises the s columns of the product instead of the d
     of x."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Tensor, weights: Tensor) -> Tensor:
         return (weights.mT @ x.mT) * inverse_norm(x).mT
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(
+        ctx: Any,
+        inputs: tuple[Tensor, Tensor],
+        output: Tensor,
+    ) -> None:
         ctx.save_for_backward(*inputs, output)
         ctx.save_for_forward(*inputs, output)
 
@@ -53,6 +55,15 @@ class _OfUnitRows(Function):
         return (change - scores * inverse * along) * inverse
 
     @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, int | None], *inputs: Tensor) -> tuple[Tensor, int]:
+        """Let the mapped dimension lead, so that in-place operations need no batching rule."""
+        mapped = [
+            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(inputs, dims, strict=True)
+        ]
+        return _OfUnitRows.apply(*mapped), 0
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Use ∂E_ns/∂x_n = (w_s − E_ns x_n / ‖x_n‖) / ‖x_n‖."""
         x, weights, scores = ctx.saved_tensors
@@ -61,5 +72,5 @@ class _OfUnitRows(Function):
         # −Σ_s grad_ns E_ns / ‖x_n‖, (..., 1, N)
         radial = (grad * scores).sum(-2, keepdim=True) * -inverse
         grad = grad.to(x.dtype)
-        grad_x = (grad.mT @ weights.mT).addcmul(x, radial.mT)
+        grad_x = (grad.mT @ weights.mT).addcmul_(x, radial.mT)
         return grad_x, (grad @ x).mT

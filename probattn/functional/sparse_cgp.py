@@ -76,7 +76,8 @@ class FeatureCGP(Correlated):
     @cached_property
     def predictive(self) -> LowRank:
         """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
-        t_o, bridge = self._t.canonical, self._bridge
+        t_o = self._t.canonical
+        bridge = self._bridge
         inner = t_o.mT @ t_o / self._sigma2 + bridge @ bridge.mT / self._sigma2.square()
         root = jitter.cholesky(
             padding.plus_diagonal(inner, 1.0), "the predictive covariance of z_q given z_k"

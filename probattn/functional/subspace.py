@@ -76,7 +76,8 @@ def orthonormal(gram: Tensor, weights: Tensor) -> Tensor:
     matrix = weights.mT @ gram @ weights
     share, trace, unit = _jitter_of(matrix)
     tril = jitter.cholesky(matrix / trace + share * unit, "EᵀE, the Gram matrix of scores")
-    return torch.linalg.solve_triangular(tril, weights.mT, upper=False).mT * trace.rsqrt()
+    basis = torch.linalg.solve_triangular(tril, weights.mT, upper=False).mT
+    return basis * trace.rsqrt()
 
 
 def inverse_sqrt(matrix: Tensor) -> Tensor:
@@ -88,13 +89,13 @@ def inverse_sqrt(matrix: Tensor) -> Tensor:
     """
     share, trace, unit = _jitter_of(matrix)
     trace = trace * (1 + share)
+    # Roots of M / tr(M) and of its inverse
     root = matrix / trace + share / (1 + share) * unit
-    inverse = None
+    inverse = unit
     for scaling in _scalings(share, torch.finfo(matrix.dtype).eps):
-        product = root if inverse is None else inverse @ root
-        factor = 0.5 * scaling * (3 * unit - scaling**2 * product)
-        root, inverse = root @ factor, factor if inverse is None else factor @ inverse
-    assert inverse is not None  # there is at least one scaling
+        factor = 0.5 * scaling * (3 * unit - scaling**2 * (inverse @ root))
+        root = root @ factor
+        inverse = factor @ inverse
     return inverse * trace.rsqrt()
 
 
@@ -118,7 +119,12 @@ def singular_values(gram: Grams, w_e: Tensor) -> Tensor:
 
 
 def residual_variances(
-    phi: Tensor, gram: Grams, w_e: Tensor, w_r: Tensor, *, solved: bool
+    phi: Tensor,
+    gram: Grams,
+    w_e: Tensor,
+    w_r: Tensor,
+    *,
+    solved: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return the variance of each branch that its scores E = φ_q W_e and R = φ_k W_r leave out.
 
@@ -136,13 +142,19 @@ def residual_variances(
     Returns:
         For E and for R, ``(..., H, N)``, not negative, zero at padding.
     """
-    branches = zip(phi, (w_e, w_r), gram, reversed(gram), strict=True)
-    of_e, of_r = (_outside(*branch, solved=solved) for branch in branches)
+    of_e = _outside(phi[0], w_e, gram.query, gram.key, solved=solved)
+    of_r = _outside(phi[1], w_r, gram.key, gram.query, solved=solved)
     return of_e, of_r
 
 
 def residual_scale(
-    query_key: Tensor, mask: Tensor | None, w_e: Tensor, w_r: Tensor, pair: str, *, solved: bool
+    query_key: Tensor,
+    mask: Tensor | None,
+    w_e: Tensor,
+    w_r: Tensor,
+    pair: str,
+    *,
+    solved: bool,
 ) -> Tensor:
     """Return √(r₁ + r₂), r the residual variances of the two branches, ``(..., H, N)``, positive.
 
@@ -158,21 +170,27 @@ def residual_scale(
             (see :func:`residual_variances`).
     """
     phi = features(query_key, mask)
-    precise = map(dtypes.at_least_float32, (w_e, w_r))
-    variances = residual_variances(phi, grams(phi), *precise, solved=solved)
-    total = torch.stack([variances["er".index(branch)] for branch in pair]).sum(0)
+    w_e, w_r = map(dtypes.at_least_float32, (w_e, w_r))
+    of_e, of_r = residual_variances(phi, grams(phi), w_e, w_r, solved=solved)
+    total = pair.count("e") * of_e + pair.count("r") * of_r
     return (total + jitter.JITTERS[total.dtype][0]).sqrt()
 
 
-def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved: bool) -> Tensor:
+def _outside(
+    phi: Tensor,
+    weights: Tensor,
+    own: Tensor,
+    other: Tensor,
+    *,
+    solved: bool,
+) -> Tensor:
     """Return diag(φ M φᵀ), M = C − W Wᵀ or B C Bᵀ, for C the Gram matrix of the other features."""
     if solved:
         inner = other - weights @ weights.mT
     else:
+        # B = I − W Wᵀ φᵀ φ
         basis = orthonormal(own, weights)
-        complement = torch.eye(own.shape[-1], dtype=own.dtype, device=own.device) - basis @ (
-            basis.mT @ own
-        )
+        complement = padding.plus_diagonal(-basis @ (basis.mT @ own), 1.0)
         inner = complement @ other @ complement.mT
     return ((phi @ inner) * phi).sum(-1).clamp(min=0)
 
@@ -190,7 +208,8 @@ def _jitter_of(matrix: Tensor) -> tuple[float, Tensor, Tensor]:
 def _scalings(share: float, precision: float) -> tuple[float, ...]:
     """Return factors of Newton-Schulz steps that take all of [√share, 1] to 1, up to the
     precision."""
-    low, factors = share**0.5 / 2, []
+    low = share**0.5 / 2
+    factors = []
     while 1 - low > 0.5 * precision**0.5:
         scaling = (3 / (1 + low + low**2)) ** 0.5
         low = 0.5 * scaling * low * (3 - scaling**2 * low**2)

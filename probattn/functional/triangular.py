@@ -1,7 +1,7 @@
 """Triangular solves and products with draws as columns, and determinants by Cholesky factors."""
 
-import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,15 +13,13 @@ def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     Leading dimensions of B that L lacks become columns: one solve with many columns is several
     times faster than many small ones.
     """
-    return _on_columns(
-        lambda columns: torch.linalg.solve_triangular(tril, columns, upper=False), tril.dim(), b
-    )
+    return _on_columns(partial(torch.linalg.solve_triangular, upper=False), tril, b)
 
 
 def product(matrix: Tensor, b: Tensor) -> Tensor:
     """Return M B for M ``(..., m, n)`` and B ``(..., n, k)``, whose additional leading dimensions
     become columns."""
-    return _on_columns(lambda columns: matrix @ columns, matrix.dim(), b)
+    return _on_columns(torch.matmul, matrix, b)
 
 
 def log_det(tril: Tensor) -> Tensor:
@@ -36,12 +34,17 @@ def inverse(triangle: Tensor, *, upper: bool) -> Tensor:
     return torch.linalg.solve_triangular(triangle, identity.expand_as(triangle), upper=upper)
 
 
-def _on_columns(operation: Callable[[Tensor], Tensor], dim: int, b: Tensor) -> Tensor:
-    """Apply a linear operation on columns ``(..., n, k)`` of ``dim`` dimensions to B with as many
-    or more."""
-    missing = b.dim() - dim
+def _on_columns(
+    operation: Callable[..., Tensor],
+    matrix: Tensor,
+    b: Tensor,
+) -> Tensor:
+    """Apply an operation of a matrix on the columns of B, which may have more dimensions."""
+    missing = b.dim() - matrix.dim()
     if missing <= 0:
-        return operation(b)
+        return operation(matrix, b)
+    # (draws, ..., n, k) → (..., n, draws · k), and back
     lead = b.shape[:missing]
-    columns = operation(b.flatten(0, missing - 1).movedim(0, -2).flatten(-2))
-    return columns.unflatten(-1, (math.prod(lead), b.shape[-1])).movedim(-2, 0).unflatten(0, lead)
+    columns = b.flatten(0, missing - 1).movedim(0, -2).flatten(-2)
+    result = operation(matrix, columns).unflatten(-1, (lead.numel(), b.shape[-1]))
+    return result.movedim(-2, 0).unflatten(0, lead)
