@@ -29,6 +29,8 @@ LAYERS: dict[str, LayerFactory] = {
     "sparse-cgp": probattn.SparseCGPAttention,
     "kernel": probattn.KernelAttention,
     "anchored": probattn.AnchoredAttention,
+    "rff-gpa": probattn.RFFGPAttention,
+    "rff-cgp": probattn.RFFCGPAttention,
 }
 """Layers with their default options by the names that the command uses."""
 

@@ -20,11 +20,14 @@ LAYERS = {
     "KEP-SVGP concat": probattn.KEPSVGPAttention.partial(rank=10, merge="concat", tokens=64),
     "KEP-SVGP add": probattn.KEPSVGPAttention.partial(rank=10, merge="add"),
     "anchored": probattn.AnchoredAttention,
+    "RFF-GPA": probattn.RFFGPAttention.partial(features=16),
     "kernel": probattn.KernelAttention,
     "SGPA": probattn.SGPAttention.partial(inducing=16),
     "SGPA, joint": probattn.SGPAttention.partial(inducing=16, draws="joint"),
     "sparse CGP": probattn.SparseCGPAttention.partial(inducing=16),
     "sparse CGP, collapsed": probattn.SparseCGPAttention.partial(inducing=16, collapsed=True),
+    "RFF-CGP": probattn.RFFCGPAttention.partial(features=16),
+    "RFF-CGP, collapsed": probattn.RFFCGPAttention.partial(features=16, collapsed=True),
     "CGP": probattn.CGPAttention,
     "CGP, collapsed": probattn.CGPAttention.partial(collapsed=True),
     "CGP, collapsed, mean, no R": probattn.CGPAttention.partial(
@@ -32,7 +35,7 @@ LAYERS = {
     ),
 }
 # Layers whose steps grow linearly with the number of tokens, after softmax, whose kernel is fast.
-LINEAR = ("softmax", "KEP-SVGP add", "anchored", "sparse CGP, collapsed")
+LINEAR = ("softmax", "KEP-SVGP add", "anchored", "RFF-GPA", "sparse CGP, collapsed")
 # Layers and the shapes in which they are measured, the first one as the reference, by suite.
 WIDE, NARROW = {"dim": 384, "heads": 12}, {"dim": 128, "heads": 4}
 SHAPES = {

@@ -18,7 +18,7 @@ Layers = Annotated[
     typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once)."),
 ]
 # Without variants of KEP-SVGP's objective.
-DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp,anchored"
+DIGITS = "softmax,kep-svgp,kernel,kernel-symmetric,sgpa,cgp,sparse-cgp,anchored,rff-gpa,rff-cgp"
 RESULTS = "Evaluated runs, folders that hold them, or a CSV of results."
 
 

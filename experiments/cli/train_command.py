@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from probattn.experiments.config.settings import Settings
 
 DATA = "Your file or folder, or the folder of the data sets (default $PROBATTN_DATA, else ./data)."
-LAYER = "Layer: softmax, anchored, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.module:Class."
+LAYER = (
+    "Layer: softmax, anchored, rff-gpa, kep-svgp, kernel, sgpa, cgp, sparse-cgp, rff-cgp or "
+    "package.module:Class."
+)
 EPOCHS = "Total number of epochs, including a warm start; --resume takes a larger one."
 CONFIG = "YAML file of settings; `probattn presets NAME --yaml` prints one."
 RESUME = "Resume the run in --out; only epochs and train.patience may be raised."

@@ -10,7 +10,7 @@ from probattn.experiments.config.yaml_files import packaged
 # Learning rate of the guide of layers without another one.
 GUIDE_LR = 0.03
 # Files of presets, in the order in which they are listed.
-GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
+GROUPS = ("own", "digits", "kep-svgp", "cgp", "rff-gpa", "finetune")
 
 
 def _build() -> dict[str, Settings]:

@@ -30,8 +30,8 @@ class RFFCGPAttention(CorrelatedAttention):
         features, frequencies, prior, variance: as for :class:`RFFGPAttention`.
         lengthscale: initial ℓ; with 1 the kernel is that of :class:`CGPAttention`.
         regulariser: R is ``"joint"``, CGP's bound on log p(z_q = ν, z_k), or ``"keys"``, that on
-            log p(z_k), the likelihood of the key path, which the posterior of z_o reaches; if
-            collapsed, the latter is exact whatever the guide.
+            log p(z_k), the likelihood of the key path, which the posterior of z_o reaches (and
+            which the collapsed form has in closed form, for this guide alone).
         noise, learn_noise, canonical_guide, collapsed, output, alpha, regulariser_norm, bias: as
             for :class:`CGPAttention`.
 
@@ -55,6 +55,11 @@ class RFFCGPAttention(CorrelatedAttention):
         super().__init__(dim, heads, **options)
         check_choice("regulariser", regulariser, ("joint", "keys"))
         self.regulariser = regulariser
+        if self.collapsed and regulariser == "keys" and self.canonical_guide != "posterior":
+            raise ValueError(
+                'with collapsed=True and regulariser="keys" R is log p(z_k) itself: leave '
+                f"canonical_guide={self.canonical_guide!r} out"
+            )
         self.fourier = FourierFeatures(
             heads,
             self.head_dim,

@@ -33,6 +33,14 @@ LAYERS = {
             "kep-svgp-residual",
         ),
         *("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp", "anchored", "anchored-draw"),
+        *(
+            "anchored-dual",
+            "rff-gpa",
+            "rff-gpa-dual",
+            "rff-gpa-sampled",
+            "rff-cgp",
+            "rff-cgp-sampled",
+        ),
     )
 }
 

@@ -44,8 +44,15 @@ GRIDS = {
     "CGPAttention": CORRELATED | {"noisy_canonical": [True, False], "noisy_output": [True, False]},
     "SparseCGPAttention": CORRELATED
     | {"inducing": [3], "inducing_keys": [None, 2], "tokens": [None, 5]},
+    "RFFCGPAttention": CORRELATED
+    | {"features": [4], "regulariser": ["joint", "keys"]}
+    | {"frequencies": ["orthogonal", "independent", "equal", "sampled"]},
+    "RFFGPAttention": COMMON
+    | {"features": [4, 8], "output": ["mean", "draw"], "alpha": [0.0, 0.5], "bias": [False, True]}
+    | {"frequencies": ["orthogonal", "independent", "equal", "sampled"]}
+    | {"symmetric": [False, True], "prior": [None, "laplace", "student_t", "ard"]},
     "AnchoredAttention": COMMON
-    | {"anchors": [3], "output": ["mean", "draw"], "learn_noise": [False, True]}
+    | {"anchors": [3, 8], "output": ["mean", "draw"], "learn_noise": [False, True]}
     | {"alpha": [0.0, 0.5], "bias": [False, True]},
 }
 
@@ -53,6 +60,10 @@ GRIDS = {
 def makes_sense(layer, row):
     if layer == "SGPAttention":
         return row["inducing"] is not None or (row["prior"] is None and row["family"] == "full")
+    if layer == "RFFGPAttention":
+        return row["frequencies"] == "sampled" or row["prior"] is None
+    if row.get("regulariser") == "keys" and row["collapsed"]:
+        return row["canonical_guide"] == "posterior"
     return not (layer == "SparseCGPAttention" and row["tokens"] and row["masked"])
 
 

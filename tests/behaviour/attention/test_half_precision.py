@@ -18,6 +18,8 @@ from probattn import (
     AnchoredAttention,
     CGPAttention,
     KEPSVGPAttention,
+    RFFCGPAttention,
+    RFFGPAttention,
     SGPAttention,
     SparseCGPAttention,
     guides,
@@ -36,6 +38,8 @@ CASES = LAYERS | {
     "cgp-learned": CGPAttention.partial(canonical_guide="learned"),
     "cgp-collapsed": CGPAttention.partial(collapsed=True, learn_noise=True),
     "anchored": AnchoredAttention.partial(anchors=2, output="draw"),
+    "rff-gpa": RFFGPAttention.partial(features=4, output="draw", frequencies="sampled"),
+    "rff-cgp": RFFCGPAttention.partial(features=4),
     "sparse-cgp-tokens": SparseCGPAttention.partial(inducing=2, tokens=4),
 }
 TOLERANCE = 2e-2  # of bfloat16

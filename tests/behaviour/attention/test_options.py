@@ -67,7 +67,9 @@ def test_wrong_options_are_refused(layer, options, word):
         getattr(probattn, layer)(**defaults | options)
 
 
-@pytest.mark.parametrize("layer", ["softmax", "kernel", "kep-svgp", "sgpa", "cgp", "anchored"])
+@pytest.mark.parametrize(
+    "layer", ["softmax", "kernel", "kep-svgp", "sgpa", "cgp", "anchored", "rff-gpa", "rff-cgp"]
+)
 @pytest.mark.parametrize(
     ("x", "mask", "word"),
     [
@@ -97,7 +99,15 @@ def test_another_number_of_tokens_than_the_fixed_one_and_a_prior_without_a_varia
 
 def test_signatures_differ_where_the_program_does_and_not_where_training_does():
     """Checkpoints tell apart what has parameters of the same shapes."""
-    alike = ("dropout", "residual", "mean", "evidence", "tokens")  # or differ in their parameters
+    alike = (
+        "dropout",
+        "residual",
+        "mean",
+        "evidence",
+        "tokens",
+        "dual",
+        "keys",
+    )  # or differ in their parameters
     names = [name for name in LAYERS if not name.endswith(alike)] + ["cgp-collapsed-mean"]
     signatures = {tuple(sorted(LAYERS[name](8, 2).signature().items())) for name in names}
     assert len(signatures) == len(names)

@@ -44,6 +44,10 @@ RANDOM = (
     "cgp",
     "sparse-cgp",
     "anchored-draw",
+    "anchored-dual",
+    "rff-gpa-dual",
+    "rff-cgp",
+    "rff-cgp-sampled",
 )
 
 

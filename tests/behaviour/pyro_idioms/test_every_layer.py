@@ -54,7 +54,7 @@ def test_a_layer_says_whether_it_has_local_sites(name):
     )
 
 
-FAST = ("kep-svgp-residual", "sgpa", "cgp", "anchored-draw")
+FAST = ("kep-svgp-residual", "sgpa", "cgp", "anchored-draw", "rff-gpa-sampled-draw", "rff-cgp")
 
 
 @pytest.mark.parametrize("where", ["inside", "outside", "event"])

@@ -395,7 +395,7 @@ TRANSFORMED = (
     "sgpa",
     "sgpa-standard",
 )
-TRANSFORMED += ("cgp", "cgp-collapsed-mean", "sparse-cgp", "anchored")
+TRANSFORMED += ("cgp", "cgp-collapsed-mean", "sparse-cgp", "anchored", "rff-gpa", "rff-cgp")
 
 
 @pytest.mark.parametrize("name", TRANSFORMED)

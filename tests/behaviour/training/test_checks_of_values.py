@@ -90,6 +90,8 @@ DEEP = (
     "cgp",
     "sparse-cgp",
     "anchored",
+    "rff-gpa",
+    "rff-cgp",
     "texts",
 )
 

@@ -26,6 +26,8 @@ NETWORK = {"classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8, "dropou
         "cgp",
         "sparse-cgp",
         "anchored-draw",
+        "rff-gpa-dual",
+        "rff-cgp",
     ],
 )
 def test_the_loss_of_texts_or_of_images_is_on_the_gpu(layer, monkeypatch):

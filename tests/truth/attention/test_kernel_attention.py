@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from sampling import randn
 from torch.testing import assert_close
 
-from probattn import AnchoredAttention, CGPAttention, SparseCGPAttention
+from probattn import AnchoredAttention, CGPAttention, RFFCGPAttention, SparseCGPAttention
 from probattn.attention.kernel import KernelAttention
 from probattn.attention.kernels import ARD, KERNELS, RBF
 from probattn.functional.errors import NumericalError
@@ -89,7 +89,9 @@ def test_attention_is_alive_at_first(kernel, symmetric, dim, heads):
         assert -2 * entries.log().mean() == pytest.approx(1, rel=0.2)
 
 
-@pytest.mark.parametrize("factory", [CGPAttention, SparseCGPAttention, AnchoredAttention])
+@pytest.mark.parametrize(
+    "factory", [CGPAttention, SparseCGPAttention, RFFCGPAttention, AnchoredAttention]
+)
 def test_queries_keys_and_latent_inputs_lie_a_unit_apart_at_first(factory):
     layer, x = factory(64, 4), F.layer_norm(torch.randn(8, 64, 64), (64,))
     points = list(layer.split_heads(layer.query_key_value(x), 3)[:2])

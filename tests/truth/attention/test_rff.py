@@ -297,3 +297,8 @@ def test_the_work_is_linear_in_the_number_of_tokens(layer, options):
 def test_wrong_options_are_refused(layer, options, word):
     with pytest.raises(ValueError, match=word):
         layer(8, 2, **options)
+
+
+def test_a_guide_that_would_have_no_effect_is_refused():
+    with pytest.raises(ValueError, match="canonical_guide"):
+        RFFCGPAttention(8, 2, collapsed=True, regulariser="keys", canonical_guide="prior")

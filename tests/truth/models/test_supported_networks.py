@@ -22,6 +22,8 @@ from probattn import (
     AnchoredAttention,
     KEPSVGPAttention,
     KernelAttention,
+    RFFCGPAttention,
+    RFFGPAttention,
     SGPAttention,
     SoftmaxAttention,
     SparseCGPAttention,
@@ -231,6 +233,9 @@ GAINS = [  # of queries and keys, and the map in which the new layer has the row
     (SGPAttention.partial(kernel="rbf"), "query_value", KEY_GAIN),
     (SparseCGPAttention, "query_key_value", KEY_GAIN),
     (AnchoredAttention, "query_key_value", KEY_GAIN),
+    (RFFGPAttention, "query_value", 1.0),
+    (RFFGPAttention.partial(symmetric=False), "query_key_value", 1.0),
+    (RFFCGPAttention, "query_key_value", KEY_GAIN),
 ]
 
 
