@@ -13,6 +13,7 @@ from probattn.distributions import ColumnNormal
 from probattn.functional import dtypes, padding
 from probattn.functional.feature_maps import FeatureMap
 from probattn.functional.feature_regression import FeatureRegression
+from probattn.functional.gaussian import Dense
 
 
 class RegressionAttention(ProbabilisticAttention):
@@ -117,7 +118,10 @@ class RegressionAttention(ProbabilisticAttention):
 
     def weight_laws(self, law: FeatureRegression) -> Laws:
         """Return prior and posterior of w."""
-        prior = ColumnNormal(torch.zeros_like(law.loc), law.prior)
+        features = law.loc.shape[-2]
+        identity = torch.eye(features, dtype=law.loc.dtype, device=law.loc.device)
+        unit = Dense(identity.expand(self.heads, -1, -1), features)
+        prior = ColumnNormal(torch.zeros_like(law.loc), unit)
         return prior, ColumnNormal(law.loc, law.covariance)
 
     def _draw(self, law: FeatureRegression) -> Tensor:

@@ -17,15 +17,13 @@ from torch import Tensor
 
 from probattn.functional import errors, jitter, padding
 from probattn.functional.feature_maps import FeatureMap
-from probattn.functional.gaussian import Conditional, Count, Covariance, Dense, LowRank
+from probattn.functional.gaussian import Count, Dense, LowRank
 from probattn.functional.triangular import inverse
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureRegression:
     """Law of w given the values, and of the output given w.
-
-    For fewer tokens than features the matrices that are factorised are N×N, by Woodbury's identity.
 
     Args:
         features: ψ.
@@ -43,12 +41,6 @@ class FeatureRegression:
     noise: Tensor
     real: Tensor | None
     count: Count
-
-    @property
-    def is_dual(self) -> bool:
-        """True for N < M; False in programs for any N (see
-        :func:`~probattn.functional.errors.branch_free`)."""
-        return errors.may_branch() and self.key.shape[-2] < self._number
 
     # The heads come first here, (H, ..., N, M), so that a product with a head's matrix is one
     # product for all examples.
@@ -70,12 +62,6 @@ class FeatureRegression:
         return padding.plus_diagonal(gram / self._sigma2, 1.0)
 
     @cached_property
-    def marginal(self) -> Tensor:
-        """G = ψ_k ψ_kᵀ + σ² I, the covariance of the values, ``(..., H, N, N)``."""
-        kernel = (self.key_features @ self.key_features.mT).movedim(0, -3)
-        return padding.plus_diagonal(kernel, self.noise, self.real)
-
-    @cached_property
     def tril(self) -> Tensor:
         """Lower-triangular L ``(..., H, M, M)`` with L Lᵀ = A⁻¹."""
         reversed_tril = jitter.cholesky(self.precision.flip(-2, -1), "A, the precision of w")
@@ -83,27 +69,22 @@ class FeatureRegression:
 
     @cached_property
     def loc(self) -> Tensor:
-        """Posterior mean σ⁻² A⁻¹ ψ_kᵀ V = ψ_kᵀ G⁻¹ V of w, ``(..., H, M, d)``."""
+        """Posterior mean σ⁻² A⁻¹ ψ_kᵀ V of w, ``(..., H, M, d)``; for fewer tokens than features
+        ψ_kᵀ (ψ_k ψ_kᵀ + σ² I)⁻¹ V, of N×N matrices."""
         # The gradient of an inverse costs half that of a Cholesky factor. All eigenvalues of A are
         # 1 or more.
-        if not self.is_dual:
+        is_dual = errors.may_branch() and self.key.shape[-2] < self.key_features.shape[-1]
+        if not is_dual:
             return torch.linalg.inv(self.precision) @ self._projected / self._sigma2
-        solved = torch.linalg.inv(self.marginal) @ self.value
+        kernel = (self.key_features @ self.key_features.mT).movedim(0, -3)
+        marginal = padding.plus_diagonal(kernel, self.noise, self.real)
+        solved = torch.linalg.inv(marginal) @ self.value
         return (self.key_features.mT @ solved.movedim(-3, 0)).movedim(0, -3)
 
     @cached_property
-    def prior(self) -> Dense:
-        """I, the prior covariance of w, ``(H, M, M)``."""
-        identity = torch.eye(self._number, dtype=self.value.dtype, device=self.value.device)
-        return Dense(identity.expand(self.value.shape[-3], -1, -1), self._number)
-
-    @cached_property
-    def covariance(self) -> Covariance:
+    def covariance(self) -> Dense:
         """Posterior covariance A⁻¹ of w in each column."""
-        if not self.is_dual:
-            return Dense(self.tril, self.tril.shape[-1])
-        gain = self.key_features.mT.movedim(0, -3)
-        return Conditional(self.prior, lambda: self._noise, lambda: self._marginal, gain)
+        return Dense(self.tril, self.tril.shape[-1])
 
     @property
     def mean(self) -> Tensor:
@@ -121,13 +102,7 @@ class FeatureRegression:
     @property
     def variance(self) -> Tensor:
         """Posterior variance of f at the queries ``(..., H, N)``, at most the prior's."""
-        psi = self.query_features
-        if self.is_dual:
-            cross = self.key_features.movedim(0, -3) @ psi.mT
-            explained = torch.linalg.solve_triangular(self._marginal.tril, cross, upper=False)
-            variance = psi.square().sum(-1) - explained.square().sum(-2)
-        else:
-            variance = (psi @ self.tril).square().sum(-1)
+        variance = (self.query_features @ self.tril).square().sum(-1)
         return variance if self.residual is None else self.residual + variance
 
     @property
@@ -138,25 +113,8 @@ class FeatureRegression:
         return values.log_density(self.value)
 
     @property
-    def _number(self) -> int:
-        """M."""
-        return self._key_functions.shape[-1]
-
-    @property
     def _sigma2(self) -> Tensor:
         return self.noise[:, None, None]
-
-    @cached_property
-    def _noise(self) -> Dense:
-        """σ² I, the covariance of the values given w."""
-        zeros = torch.zeros_like(self.marginal)
-        tril = padding.plus_diagonal(zeros, self.noise.sqrt(), self.real)
-        return Dense(tril, self.count, self.real)
-
-    @cached_property
-    def _marginal(self) -> Dense:
-        tril = jitter.cholesky(self.marginal, "G, the covariance of the values")
-        return Dense(tril, self.count, self.real)
 
     @cached_property
     def _projected(self) -> Tensor:

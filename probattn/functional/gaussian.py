@@ -119,7 +119,7 @@ class Conditional(Covariance):
         prior: P.
         noise: returns S, the covariance of the observation given x; called when it is needed.
         marginal: returns M, the covariance of the observation.
-        gain: G = (A L)ᵀ ``(..., H, N, n)`` for y of n rows, 0 at padding.
+        gain: G = (A L)ᵀ ``(..., H, N, N)``, 0 at padding.
     """
 
     prior: Dense
@@ -165,9 +165,8 @@ class Conditional(Covariance):
     def draw(self, shape: torch.Size) -> Tensor:
         """Return L (w − Eᵀ L_M⁻¹ (Gᵀ w + L_S ε)): a sample of x and y, moved to y = 0; 0 at
         padding."""
-        observed = (*shape[:-2], self.gain.shape[-1], shape[-1])
         w = self.gain.new_empty(shape).normal_()
-        noise = self.gain.new_empty(observed).normal_()
+        noise = self.gain.new_empty(shape).normal_()
         # y = Gᵀ w + L_S ε, and L_M⁻¹ y
         seen = triangular.product(self.gain.mT, w) + triangular.product(self.noise().tril, noise)
         whitened = triangular.solve_lower(self.marginal().tril, seen)
