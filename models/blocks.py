@@ -185,7 +185,11 @@ class Transformer(nn.Module):
             x: inputs ``(batch, ...)``.
             mask: ``(batch, tokens)``, True at real tokens; None if all are real.
         """
-        return self.head(self.norm(masked_mean(self.blocks(self.tokens(x), mask), mask)))
+        return self.readout(self.blocks(self.tokens(x), mask), mask)
+
+    def readout(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return outputs from the tokens after a block."""
+        return self.head(self.norm(masked_mean(x, mask)))
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:

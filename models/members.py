@@ -1,0 +1,91 @@
+"""Members of one network that a latent variable chooses: its depths, and groups of its heads."""
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.ops.indexing import Vindex
+from torch import Tensor, nn
+
+from probattn.models.blocks import Transformer
+from probattn.site_info import local_site
+from probattn.sites import SiteModule
+
+
+class Members(SiteModule):
+    """Network with the outputs of one of its K members: y | x, k ~ p(y | outputs of member k).
+
+    Site ``member``, latent, local: k of each example. ``TraceEnum_ELBO`` (``elbo="enum"``) sums it
+    out, with all members in one forward pass. Parameter ``logits``: of p(k), which is learned.
+
+    Args:
+        network: returns the outputs of all members, ``(K, *draws, batch, outputs)``.
+        members: K.
+    """
+
+    def __init__(self, network: nn.Module, members: int) -> None:
+        super().__init__()
+        self.network = network
+        self.logits = nn.Parameter(torch.zeros(members))
+
+    def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
+        """Return the outputs of the members that are sampled, ``(*draws, batch, outputs)``."""
+        outputs = self.network(x, *mask).movedim(0, -2)
+        prior = dist.Categorical(logits=self.logits).expand(x.shape[:1])
+        infer = {"enumerate": "parallel"} | local_site()
+        member = pyro.sample(self.site("member"), prior, infer=infer)
+        return Vindex(outputs)[..., member, :]
+
+
+class Depths(nn.Module):
+    """All depths of a network as members: its norm and head after each block (Antorán, Allingham &
+    Hernández-Lobato, 2020).
+
+    Args:
+        network: one of this library.
+    """
+
+    def __init__(self, network: Transformer) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
+        """Return the outputs after each block, ``(depth, *draws, batch, outputs)``."""
+        x, outputs = self.network.tokens(x), []
+        for block in self.network.blocks:
+            x = block(x, *mask)
+            outputs.append(self.network.readout(x, *mask))
+        return torch.stack(torch.broadcast_tensors(*outputs))
+
+
+class OwnMaps(nn.ModuleList):
+    """Linear maps of K > 1 members, each of its own input ``(K, ..., n)``, or of its own part of
+    one input ``(..., K · n)``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of all members, ``(K, ..., outputs)``."""
+        is_one = x.shape[-1] > self[0].in_features
+        parts = x.chunk(len(self), dim=-1) if is_one else x
+        return torch.stack([own(part) for own, part in zip(self, parts, strict=True)])
+
+
+def group_heads(network: Transformer, groups: int) -> Transformer:
+    """Give each of K groups of the heads of the last block an output map and a head of its own, in
+    place; the network then returns the outputs of all groups.
+
+    Only what follows these heads is computed K times (after Hydra Ensembles, arXiv 2510.18358,
+    which have groups in every block).
+
+    Args:
+        network: one of this library.
+        groups: K > 1, which divides the number of heads.
+
+    Raises:
+        ValueError: another number of groups.
+    """
+    attention, head = network.blocks[-1].attention, network.head
+    if groups < 2 or attention.heads % groups:
+        raise ValueError(f"need groups > 1 that divide {attention.heads} heads, got {groups}")
+    part = attention.dim // groups
+    attention.out = OwnMaps(nn.Linear(part, attention.dim) for _ in range(groups))
+    network.head = OwnMaps(nn.Linear(attention.dim, head.out_features) for _ in range(groups))
+    return network
