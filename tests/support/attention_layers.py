@@ -15,11 +15,13 @@ from probattn import (
     SparseCGPAttention,
 )
 from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
+from probattn.models import layer_factories
 
 KEP, SGPA = partial(KEPSVGPAttention.partial, rank=2), SGPAttention.partial
 CGP, SPARSE = CGPAttention.partial, partial(SparseCGPAttention.partial, inducing=3)
 
-ANY_LENGTH = {
+# Each layer by its name, of which some have smaller sizes below.
+ANY_LENGTH = {name: record.factory() for name, record in layer_factories.LAYERS.items()} | {
     "softmax": SoftmaxAttention.partial(),
     "softmax-dropout": SoftmaxAttention.partial(dropout=0.1),
     "kernel": KernelAttention.partial(),
