@@ -155,6 +155,7 @@ def test_one_record_puts_a_layer_into_the_commands_help(name):
     assert "uniform" in run(program, name, "--help")
 
 
+@pytest.mark.slow
 def test_the_demo_trains_a_layer_that_has_a_record_alone(tmp_path):
     program = "from probattn.experiments.cli.main import main\nmain()"
     layers = ("--layers", "softmax,uniform", "--epochs", "3", "--workers", "1")
