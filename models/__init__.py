@@ -2,7 +2,7 @@
 libraries."""
 
 from probattn.models import likelihoods
-from probattn.models.blocks import last
+from probattn.models.layer_factories import last
 from probattn.models.pretrained import PretrainedClassifier
 from probattn.models.supervised import Classifier, Supervised
 from probattn.models.tabular import TabularTransformer

@@ -1,17 +1,16 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
-from probattn.attention.softmax import SoftmaxAttention
 from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.dropout import make_dropout
-from probattn.models.layer_factories import Attention, layer_factories, layer_factory
+from probattn.models.layer_factories import Attention, layer_factories
 from probattn.sites import name_layers
 
 
@@ -74,6 +73,7 @@ class Blocks(nn.Sequential):
             :func:`last`).
         depth: number of blocks.
         dim, heads, mlp_dim, dropout: of each :class:`Block`.
+        network: kind of the network, and its number of tokens if that is fixed, for layers by name.
 
     Raises:
         ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
@@ -88,8 +88,9 @@ class Blocks(nn.Sequential):
         heads: int,
         mlp_dim: int,
         dropout: float,
+        **network: Any,
     ) -> None:
-        factories = layer_factories(attention, depth=depth)
+        factories = layer_factories(attention, depth=depth, **network)
         blocks = (
             Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory)
             for factory in factories
@@ -159,17 +160,13 @@ class Transformer(nn.Module):
         *,
         outputs: int,
         dim: int,
-        depth: int,
-        heads: int,
-        mlp_dim: int,
         dropout: float,
+        **blocks: Any,
     ) -> None:
         """Add dropout, blocks, norm and head; arguments as for :class:`Blocks`, and the number of
         outputs."""
         self.dropout = make_dropout(dropout)
-        self.blocks = Blocks(
-            attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout
-        )
+        self.blocks = Blocks(attention, dim=dim, dropout=dropout, **blocks)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)
         name_layers(self)
@@ -197,24 +194,6 @@ class Transformer(nn.Module):
         training data."""
         with evaluation_mode(self):
             self.blocks.initialise_inducing(self.tokens(x), mask)
-
-
-def last(
-    number: int,
-    attention: str | LayerFactory,
-    *,
-    of: int,
-    rest: str | LayerFactory = SoftmaxAttention,
-) -> list[LayerFactory]:
-    """Return one factory per block: ``attention`` for the last ``number`` of ``of`` blocks,
-    ``rest`` for the others.
-
-    Raises:
-        ValueError: a number outside 0..of.
-    """
-    if not 0 <= number <= of:
-        raise ValueError(f"cannot replace the last {number} of {of} blocks")
-    return [layer_factory(rest)] * (of - number) + [layer_factory(attention)] * number
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:

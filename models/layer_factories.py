@@ -1,58 +1,84 @@
-"""Attention layers by name, and checks of the argument ``attention`` of networks."""
+"""The attention layers by name, each with the record that ``layers.toml`` has of it."""
 
-from collections.abc import Sequence
+import inspect
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pkgutil import resolve_name
+from typing import Any
 
 from torch import nn
 
-import probattn
-from probattn.attention.base import LayerFactory
+from probattn.attention.base import LayerFactory, ProbabilisticAttention
+from probattn.attention.softmax import SoftmaxAttention
 
 Attention = str | LayerFactory | Sequence[str | LayerFactory]
 """Argument ``attention`` of networks: a name, a class or a factory, for every block, or a sequence
 of one per block."""
-MAX_RANK = 10
-"""Rank of KEP-SVGP in its papers, which is that of its layers by name if their heads have as many
-dimensions."""
+Options = Mapping[str, Any]
 
 
-def kep_svgp(dim: int, heads: int, *, bias: bool = False) -> probattn.KEPSVGPAttention:
-    """Return a KEP-SVGP layer with the rank of the papers, or that of its heads if they are
-    smaller."""
-    return probattn.KEPSVGPAttention(dim, heads, rank=min(MAX_RANK, dim // heads), bias=bias)
+@dataclass(frozen=True, kw_only=True)
+class LayerRecord:
+    """What a name stands for, in networks and at the command; a preset says what it changes.
+
+    The arguments are described in ``layers.toml``.
+    """
+
+    layer: str
+    meaning: str
+    options: Options = field(default_factory=dict)
+    vit: Options = field(default_factory=dict)
+    text: Options = field(default_factory=dict)
+    tabular: Options = field(default_factory=dict)
+    last: int | None = None
+    fixed_tokens: bool = True
+    training: Options = field(default_factory=dict)
+    bench: Mapping[str, Options] = field(default_factory=dict)
+    in_demo: bool = True
+
+    def factory(
+        self,
+        network: str | None = None,
+        *,
+        tokens: int | None = None,
+        **options: Any,
+    ) -> LayerFactory:
+        """Return the factory of the layer.
+
+        Args:
+            network: kind of the network, ``"vit"``, ``"text"`` or ``"tabular"``; None for one of
+                another library.
+            tokens: the number of tokens, if it is fixed.
+            options: options in place of the record's.
+        """
+        layer: type[ProbabilisticAttention] = resolve_name(self.layer)
+        chosen = {**self.options, **(getattr(self, network) if network else {}), **options}
+        if tokens and self.fixed_tokens and "tokens" in inspect.signature(layer).parameters:
+            chosen["tokens"] = tokens
+        return layer.partial(**chosen)
 
 
-LAYERS: dict[str, LayerFactory] = {
-    "softmax": probattn.SoftmaxAttention,
-    "kep-svgp": kep_svgp,
-    "sgpa": probattn.SGPAttention,
-    "cgp": probattn.CGPAttention,
-    "sparse-cgp": probattn.SparseCGPAttention,
-    "kernel": probattn.KernelAttention,
-    "anchored": probattn.AnchoredAttention,
-    "rff-gpa": probattn.RFFGPAttention,
-    "rff-cgp": probattn.RFFCGPAttention,
-}
-"""Layers with their default options by the names that the command uses."""
+_TOML = (files("probattn.models") / "layers.toml").read_text(encoding="utf-8")
+LAYERS = {name: LayerRecord(**record) for name, record in tomllib.loads(_TOML).items()}
+"""The records by name."""
 
 
-def layer_factory(attention: str | LayerFactory) -> LayerFactory:
+def layer_factory(attention: str | LayerFactory, **network: Any) -> LayerFactory:
     """Return a factory ``(dim, heads) -> layer``.
 
     Args:
         attention: a name of :data:`LAYERS`, a layer's class, or a factory such as
             ``probattn.SGPAttention.partial(inducing=16)``.
+        network: of a name, arguments of :meth:`LayerRecord.factory`.
 
     Raises:
         ValueError: an unknown name.
         TypeError: a layer, where a factory is needed.
     """
     if isinstance(attention, str):
-        if attention not in LAYERS:
-            raise ValueError(
-                f"attention {attention!r} is unknown; choose one of {', '.join(LAYERS)}, or give a "
-                "class"
-            )
-        return LAYERS[attention]
+        return _record(attention).factory(**network)
     if isinstance(attention, nn.Module):
         raise TypeError(
             "attention takes a name, a class or a factory (dim, heads) -> layer, not a layer: "
@@ -61,20 +87,48 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
     return attention
 
 
-def layer_factories(attention: Attention, *, depth: int) -> list[LayerFactory]:
-    """Return the factory of each of ``depth`` blocks.
+def layer_factories(attention: Attention, *, depth: int, **network: Any) -> list[LayerFactory]:
+    """Return the factory of each of ``depth`` blocks; one name stands for the blocks of its record.
+
+    Args:
+        attention: as for networks.
+        depth: number of blocks.
+        network: as for :func:`layer_factory`.
 
     Raises:
         ValueError: a number of factories other than ``depth``; an unknown name.
     """
-    layers = (
-        [attention] * depth
-        if isinstance(attention, str) or not isinstance(attention, Sequence)
-        else attention
-    )
-    factories = [layer_factory(layer) for layer in layers]
-    if len(factories) != depth:
+    if isinstance(attention, str):
+        attention = last(_record(attention).last or depth, attention, of=depth)
+    layers = attention if isinstance(attention, Sequence) else [attention] * depth
+    if len(layers) != depth:
         raise ValueError(
-            f"{len(factories)} attention factories for {depth} blocks; give one, or one per block"
+            f"{len(layers)} attention factories for {depth} blocks; give one, or one per block"
         )
-    return factories
+    return [layer_factory(layer, **network) for layer in layers]
+
+
+def last(
+    number: int,
+    attention: str | LayerFactory,
+    *,
+    of: int,
+    rest: str | LayerFactory = SoftmaxAttention,
+) -> list[str | LayerFactory]:
+    """Return one layer per block: ``attention`` for the last ``number`` of ``of`` blocks, ``rest``
+    for the others.
+
+    Raises:
+        ValueError: a number outside 0..of.
+    """
+    if not 0 <= number <= of:
+        raise ValueError(f"cannot replace the last {number} of {of} blocks")
+    return [rest] * (of - number) + [attention] * number
+
+
+def _record(name: str) -> LayerRecord:
+    if name not in LAYERS:
+        raise ValueError(
+            f"attention {name!r} is unknown; choose one of {', '.join(LAYERS)}, or give a class"
+        )
+    return LAYERS[name]

@@ -55,6 +55,8 @@ class TabularTransformer(Transformer):
             heads=heads,
             mlp_dim=mlp_dim,
             dropout=dropout,
+            network="tabular",
+            tokens=len(sizes),
         )
         self.units = None if units is None else nn.Buffer(torch.tensor(units))
 

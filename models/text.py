@@ -54,6 +54,7 @@ class TextTransformer(Transformer):
             heads=heads,
             mlp_dim=mlp_dim,
             dropout=dropout,
+            network="text",
         )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -62,6 +62,8 @@ class ViT(Transformer):
             heads=heads,
             mlp_dim=mlp_dim,
             dropout=dropout,
+            network="vit",
+            tokens=len(self.positions),
         )
 
     def forward(self, images: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ class Guide(StoredModule):
         *containers, name = site.split(".")
         parent: nn.Module = self
         for container in containers:
-            if container not in parent._modules:
+            if container not in dict(parent.named_children()):
                 parent.add_module(container, nn.Module())
             parent = parent.get_submodule(container)
         parent.add_module(name, posterior)

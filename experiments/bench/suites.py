@@ -7,36 +7,24 @@ import pandas as pd
 import pyro
 import torch
 
-import probattn
 from probattn.experiments.bench.measure import measure
 from probattn.experiments.bench.steps import layer_step, step
 from probattn.experiments.config import presets
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.runs.build import build, loaders
 from probattn.inference import ELBOLoss, predict
+from probattn.models import layer_factories
 
+# Cases of the layers' records by title.
 LAYERS = {
-    "softmax": probattn.SoftmaxAttention,
-    "KEP-SVGP concat": probattn.KEPSVGPAttention.partial(rank=10, merge="concat", tokens=64),
-    "KEP-SVGP add": probattn.KEPSVGPAttention.partial(rank=10, merge="add"),
-    "anchored": probattn.AnchoredAttention,
-    "RFF-GPA": probattn.RFFGPAttention.partial(features=16),
-    "kernel": probattn.KernelAttention,
-    "SGPA": probattn.SGPAttention.partial(inducing=16),
-    "SGPA, joint": probattn.SGPAttention.partial(inducing=16, draws="joint"),
-    "sparse CGP": probattn.SparseCGPAttention.partial(inducing=16),
-    "sparse CGP, collapsed": probattn.SparseCGPAttention.partial(inducing=16, collapsed=True),
-    "RFF-CGP": probattn.RFFCGPAttention.partial(features=16),
-    "RFF-CGP, collapsed": probattn.RFFCGPAttention.partial(features=16, collapsed=True),
-    "CGP": probattn.CGPAttention,
-    "CGP, collapsed": probattn.CGPAttention.partial(collapsed=True),
-    "CGP, collapsed, mean, no R": probattn.CGPAttention.partial(
-        collapsed=True, output="mean", alpha=0.0
-    ),
+    title: record.factory(**options)
+    for record in layer_factories.LAYERS.values()
+    for title, options in record.bench.items()
 }
 # Layers whose steps grow linearly with the number of tokens, after softmax, whose kernel is fast.
 LINEAR = ("softmax", "KEP-SVGP add", "anchored", "RFF-GPA", "sparse CGP, collapsed")
 # Layers and the shapes in which they are measured, the first one as the reference, by suite.
+WIDE_ONLY = ("KEP-SVGP concat", "KEP-SVGP add")
 WIDE, NARROW = {"dim": 384, "heads": 12}, {"dim": 128, "heads": 4}
 SHAPES = {
     "layers": (
@@ -46,7 +34,10 @@ SHAPES = {
         ),
         (("softmax", "KEP-SVGP add", "anchored"), WIDE | {"batch": 1, "tokens": 4096}),
         (("softmax", "KEP-SVGP add", "anchored"), WIDE | {"batch": 1, "tokens": 16384}),
-        (("softmax", *list(LAYERS)[3:]), NARROW | {"batch": 25, "tokens": 64}),
+        (
+            tuple(title for title in LAYERS if title not in WIDE_ONLY),
+            NARROW | {"batch": 25, "tokens": 64},
+        ),
     ),
     "scaling": (
         ((*LINEAR, "kernel", "SGPA", "CGP, collapsed"), NARROW | {"batch": 1, "tokens": 256}),

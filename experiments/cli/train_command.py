@@ -9,16 +9,14 @@ from rich.table import Column, Table
 
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, fail, say, show_table
+from probattn.models.layer_factories import LAYERS
 
 if TYPE_CHECKING:
     from probattn.experiments.config.schema import Trust
     from probattn.experiments.config.settings import Settings
 
 DATA = "Your file or folder, or the folder of the data sets (default $PROBATTN_DATA, else ./data)."
-LAYER = (
-    "Layer: softmax, anchored, rff-gpa, kep-svgp, kernel, sgpa, cgp, sparse-cgp, rff-cgp or "
-    "package.module:Class."
-)
+LAYER = f"Layer: {', '.join(LAYERS)} or package.module:Class."
 EPOCHS = "Total number of epochs, including a warm start; --resume takes a larger one."
 CONFIG = "YAML file of settings; `probattn presets NAME --yaml` prints one."
 RESUME = "Resume the run in --out; only epochs and train.patience may be raised."
@@ -135,6 +133,7 @@ def _list_presets(known: "dict[str, Settings]") -> None:
 
 
 def _list_settings(settings: "Settings") -> None:
+    from probattn.experiments.config.presets import changed_defaults
     from probattn.experiments.config.schema import first_sentence
     from probattn.experiments.config.settings import describe
 
@@ -142,9 +141,17 @@ def _list_settings(settings: "Settings") -> None:
         Table(Column("setting", no_wrap=True), "value", "choices", "meaning"),
         describe(settings),
     )
+    defaults = changed_defaults(settings)
     for key, value in settings.flat().items():
         meaning, allowed = described.get(key, ("", []))
-        text = str(value).lower() if isinstance(value, bool | None) else str(value)
+        text = _in_words(value)
+        if key in defaults:
+            text += f" (layer: {_in_words(defaults[key])})"
         table.add_row(key, text, ", ".join(allowed), first_sentence(meaning))
     show_table(table)
+    say("In brackets is what the layer has by its name, where the preset changes it.")
     say("Change any with --set SETTING=VALUE, or in the file that --yaml prints.")
+
+
+def _in_words(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool | None) else str(value)

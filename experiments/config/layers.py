@@ -12,9 +12,9 @@ from probattn.attention.base import LayerFactory
 from probattn.experiments.config.data import DataPath
 from probattn.experiments.config.schema import find_object, options_of, settings_class
 from probattn.experiments.config.validation import Count, setting
-from probattn.experiments.config.yaml_files import packaged
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
+from probattn.models.layer_factories import LAYERS, LayerRecord
 
 
 @setting()
@@ -57,8 +57,8 @@ class Layer:
         return partial(self.constructor, **options)
 
 
-# Names of the layers of this library, which ``layers.yaml`` describes.
-KNOWN = tuple(packaged("layers"))
+# Names of the layers of this library.
+KNOWN = tuple(LAYERS)
 
 
 @cache
@@ -72,10 +72,12 @@ def layer_class(name: str) -> type[Layer]:
         SettingsError: an unknown name, or a class that cannot be imported or has options that
             settings cannot hold.
     """
-    about = packaged("layers").get(name, {})
-    constructor = find_object("layer", about.get("class", name), KNOWN)
-    options = {"leave_out": ("dim", "heads", "tokens"), "name": name} | about.get("options", {})
-    return settings_class(constructor.__name__, Layer, constructor, **options)
+    record = LAYERS.get(name, LayerRecord(layer=name, meaning=""))
+    constructor = find_object("layer", record.layer, KNOWN)
+    defaults = {"name": name, "last": record.last, "fixed_tokens": record.fixed_tokens}
+    defaults |= {"init_loc": record.training.get("init_loc", Layer.init_loc), **record.options}
+    left_out = ("dim", "heads", "tokens")
+    return settings_class(constructor.__name__, Layer, constructor, leave_out=left_out, **defaults)
 
 
 @setting()

@@ -1,11 +1,14 @@
 """Presets: settings of the papers, small ones on digits, and those for your own data, from
 ``preset_files``."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
+from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import unknown
 from probattn.experiments.config.yaml_files import packaged
+from probattn.models.layer_factories import LAYERS, LayerRecord
 
 # Learning rate of the guide of layers without another one.
 GUIDE_LR = 0.03
@@ -41,8 +44,8 @@ def preset(name: str) -> Settings:
 
 
 def with_layer(settings: Settings, name: str) -> Settings:
-    """Return settings with another layer for the same total of epochs; ``layers.yaml`` has what the
-    layer needs.
+    """Return settings with another layer for the same total of epochs; its record says what it
+    needs.
 
     Args:
         settings: of a preset.
@@ -54,18 +57,36 @@ def with_layer(settings: Settings, name: str) -> Settings:
     """
     if name == settings.layer.name:
         return settings
-    about, network, total = packaged("layers").get(name, {}), settings.network.kind, settings.epochs
-    is_text = network in ("text", "encoder")
-    layer = {"name": name} | about.get("text" if is_text else network, {})
-    if network == "encoder":
-        layer["last"] = 0 if name == "softmax" else 1
-    start = 0 if is_text else round(about.get("start", 0) * total)
-    train = {
-        "guide_lr": about.get("guide_lr", GUIDE_LR),
-        "alpha_start": about.get("alpha_start", 1.0),
-    }
+    network = settings.network.kind
+    total = settings.epochs
+    of_own = LayerRecord(layer=name, meaning="", training={"guide_lr": GUIDE_LR})
+    about = LAYERS.get(name, of_own).training
+    layer = _layer_options(name, network)
+    start = 0 if network in ("text", "encoder") else round(about.get("start", 0) * total)
+    train = {"guide_lr": about.get("guide_lr"), "alpha_start": about.get("alpha_start", 1.0)}
     train |= {"alpha_end": 1.0, "epochs": total - start}
-    warm_start = {"epochs": start} | about.get("warm_start", {}) if start else None
+    warm_start = {"epochs": start, **about.get("warm_start", {})} if start else None
     return replace(settings, warm_start=None).merged(
         {"layer": layer, "train": train, "warm_start": warm_start}
     )
+
+
+def changed_defaults(settings: Settings) -> dict[str, Any]:
+    """Return what a layer has by its name where these settings differ, by key such as
+    ``layer.rank``."""
+    name = settings.layer.name
+    layer = layer_class(name)(**_layer_options(name, settings.network.kind))
+    return {
+        f"layer.{option}": default
+        for option, default in asdict(layer).items()
+        if default != getattr(settings.layer, option)
+    }
+
+
+def _layer_options(name: str, network: str) -> dict[str, Any]:
+    """Return the options that a layer has by its name in a kind of network, besides the defaults of
+    its settings."""
+    record = LAYERS.get(name, LayerRecord(layer=name, meaning=""))
+    if network == "encoder":
+        return {"name": name, **record.text, "last": 0 if name == "softmax" else 1}
+    return {"name": name, **getattr(record, network)}

@@ -41,8 +41,8 @@ class KEPSVGPAttention(KSVDAttention):
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
-        rank: s, the number of singular triplets and of outputs of each head; at most the head
-            width.
+        rank: s, the number of singular triplets and of outputs of each head, at most the head
+            width; None: 10 as in the papers, or the head width if that is smaller.
         merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
         pair: the branches that are merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table
             5); J has both.
@@ -83,7 +83,7 @@ class KEPSVGPAttention(KSVDAttention):
         dim: int,
         heads: int,
         *,
-        rank: int,
+        rank: int | None = None,
         merge: Literal["add", "concat", "concat_lowrank"] = "add",
         pair: Literal["er", "ee", "rr"] = "er",
         projection: Literal["data", "plain", "svd"] = "data",
@@ -101,6 +101,7 @@ class KEPSVGPAttention(KSVDAttention):
         bias: bool = False,
     ) -> None:
         super().__init__(dim, heads)
+        rank = min(10, self.head_dim) if rank is None else rank
         check_choice("pair", pair, ("er", "ee", "rr"))
         check_choice("penalty", penalty, PENALTIES)
         check_choice("mean", mean, ("zero", "softmax"))

@@ -1,6 +1,6 @@
 """KEP-SVGP attention as in its authors' code: noise for each token, and the KL of each example."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import pyro.distributions as dist
 import torch
@@ -44,7 +44,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         dim: int,
         heads: int,
         *,
-        rank: int,
+        rank: int | None = None,
         merge: Literal["add", "concat", "concat_lowrank"] = "add",
         pair: Literal["er", "ee", "rr"] = "er",
         tokens: int | None = None,
@@ -52,10 +52,19 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         eta: float = 1.0,
         bias: bool = False,
     ) -> None:
-        sizes: dict[str, Any] = {"rank": rank, "tokens": tokens, "multiple": multiple}
         super().__init__(
-            dim, heads, merge=merge, pair=pair, eta=eta, penalty="authors", bias=bias, **sizes
+            dim,
+            heads,
+            rank=rank,
+            merge=merge,
+            pair=pair,
+            tokens=tokens,
+            multiple=multiple,
+            eta=eta,
+            penalty="authors",
+            bias=bias,
         )
+        rank = self.rank
         self.log_scale = nn.Parameter(torch.empty(heads, rank).uniform_(-2.0, 0.0))
         self.loc = nn.Parameter(torch.randn(heads, rank, rank))
         self.raw_tril = nn.Parameter(torch.randn(heads, rank, rank, rank))

@@ -44,7 +44,7 @@ class RFFCGPAttention(CorrelatedAttention):
         dim: int,
         heads: int,
         *,
-        features: int = 32,
+        features: int = 16,
         frequencies: Frequencies = "orthogonal",
         prior: priors.Prior | str | None = None,
         lengthscale: float = 1.0,

@@ -17,12 +17,14 @@ from probattn import (
     SparseCGPAttention,
 )
 from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
+from probattn.models import layer_factories
 
 KEP, SGPA = partial(KEPSVGPAttention.partial, rank=2), SGPAttention.partial
 RFF, RFFCGP = RFFGPAttention.partial, partial(RFFCGPAttention.partial, features=6)
 CGP, SPARSE = CGPAttention.partial, partial(SparseCGPAttention.partial, inducing=3)
 
-ANY_LENGTH = {
+# Each layer by its name, of which some have smaller sizes below.
+ANY_LENGTH = {name: record.factory() for name, record in layer_factories.LAYERS.items()} | {
     "softmax": SoftmaxAttention.partial(),
     "softmax-dropout": SoftmaxAttention.partial(dropout=0.1),
     "kernel": KernelAttention.partial(),

@@ -97,7 +97,7 @@ def test_the_wheel_holds_every_module(tmp_path):
         )
     paths = [path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()]
     expected = {"probattn/" + path.removeprefix("probattn/") for path in paths}
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     build = [
         sys.executable,

@@ -75,7 +75,7 @@ def test_each_layer_of_ours_by_name_trains_and_predicts(name, kind):
     guide, layers = guides.for_model(model), model.network.layers()
     model.network.initialise_inducing(given.x, given.mask)
     train(model, guide, batch)
-    assert all(type(layer) is type(LAYERS[kind](8, 2)) for layer in layers)
+    assert all(type(layer) is type(LAYERS[kind].factory()(8, 2)) for layer in layers)
     assert all(parameter.isfinite().all() for layer in layers for parameter in layer.parameters())
     assert all(layer.out.weight.grad.any() for layer in layers)
     draws = drawn(model, guide, batch)
