@@ -1,5 +1,7 @@
 """Members of one network that a latent variable chooses: its depths, and groups of its heads."""
 
+from typing import Any, cast
+
 import pyro
 import pyro.distributions as dist
 import torch
@@ -63,7 +65,7 @@ class OwnMaps(nn.ModuleList):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of all members, ``(K, ..., outputs)``."""
-        is_one = x.shape[-1] > self[0].in_features
+        is_one = x.shape[-1] > cast(nn.Linear, self[0]).in_features
         parts = x.chunk(len(self), dim=-1) if is_one else x
         return torch.stack([own(part) for own, part in zip(self, parts, strict=True)])
 
@@ -82,10 +84,11 @@ def group_heads(network: Transformer, groups: int) -> Transformer:
     Raises:
         ValueError: another number of groups.
     """
-    attention, head = network.blocks[-1].attention, network.head
+    attention: Any = network.blocks[-1].attention
+    dim, outputs = network.head.in_features, network.head.out_features
     if groups < 2 or attention.heads % groups:
         raise ValueError(f"need groups > 1 that divide {attention.heads} heads, got {groups}")
-    part = attention.dim // groups
-    attention.out = OwnMaps(nn.Linear(part, attention.dim) for _ in range(groups))
-    network.head = OwnMaps(nn.Linear(attention.dim, head.out_features) for _ in range(groups))
+    attention.out = OwnMaps(nn.Linear(dim // groups, dim) for _ in range(groups))
+    heads = OwnMaps(nn.Linear(dim, outputs) for _ in range(groups))
+    network.head = heads  # type: ignore[assignment]
     return network

@@ -79,14 +79,12 @@ class RFFGPAttention(RegressionAttention):
         """Return the prior of ``frequencies``, if they are sampled."""
         return self.fourier.sites()
 
-    def law(
-        self, x: Tensor, mask: Tensor | None, frequencies: Tensor | None = None
-    ) -> FeatureRegression:
+    def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:
         """Return the law of the output at checked tokens, and values of sampled frequencies;
         pure."""
         query, key, value = self.project(x)
-        tied = query is key
-        query = self.fourier.angles(query, frequencies)
-        key = query if tied else self.fourier.angles(key, frequencies)
+        frequencies = latents.get("frequencies")
+        key = self.fourier.angles(key, frequencies)
+        query = key if self.symmetric else self.fourier.angles(query, frequencies)
         value = value.expand(*query.shape[:-1], -1)  # over draws of the frequencies
         return self.regression(self.fourier.map(), query, key, value, mask)
