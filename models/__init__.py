@@ -3,6 +3,7 @@ libraries."""
 
 from probattn.models import likelihoods
 from probattn.models.layer_factories import last
+from probattn.models.members import Depths, Members, group_heads
 from probattn.models.pretrained import PretrainedClassifier
 from probattn.models.supervised import Classifier, Supervised
 from probattn.models.tabular import TabularTransformer
@@ -12,12 +13,15 @@ from probattn.models.vit import ViT
 
 __all__ = [
     "Classifier",
+    "Depths",
+    "Members",
     "PretrainedClassifier",
     "Supervised",
     "TabularTransformer",
     "TextTagger",
     "TextTransformer",
     "ViT",
+    "group_heads",
     "last",
     "likelihoods",
     "replace_attention",

@@ -85,6 +85,13 @@ def third_party_networks(names):
     assert {name.split(".")[2] for name in trained} == {"block", "head"}
 
 
+def latent_members(names):
+    assert names["history"].steps[-1]["loss"] < names["history"].steps[0]["loss"]
+    with torch.no_grad():
+        outputs = names["model"].network.network(names["images"][-100:])
+    assert_close(names["whole"].probs, outputs[2].softmax(-1))
+
+
 def training(names):
     assert names["history"].epochs[-1]["valid/accuracy"] > 0.5
     assert names["loss"].isfinite()
@@ -128,6 +135,7 @@ PAGES_WITH_CODE = (
     prediction,
     serving,
     third_party_networks,
+    latent_members,
     training,
     pyro,
 )

@@ -10,8 +10,7 @@ from torch.testing import assert_close
 
 from probattn import RFFGPAttention, guides
 from probattn.inference import TrainOptions, fit, predict
-from probattn.models import Classifier, ViT
-from probattn.models.members import Depths, Members, group_heads
+from probattn.models import Classifier, Depths, Members, ViT, group_heads
 
 SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "heads": 4, "mlp_dim": 8}
 LABELS = torch.tensor([0, 2, 1, 1, 0])
