@@ -50,7 +50,8 @@ GRIDS = {
     "RFFGPAttention": COMMON
     | {"features": [4, 8], "output": ["mean", "draw"], "alpha": [0.0, 0.5], "bias": [False, True]}
     | {"frequencies": ["orthogonal", "independent", "equal", "sampled"]}
-    | {"symmetric": [False, True], "prior": [None, "laplace", "student_t", "ard"]},
+    | {"symmetric": [False, True], "prior": [None, "laplace", "student_t", "ard"]}
+    | {"family": ["full", "diagonal", "lowrank", "delta"]},
     "AnchoredAttention": COMMON
     | {"anchors": [3, 8], "output": ["mean", "draw"], "learn_noise": [False, True]}
     | {"alpha": [0.0, 0.5], "bias": [False, True]},
@@ -61,7 +62,8 @@ def makes_sense(layer, row):
     if layer == "SGPAttention":
         return row["inducing"] is not None or (row["prior"] is None and row["family"] == "full")
     if layer == "RFFGPAttention":
-        return row["frequencies"] == "sampled" or row["prior"] is None
+        fixed = row["prior"] is None and row["family"] == "full"
+        return row["frequencies"] == "sampled" or fixed
     if row.get("regulariser") == "keys" and row["collapsed"]:
         return row["canonical_guide"] == "posterior"
     return not (layer == "SparseCGPAttention" and row["tokens"] and row["masked"])

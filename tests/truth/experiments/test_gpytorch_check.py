@@ -1,6 +1,8 @@
 """Closed forms equal GPyTorch's in float64, and a formula that is off by a millionth is detected
 and named."""
 
+import inspect
+
 import gpytorch
 import pytest
 import torch
@@ -60,7 +62,7 @@ def off(value):
     ],
 )
 def test_a_wrong_formula_is_named(monkeypatch, component, owner, name):
-    original = vars(owner)[name]
+    original = inspect.getattr_static(owner, name)
     compute = getattr(original, "func", None) or getattr(original, "fget", None) or original
 
     def changed(*args, **options):
