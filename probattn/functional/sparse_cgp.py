@@ -214,16 +214,14 @@ class RFFCGP(FeatureCGP):
     @cached_property
     def mean(self) -> Tensor:
         """Φ_q (I − B⁻¹) E[w | V], since B⁻¹ σ⁻² Φ_oᵀ Φ_o = I − B⁻¹: no solve has N columns."""
-        w = torch.linalg.solve_triangular(self._keys.capacitance.mT, self._seen, upper=True)
-        return self._of_query(w - torch.cholesky_solve(w, self.prior.capacitance))
+        w = self._given_key @ (self._keys.factor.mT @ self.value / self._sigma2)
+        return self._of_query(w - self._given_latent @ w)
 
     @cached_property
     def predictive(self) -> LowRank:
         """σ²I + Φ_q (2 B⁻¹ − B⁻² + (I − B⁻¹) V[w | V] (I − B⁻¹)) Φ_qᵀ; means cancel."""
-        of_latent = torch.cholesky_inverse(self.prior.capacitance)
-        of_key = torch.cholesky_inverse(self._keys.capacitance)
-        gain = padding.plus_diagonal(-of_latent, 1.0)
-        inner = of_latent + of_latent @ gain + gain @ of_key @ gain
+        gain = padding.plus_diagonal(-self._given_latent, 1.0)
+        inner = self._given_latent + self._given_latent @ gain + gain @ self._given_key @ gain
         root = jitter.cholesky(inner, "the predictive covariance of w given z_k")
         return self._low_rank(self._of_query(root))
 
@@ -240,6 +238,21 @@ class RFFCGP(FeatureCGP):
     @property
     def _psi(self) -> Tensor:
         return self._all[..., self.query.shape[-2] :, :].mT
+
+    @cached_property
+    def _given_latent(self) -> Tensor:
+        """B⁻¹, the covariance of w' given z_o."""
+        return self._covariance_given(self._psi_o)
+
+    @cached_property
+    def _given_key(self) -> Tensor:
+        """V[w | z_k]."""
+        return self._covariance_given(self._keys.factor)
+
+    def _covariance_given(self, features: Tensor) -> Tensor:
+        """Return (I + σ⁻² Φᵀ Φ)⁻¹; the gradient of an inverse costs less than that of a factor."""
+        gram = features.mT @ features / self._sigma2
+        return torch.linalg.inv(padding.plus_diagonal(gram, 1.0))
 
     def _of_query(self, weights: Tensor) -> Tensor:
         """Return Φ_q W for W ``(..., H, m, k)``."""
