@@ -19,7 +19,7 @@ PACKAGES = {
     "experiments": "#f4cccc",
 }
 """Packages from the lowest on, with their colours."""
-WIDTH, FLOOR, GAP = 200, 52, 44
+WIDTH, FLOOR, GAP = 240, 52, 44
 
 
 def imports(path: Path) -> Iterator[str]:
