@@ -32,9 +32,8 @@ class CategoricalWithEnergy(dist.Categorical):
         given_logits: ``logits``.
     """
 
-    class_weights: Tensor | None = (
-        None  # also of copies without the attribute, as predictions make them
-    )
+    # Also of copies without the attribute, as predictions make them
+    class_weights: Tensor | None = None
 
     def __init__(
         self, logits: Tensor, class_weights: Tensor | None = None, validate_args: bool | None = None
@@ -58,9 +57,9 @@ class CategoricalWithEnergy(dist.Categorical):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return w_value log p(value), in nats; without weights log p(value)."""
         log_prob = super().log_prob(value)
-        return (
-            log_prob if self.class_weights is None else log_prob * self.class_weights[value.long()]
-        )
+        if self.class_weights is None:
+            return log_prob
+        return log_prob * self.class_weights[value.long()]
 
 
 class OrderedCategorical(dist.Categorical):
@@ -89,6 +88,5 @@ class Masked(dist.MaskedDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density, 0 at masked positions."""
         real = self.real[(..., *(None,) * len(self.event_shape))]
-        return super().log_prob(
-            value.where(real, 1)
-        )  # 1 is in the support of real, count and class distributions
+        # 1 is in the support of real, count and class distributions.
+        return super().log_prob(value.where(real, 1))

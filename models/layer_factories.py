@@ -3,10 +3,9 @@
 import inspect
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -19,8 +18,7 @@ of one per block."""
 Options = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerRecord:
+class LayerRecord(NamedTuple):
     """What a name stands for, in networks and at the command; a preset says what it changes.
 
     The arguments are described in ``layers.toml``.
@@ -28,14 +26,14 @@ class LayerRecord:
 
     layer: str
     meaning: str
-    options: Options = field(default_factory=dict)
-    vit: Options = field(default_factory=dict)
-    text: Options = field(default_factory=dict)
-    tabular: Options = field(default_factory=dict)
+    options: Options = {}
+    vit: Options = {}
+    text: Options = {}
+    tabular: Options = {}
     last: int | None = None
     fixed_tokens: bool = True
-    training: Options = field(default_factory=dict)
-    bench: Mapping[str, Options] = field(default_factory=dict)
+    training: Options = {}
+    bench: Mapping[str, Options] = {}
     in_demo: bool = True
 
     def factory(
@@ -54,7 +52,8 @@ class LayerRecord:
             options: options in place of the record's.
         """
         layer: type[ProbabilisticAttention] = resolve_name(self.layer)
-        chosen = {**self.options, **(getattr(self, network) if network else {}), **options}
+        of_network = getattr(self, network) if network else {}
+        chosen = {**self.options, **of_network, **options}
         if tokens and self.fixed_tokens and "tokens" in inspect.signature(layer).parameters:
             chosen["tokens"] = tokens
         return layer.partial(**chosen)

@@ -21,6 +21,7 @@ from probattn.models.label_distributions import (
 
 Scale = float | Sequence[float] | None
 Weights = Tensor | Sequence[float] | None
+softplus_inverse = SoftplusTransform().inv
 
 
 class Categorical(nn.Module):
@@ -43,18 +44,15 @@ class Categorical(nn.Module):
 
     def __init__(self, class_weights: Weights = None) -> None:
         super().__init__()
-        weights = (
-            None
-            if class_weights is None
-            else torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
-        )
-        if weights is not None and (
-            weights.dim() != 1 or not (weights.isfinite() & (weights > 0)).all()
-        ):
-            raise ValueError(
-                f"class_weights must be positive numbers, one per class, got {weights.tolist()}"
-            )
-        self.class_weights = None if weights is None else nn.Buffer(weights)
+        buffer = None
+        if class_weights is not None:
+            weights = torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
+            if weights.dim() != 1 or not (weights.isfinite() & (weights > 0)).all():
+                raise ValueError(
+                    f"class_weights must be positive numbers, one per class, got {class_weights}"
+                )
+            buffer = nn.Buffer(weights)
+        self.class_weights = buffer
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""
@@ -96,9 +94,8 @@ class Ordinal(nn.Module):
         if classes < 2:
             raise ValueError(f"an ordinal likelihood needs at least two classes, got {classes}")
         cutpoints = (torch.arange(1, classes) / classes).logit()
-        self.raw_cutpoints = nn.Parameter(
-            torch.cat([cutpoints[:1], SoftplusTransform().inv(cutpoints.diff())])
-        )
+        gaps = softplus_inverse(cutpoints.diff())
+        self.raw_cutpoints = nn.Parameter(torch.cat([cutpoints[:1], gaps]))
 
     @property
     def cutpoints(self) -> Tensor:
@@ -216,18 +213,15 @@ class StudentT(_Scaled):
         if not df > (1 if learn_df else 0):
             raise ValueError(f"df must be positive, and above 1 with learn_df=True; got {df}")
         self.fixed_df = None if learn_df else df
-        self.raw_df = (
-            nn.Parameter(SoftplusTransform().inv(torch.tensor(df - 1.0))) if learn_df else None
-        )
+        raw = softplus_inverse(torch.tensor(df - 1.0))
+        self.raw_df = nn.Parameter(raw) if learn_df else None
 
     @property
     def df(self) -> Tensor:
         """Degrees of freedom, a scalar tensor."""
-        raw = self.raw_df
-        scale = self.scale
-        return (
-            scale.new_tensor(self.fixed_df) if raw is None else 1 + softplus(at_least_float32(raw))
-        )
+        if self.raw_df is None:
+            return self.scale.new_tensor(self.fixed_df)
+        return 1 + softplus(at_least_float32(self.raw_df))
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
@@ -260,9 +254,7 @@ class NegativeBinomial(nn.Module):
     def __init__(self, concentration: float = 1.0) -> None:
         super().__init__()
         check_positive(concentration=concentration)
-        self.raw_concentration = nn.Parameter(
-            SoftplusTransform().inv(torch.tensor(float(concentration)))
-        )
+        self.raw_concentration = nn.Parameter(softplus_inverse(torch.tensor(float(concentration))))
 
     @property
     def concentration(self) -> Tensor:
@@ -272,9 +264,8 @@ class NegativeBinomial(nn.Module):
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the counts; the token mask is ignored."""
         concentration = self.concentration
-        logits = (
-            at_least_float32(outputs) - concentration.log()
-        )  # log(μ/r), the log odds of one more count
+        # log(μ/r), the log odds of one more count
+        logits = at_least_float32(outputs) - concentration.log()
         return dist.NegativeBinomial(concentration, logits=logits).to_event(1)
 
 

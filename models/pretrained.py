@@ -51,9 +51,8 @@ class PretrainedClassifier(nn.Module):
             encoder, attention=attention, layers="all" if last is None else range(-last, 0)
         )
         if getattr(self.encoder.wrapped, "pooler", None) is not None:
-            self.encoder.wrapped.register_module(
-                "pooler", None
-            )  # some apply it after the last hidden states
+            # Some apply it after the last hidden states.
+            self.encoder.wrapped.register_module("pooler", None)
         self.dropout = nn.Dropout(dropout_rate(dropout))
         self.head = nn.Linear(cast(Any, encoder).config.hidden_size, classes)
         name_layers(self)

@@ -78,14 +78,9 @@ class ViT(Transformer):
     def tokens(self, images: Tensor) -> Tensor:
         """Return embedded patches plus positions, ``(batch, tokens, dim)``."""
         if images.shape[1:] != self.image_shape:
-            single = (
-                ": add the batch dimension, images.unsqueeze(0)"
-                if images.shape == self.image_shape
-                else ""
-            )
             raise ValueError(
-                f"this ViT takes images (batch, {self.image_shape}), got "
-                f"{tuple(images.shape)}{single}"
+                f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}; "
+                "of a single one images.unsqueeze(0)"
             )
         images = F.layer_norm(images, self.image_shape) if self.standardise else images
         return self.dropout(self.embed(patches(images, self.patch_size)) + self.positions)
@@ -96,6 +91,5 @@ def patches(images: Tensor, size: int) -> Tensor:
     ``(B, H·W / size², C · size²)``."""
     batch, channels, height, width = images.shape
     blocks = images.reshape(batch, channels, height // size, size, width // size, size)
-    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(
-        batch, -1, channels * size**2
-    )  # unfold runs a kernel per image
+    # unfold runs a kernel per image.
+    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * size**2)

@@ -57,8 +57,9 @@ def handlers_of_examples() -> list[Messenger]:
     weights = []
     for handler in HANDLERS:
         weight = weight_of(handler)
-        is_of_examples = isinstance(weight, Tensor) and weight.dim() > 0
-        if is_of_examples and (plates or weight.shape[-1] == num_examples()):
+        if not isinstance(weight, Tensor) or weight.dim() == 0:
+            continue
+        if plates or weight.shape[-1] == num_examples():
             weights.append(handler)
     return [*plates, *weights]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn.draws import Drawn, draw, expanded, num_samples
-from probattn.messages import is_set_around, law_of
+from probattn.messages import is_set_around
 from probattn.pyro_internals import HANDLERS
 from probattn.site_info import SiteInfo, factor_info, info_of, mark
 
@@ -102,7 +102,7 @@ class _FromPosterior(Reparam):
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         name = msg["name"]
-        prior = law_of(msg)
+        prior = cast(dist.TorchDistribution, msg["fn"])
         value = msg["value"]
         posterior = cast(dist.TorchDistribution, self.info.posterior)
         # Else it is an initial value, of the run in which an AutoGuide lists the model's sites.

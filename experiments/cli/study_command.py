@@ -106,7 +106,12 @@ def demo(
     # Layers without a preset of their own on digits, in the place of softmax
     others = [word for word in words if word in LAYERS and f"digits/{word}" not in PRESETS]
     named = [f"digits/{word}" for word in words if word not in others]
-    common = {"seeds": 1, "epochs": epochs, "out": out, "changes": ["network.standardise=true"]}
+    common: dict[str, Any] = {
+        "seeds": 1,
+        "epochs": epochs,
+        "out": out,
+        "changes": ["network.standardise=true"],
+    }
     planned = study.plan(named, **common)
     if others:
         planned += study.plan(["digits/softmax"], layers=others, **common)

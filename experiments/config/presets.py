@@ -2,7 +2,7 @@
 ``preset_files``."""
 
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
 from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.settings import Settings
@@ -78,7 +78,7 @@ def changed_defaults(settings: Settings) -> dict[str, Any]:
     layer = layer_class(name)(**_layer_options(name, settings.network.kind))
     return {
         f"layer.{option}": default
-        for option, default in asdict(layer).items()
+        for option, default in asdict(cast(Any, layer)).items()
         if default != getattr(settings.layer, option)
     }
 

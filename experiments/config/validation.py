@@ -2,34 +2,18 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
 from probattn.experiments.data.errors import unknown_name
-from probattn.inference.training.options import MAX_COUNT, MAX_SEED
+from probattn.experiments.data.option_types import Count as Count
+from probattn.experiments.data.option_types import Seed as Seed
 
 # Decorator of the classes of settings: no unknown keys, finite numbers.
 setting = partial(
     dataclass, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
 )
-
-# Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch.
-Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
-# Type of a seed of PyTorch's generators.
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
-
-
-def _columns(names: Any) -> Any:
-    """Split a text with commas between names of columns."""
-    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-
-
-# Type of what separates the columns of a file.
-Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
-# Type of names of columns, as a list or with commas between them.
-Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 
 
 class SettingsError(ValueError):

@@ -191,7 +191,7 @@ def _network(
             classes=outputs, **options_of(PretrainedClassifier, network) | parts
         )
 
-    def attention(tokens: int | None) -> list[LayerFactory]:
+    def attention(tokens: int | None) -> list[str | LayerFactory]:
         depth = network.depth
         return last(depth if layer.last is None else layer.last, layer.factory(tokens), of=depth)
 

@@ -56,9 +56,10 @@ class ConvertedNetwork(nn.Module):
             RuntimeError: an output that is not batch first.
             TypeError: several outputs, of which none is called logits.
         """
-        adapters = (module for module in self.wrapped.modules() if isinstance(module, Adapter))
         stochastic: set[nn.Module] = {
-            adapter for adapter in adapters if adapter.layer.is_stochastic()
+            module
+            for module in self.wrapped.modules()
+            if isinstance(module, Adapter) and module.layer.is_stochastic()
         }
         number = num_samples()
         with _no_mixing_of_draws(self.wrapped, stochastic):
@@ -88,9 +89,8 @@ class ConvertedNetwork(nn.Module):
         evaluation mode."""
         super().train(mode)
         for module in self.modules() if self.is_frozen else ():
-            if (
-                getattr(module, "running_mean", None) is not None
-            ):  # no layer of this library has any
+            # No layer of this library has any.
+            if getattr(module, "running_mean", None) is not None:
                 module.eval()
         return self
 
@@ -174,9 +174,8 @@ def _no_mixing_of_draws(network: nn.Module, stochastic: set[nn.Module]) -> Itera
 
     with ExitStack() as stack:
         for module in network.modules() if stochastic else ():
-            hugging_face, timm = (
-                getattr(module, f"grad{end}_checkpointing", False) for end in ("ient", "")
-            )
+            hugging_face = getattr(module, "gradient_checkpointing", False)
+            timm = getattr(module, "grad_checkpointing", False)
             if torch.is_grad_enabled() and (timm or (hugging_face and module.training)):
                 raise ValueError(
                     f"switch off the gradient checkpointing of {type(module).__name__}: its "
@@ -260,9 +259,8 @@ def _run_with_draws(
 def _largest_without(stochastic: set[nn.Module], module: nn.Module) -> Iterator[nn.Module]:
     """Iterate over the largest submodules that contain no stochastic layer, without containers that
     are not called."""
-    if isinstance(module, (nn.ModuleList, nn.ModuleDict)) or not stochastic.isdisjoint(
-        module.modules()
-    ):
+    is_container = isinstance(module, nn.ModuleList | nn.ModuleDict)
+    if is_container or not stochastic.isdisjoint(module.modules()):
         for child in module.children():
             yield from _largest_without(stochastic, child)
     else:
@@ -275,10 +273,10 @@ class _FirstStochasticLayer(Exception):  # noqa: N818
 
 def _shape(args: tuple, kwargs: dict[str, Any]) -> torch.Size:
     """Return the shape of the first tensor among the arguments."""
-    return next(
-        (value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)),
-        torch.Size(),
-    )
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value.shape
+    return torch.Size()
 
 
 @contextmanager
@@ -293,7 +291,7 @@ def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) ->
         for module in modules:
             attributes = vars(module)
             forward = module.forward
-            before = {name: value for name, value in attributes.items() if name == "forward"}
+            before = {"forward": forward} if "forward" in attributes else {}
             stack.callback(attributes.update, before)
             stack.callback(attributes.pop, "forward")
             attributes["forward"] = partial(replacement, module, forward)

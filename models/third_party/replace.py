@@ -184,12 +184,10 @@ def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAtte
         ValueError: a factory that does not return a layer of this library.
     """
     options = {"bias": old.biased, "dropout": old.dropout}
-    left_open = (
-        inspect.signature(factory).parameters.keys() - getattr(factory, "keywords", {}).keys()
-    )
-    layer = factory(
-        len(old.out), old.heads, **{name: options[name] for name in options.keys() & left_open}
-    )
+    parameters = inspect.signature(factory).parameters
+    given = getattr(factory, "keywords", {})
+    left_open = [name for name in options if name in parameters and name not in given]
+    layer = factory(len(old.out), old.heads, **{name: options[name] for name in left_open})
     if not isinstance(layer, ProbabilisticAttention):
         raise ValueError(
             f"attention must build attention layers of probattn, got {type(layer).__name__}"

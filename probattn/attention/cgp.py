@@ -75,7 +75,7 @@ class CGPAttention(CorrelatedAttention):
         return super().signature() | self._noise
 
     @property
-    def _noise(self) -> dict[str, bool]:
+    def _noise(self) -> dict[str, Any]:
         return {"noisy_canonical": self.noisy_canonical, "noisy_output": self.noisy_output}
 
     def law_of(self, **given: Any) -> CGP:

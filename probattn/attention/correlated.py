@@ -47,9 +47,10 @@ class CorrelatedAttention(ProbabilisticAttention):
         check_positive(noise=noise)
         if not alpha >= 0:
             raise ValueError(f"need alpha ≥ 0, got {alpha}")
-        is_named = isinstance(canonical_guide, str)
-        if is_named:
+        guide = canonical_guide
+        if isinstance(canonical_guide, str):
             check_choice("canonical_guide", canonical_guide, GUIDES)
+            guide = GUIDES[canonical_guide]
         elif collapsed:
             raise ValueError(
                 f"with collapsed=True canonical_guide is one of {', '.join(GUIDES)}, whose R has a "
@@ -66,9 +67,9 @@ class CorrelatedAttention(ProbabilisticAttention):
         self.scale_rows(self.query_key_value, 2 * dim)
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         self.log_noise = self.log_of(noise, heads, learned=learn_noise)
-        guide: Any = GUIDES[canonical_guide] if is_named else canonical_guide
-        self.canonical = guide(dim, heads)
-        self.canonical_guide = canonical_guide if is_named else type(self.canonical).__name__
+        self.canonical = cast(Any, guide)(dim, heads)
+        is_named = isinstance(canonical_guide, str)
+        self.canonical_guide = str(canonical_guide) if is_named else type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)
 
     def __init_subclass__(cls) -> None:

@@ -22,7 +22,7 @@ class Tokens(NamedTuple):
     kernel: Tensor  # (..., H, N, N), 0 at padding
     value: Tensor  # (..., H, N, d)
     real: Tensor | None  # (B, 1, N)
-    count: int | Tensor  # N or (B, 1)
+    number: int | Tensor  # of real tokens, N or (B, 1)
 
 
 class Remainder(NamedTuple):
@@ -139,8 +139,8 @@ def _joint(
     tokens: Tokens,
 ) -> Remainder:
     """Return g with Cholesky factors ``(..., H, N, N)`` of prior and posterior."""
-    prior = Dense(prior_tril, tokens.count, tokens.real)
-    posterior = prior if tril is prior_tril else Dense(tril, tokens.count, tokens.real)
+    prior = Dense(prior_tril, tokens.number, tokens.real)
+    posterior = prior if tril is prior_tril else Dense(tril, tokens.number, tokens.real)
     zeros = torch.zeros_like(mean)
     return Remainder(features, ColumnNormal(zeros, prior), ColumnNormal(mean, posterior))
 

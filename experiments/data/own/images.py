@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from probattn.experiments.config.validation import Count
 from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import (
@@ -23,6 +22,7 @@ from probattn.experiments.data.images.files import (
     read_pixels,
 )
 from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.data.option_types import Count
 from probattn.experiments.data.own.examples import (
     Parts,
     choose_parts,

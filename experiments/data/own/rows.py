@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from probattn.experiments.config.validation import Delimiter
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import path_text
+from probattn.experiments.data.option_types import Delimiter
 from probattn.experiments.data.own.examples import (
     Parts,
     choose_parts,

@@ -9,10 +9,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probattn.experiments.config.validation import Columns, Delimiter
 from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.option_types import Columns, Delimiter
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
 from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_parts
 from probattn.experiments.data.tables.encoding import (

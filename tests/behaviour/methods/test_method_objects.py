@@ -192,3 +192,22 @@ def test_a_method_leaves_the_model_as_it_was_and_takes_class_indices(name):
     for wrong in (Y.float(), Y + 1):
         with pytest.raises(ValueError, match="class indices"):
             method.fit([(X, wrong)])
+
+
+def export_with_stored_samples(name, path):
+    def stored(model, guide, num_samples):
+        kind = PosteriorPredictive if guide is None else predictor_network
+        return kind(model, guide, num_samples=num_samples)
+
+    method, data = built(name, base=stored)
+    export(path, method.fit(data), X[:2])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["dropout", "sv-dkl", "cqr"])
+def test_what_the_documentation_names_cannot_be_exported(tmp_path, name):
+    with pytest.raises((AttributeError, RuntimeError)):
+        export_with_stored_samples(name, tmp_path / "method.pt2")
+    assert not (tmp_path / "method.pt2").exists()
+    export_with_stored_samples("temperature", tmp_path / "method.pt2")
+    assert (tmp_path / "method.pt2").exists()
