@@ -1,6 +1,6 @@
 """Members of one network that a latent variable chooses: its depths, and groups of its heads."""
 
-from typing import Any, cast
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -59,36 +59,42 @@ class Depths(nn.Module):
         return torch.stack(torch.broadcast_tensors(*outputs))
 
 
-class OwnMaps(nn.ModuleList):
-    """Linear maps of K > 1 members, each of its own input ``(K, ..., n)``, or of its own part of
-    one input ``(..., K · n)``."""
+class Parts(nn.Module):
+    """A linear map of each of K parts of its input alone, ``(..., n)`` → ``(K, ..., outputs)``.
+
+    Args:
+        linear: the map, of whose weights each part has its own columns.
+        groups: K.
+    """
+
+    def __init__(self, linear: nn.Linear, groups: int) -> None:
+        super().__init__()
+        self.linear = linear
+        unit = torch.eye(groups).to(linear.weight)
+        self.mask = nn.Buffer(unit.repeat_interleave(linear.in_features // groups, dim=-1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs of all members, ``(K, ..., outputs)``."""
-        is_one = x.shape[-1] > cast(nn.Linear, self[0]).in_features
-        parts = x.chunk(len(self), dim=-1) if is_one else x
-        return torch.stack([own(part) for own, part in zip(self, parts, strict=True)])
+        """Return the outputs of all parts."""
+        return torch.stack([self.linear(x * part) for part in self.mask])
 
 
 def group_heads(network: Transformer, groups: int) -> Transformer:
-    """Give each of K groups of the heads of the last block an output map and a head of its own, in
-    place; the network then returns the outputs of all groups.
+    """Make members of K groups of the heads of the last block, in place: the network then returns
+    the outputs of each group alone.
 
-    Only what follows these heads is computed K times (after Hydra Ensembles, arXiv 2510.18358,
-    which have groups in every block).
+    Each has its own columns of the block's output map, so this may follow training; what follows
+    these heads is computed K times (after Hydra Ensembles, arXiv 2510.18358, which have groups in
+    every block).
 
     Args:
         network: one of this library.
-        groups: K > 1, which divides the number of heads.
+        groups: K, which divides the number of heads.
 
     Raises:
         ValueError: another number of groups.
     """
     attention: Any = network.blocks[-1].attention
-    dim, outputs = network.head.in_features, network.head.out_features
-    if groups < 2 or attention.heads % groups:
-        raise ValueError(f"need groups > 1 that divide {attention.heads} heads, got {groups}")
-    attention.out = OwnMaps(nn.Linear(dim // groups, dim) for _ in range(groups))
-    heads = OwnMaps(nn.Linear(dim, outputs) for _ in range(groups))
-    network.head = heads  # type: ignore[assignment]
+    if groups < 1 or attention.heads % groups:
+        raise ValueError(f"groups must divide the {attention.heads} heads, got {groups}")
+    attention.out = Parts(attention.out, groups)
     return network
