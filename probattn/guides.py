@@ -78,7 +78,15 @@ class Guide(StoredModule):
             given = _values(run.trace)
             exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
             with exposed, _FromGuide(self, given, hides=False):
-                self._run_model(*args, **kwargs)
+                try:
+                    self._model[0](*args, **kwargs)
+                except (TypeError, ValueError) as error:
+                    error.add_note(
+                        "The guide ran its model to draw local sites. A guide of layers in a "
+                        "function cannot: build it by guides.for_model(local_posteriors(layers)), "
+                        "and wrap the function, local_posteriors(function)"
+                    )
+                    raise
         return {name: value_of(node) for name, node in run.trace.nodes.items() if is_latent(node)}
 
     @pyro_method
@@ -96,17 +104,6 @@ class Guide(StoredModule):
             values = sample_priors(module_of(self._model[0]))
         after = {} if self._rest_first else self._sample_rest(*args, **kwargs)
         return {site: values[site] for site in self.sites} | before | after
-
-    def _run_model(self, *args: Any, **kwargs: Any) -> None:
-        try:
-            self._model[0](*args, **kwargs)
-        except (TypeError, ValueError) as error:
-            error.add_note(
-                "The guide ran its model to draw local sites. A guide of layers in a function "
-                "cannot: build it by guides.for_model(local_posteriors(layers)), and wrap the "
-                "function, local_posteriors(function)"
-            )
-            raise
 
     def _draws(self, msg: Message, given: Mapping[str, Tensor]) -> bool:
         """Return True for the sites of a run of the model that belong to the guide: latent ones,

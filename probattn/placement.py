@@ -40,15 +40,6 @@ class Placement(NamedTuple):
             return law
         return JointExamples(law, self.layout, weight=self.example_weights)
 
-    def joined(self, law: dist.TorchDistribution, value: Tensor) -> Tensor:
-        """Return a value ``(..., batch, *event)`` as that of the site with the law of
-        :meth:`joint`."""
-        return law.joined(value) if isinstance(law, JointExamples) else value
-
-    def separated(self, law: dist.TorchDistribution, value: Tensor) -> Tensor:
-        """Return the site's value as ``(..., batch, *event)``, the inverse of :meth:`joined`."""
-        return law.separated(value) if isinstance(law, JointExamples) else value
-
     @contextmanager
     def scored(self) -> Iterator[None]:
         """Context of the site: its scale, where 0 leaves the density out, without the handlers of

@@ -18,7 +18,7 @@ from probattn.draws import in_batch_shape
 from probattn.examples import examples, handlers_of_examples, is_shifted
 from probattn.messages import seen_by, values_of
 from probattn.param_store import follow_store, register_parameters
-from probattn.placement import placement, total
+from probattn.placement import JointExamples, placement, total
 from probattn.pyro_internals import HANDLERS, backward_task, is_svi, without_handlers
 from probattn.site_info import factor_info, info_of, mark, site_info
 
@@ -118,7 +118,8 @@ class SiteModule(nn.Module):
             regulariser=regulariser,
         )
         with place.scored(), _CheckedReplay(weight):
-            return place.separated(law, _sample(self, name, law, infer=infer))
+            value = _sample(self, name, law, infer=infer)
+        return law.separated(value) if isinstance(law, JointExamples) else value
 
     def observe(
         self,
@@ -141,8 +142,10 @@ class SiteModule(nn.Module):
         place = placement(distribution.batch_shape, weight)
         law = place.joint(distribution)
         infer = factor_info(local=True, regulariser=regulariser)
+        if isinstance(law, JointExamples):
+            value = law.joined(value)
         with place.scored():
-            _sample(self, name, law, obs=place.joined(law, value), infer=infer)
+            _sample(self, name, law, obs=value, infer=infer)
 
     def factor(
         self,

@@ -1,10 +1,11 @@
 """Random Fourier features of points of an attention layer, with parameters for each head."""
 
+import math
 from typing import Literal
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probattn import priors
 from probattn.attention.kernels import ScaledKernel
@@ -49,8 +50,9 @@ class FourierFeatures(ScaledKernel):
             raise ValueError(f"features are pairs of cos and sin: need an even number, {features=}")
         if prior is not None and frequencies != "sampled":
             raise ValueError('a prior of frequencies needs frequencies="sampled"')
-        square = head_dim / 1.5 if lengthscale is None else lengthscale**2
-        super().__init__(heads, head_dim, square=square, variance=variance)
+        super().__init__(heads, head_dim, variance=variance)
+        if lengthscale is not None:
+            nn.init.constant_(self.log_lengthscale, math.log(lengthscale))
         self.prior = priors.resolve(prior)
         shape = (heads, features // 2, head_dim)
         self.register_buffer("frequencies", None)

@@ -48,23 +48,27 @@ class RBF(nn.Module):
 
 
 class ScaledKernel(nn.Module):
-    """Base of kernels σ_h² κ(a / ℓ_h, b / ℓ_h) of head h; subclasses define κ and the initial
-    ℓ²."""
+    """Base of kernels σ_h² κ(a / ℓ_h, b / ℓ_h) of head h; subclasses define κ and the initial ℓ².
+
+    Args:
+        heads: number of heads H.
+        head_dim: width d of a head.
+        variance: initial σ².
+    """
 
     gain = 1.0
 
-    def __init__(
-        self,
-        heads: int,
-        head_dim: int,
-        *,
-        square: float,
-        variance: float,
-    ) -> None:
+    def __init__(self, heads: int, head_dim: int, *, variance: float = 1.0) -> None:
         super().__init__()
         check_positive(variance=variance)
-        self.log_lengthscale = nn.Parameter(torch.full((heads, head_dim), square**0.5).log())
+        lengthscale = self.initial_square(head_dim) ** 0.5
+        self.log_lengthscale = nn.Parameter(torch.full((heads, head_dim), lengthscale).log())
         self.log_variance = nn.Parameter(torch.full((heads,), variance).log())
+
+    @staticmethod
+    def initial_square(head_dim: int) -> float:
+        """Return the initial ℓ²."""
+        return head_dim / 1.5
 
     @property
     def variance(self) -> Tensor:
@@ -81,22 +85,7 @@ class ScaledKernel(nn.Module):
 
 
 class ARD(ScaledKernel):
-    """σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²), the kernel for images (CGP paper, section 5.1).
-
-    Args:
-        heads: number of heads H.
-        head_dim: width d of a head.
-        variance: initial σ².
-    """
-
-    def __init__(
-        self,
-        heads: int,
-        head_dim: int,
-        *,
-        variance: float = 1.0,
-    ) -> None:
-        super().__init__(heads, head_dim, square=head_dim / 1.5, variance=variance)
+    """σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²), the kernel for images (CGP paper, section 5.1)."""
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the kernel of all pairs, ``(..., H, N, M)``."""
@@ -109,23 +98,12 @@ class ARD(ScaledKernel):
 
 
 class Exponential(ScaledKernel):
-    """σ² exp(Σ_i a_i b_i / ℓ_i²), the kernel for text (CGP paper, section 5.1); the initial scale
-    is softmax's 1/√d.
+    """σ² exp(Σ_i a_i b_i / ℓ_i²), the kernel for text (CGP paper, section 5.1)."""
 
-    Args:
-        heads: number of heads H.
-        head_dim: width d of a head.
-        variance: initial σ².
-    """
-
-    def __init__(
-        self,
-        heads: int,
-        head_dim: int,
-        *,
-        variance: float = 1.0,
-    ) -> None:
-        super().__init__(heads, head_dim, square=head_dim**0.5, variance=variance)
+    @staticmethod
+    def initial_square(head_dim: int) -> float:
+        """Return the initial ℓ², with which the scale is softmax's 1/√d."""
+        return head_dim**0.5
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the kernel of all pairs, ``(..., H, N, M)``."""

@@ -130,7 +130,7 @@ class SGPAttention(ProbabilisticAttention):
         projected = self.query_value(x)
         with self.precise():
             tokens = self._tokens(projected, mask)
-            return getattr(self.form, self.draws)(self, tokens, dtypes.at_least_float32(x))
+            return self.form(self, tokens, dtypes.at_least_float32(x))
 
     def output(
         self,

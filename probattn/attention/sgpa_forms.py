@@ -47,38 +47,22 @@ class Decoupled(nn.Module):
         super().__init__()
         self.inducing = nn.Parameter(torch.randn(heads, inducing, dim))
 
-    def marginal(
-        self,
-        layer: "SGPAttention",
-        tokens: Tokens,
-        x: Tensor,
-    ) -> Remainder:
-        """Return g for independent draws at the tokens; the KL is that of joint draws, ½ vᵀ C v."""
-        a, mean = self._mean(layer, tokens)
-        variance = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a)
-        kl = sgpa.local_kl(tokens.value, mean)
-        return _marginals(a, mean, variance.sqrt(), variance.sqrt(), kl)
-
-    def joint(
-        self,
-        layer: "SGPAttention",
-        tokens: Tokens,
-        x: Tensor,
-    ) -> Remainder:
-        """Return g for draws with their correlations."""
-        a, mean = self._mean(layer, tokens)
-        c = sgpa.conditional_covariance(tokens.kernel, a)
-        c = padding.plus_diagonal(c, 0.0, tokens.real)
-        tril = jitter.cholesky(c, "C, the covariance of g", jitter.mean_diagonal(tokens.kernel))
-        return _joint(a, mean, tril, tril, tokens)
-
-    def _mean(self, layer: "SGPAttention", tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Return A and C v."""
+    def forward(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
+        """Return the laws of g for the layer's draws: joint ones, or independent ones at the
+        tokens, whose KL is that of joint draws, ½ vᵀ C v."""
         beta = layer.inducing_points()
         tril = jitter.cholesky(layer.kernel(beta, beta), "K_ββ, the kernel of the inducing inputs")
         k_qb = padding.rows(layer.kernel(tokens.points, beta), tokens.real)
         a = sgpa.features(k_qb, tril)
-        return a, sgpa.conditional_mean(tokens.kernel, a, tokens.value)
+        mean = sgpa.conditional_mean(tokens.kernel, a, tokens.value)
+        if layer.draws == "marginal":
+            variance = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a)
+            kl = sgpa.local_kl(tokens.value, mean)
+            return _marginals(a, mean, variance.sqrt(), variance.sqrt(), kl)
+        c = sgpa.conditional_covariance(tokens.kernel, a)
+        c = padding.plus_diagonal(c, 0.0, tokens.real)
+        tril = jitter.cholesky(c, "C, the covariance of g", jitter.mean_diagonal(tokens.kernel))
+        return _joint(a, mean, tril, tril, tokens)
 
 
 class Standard(nn.Module):
@@ -95,40 +79,24 @@ class Standard(nn.Module):
         self.spread = nn.Linear(dim, heads)
         nn.init.constant_(self.spread.bias, -2.25)  # softplus of it is 0.1
 
-    def marginal(
-        self,
-        layer: "SGPAttention",
-        tokens: Tokens,
-        x: Tensor,
-    ) -> Remainder:
-        """Return g for independent draws at the tokens; the KL is that of joint draws."""
-        tril, spread, mean = self._root(tokens, x)
-        # Diagonals of L Lᵀ and of L T² Lᵀ
-        squares = tril.square()
-        prior_variance = squares.sum(-1)
-        variance = (squares @ spread.square().unsqueeze(-1)).squeeze(-1)
-        kl = sgpa.amortised_kl(tokens.value, mean, spread)
-        return _marginals(None, mean, prior_variance.sqrt(), variance.sqrt(), kl)
-
-    def joint(
-        self,
-        layer: "SGPAttention",
-        tokens: Tokens,
-        x: Tensor,
-    ) -> Remainder:
-        """Return g for draws with their correlations."""
-        tril, spread, mean = self._root(tokens, x)
-        return _joint(None, mean, tril, tril * spread.unsqueeze(-2), tokens)
-
-    def _root(self, tokens: Tokens, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return L, t and 𝒦 v."""
+    def forward(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
+        """Return the laws of g for the layer's draws: joint ones, or independent ones at the
+        tokens, whose KL is that of joint draws."""
         kernel = padding.plus_diagonal(tokens.kernel, 0.0, tokens.real)
         tril = jitter.cholesky(kernel, "K, the kernel of the tokens")
         raw = dtypes.at_least_float32(dtypes.apply_linear(self.spread, x))
         spread = 1e-3 + F.softplus(raw).mT
         if tokens.real is not None:
             spread = spread.where(tokens.real, 1.0)
-        return tril, spread, tokens.kernel @ tokens.value
+        mean = tokens.kernel @ tokens.value
+        if layer.draws == "joint":
+            return _joint(None, mean, tril, tril * spread.unsqueeze(-2), tokens)
+        # Diagonals of L Lᵀ and of L T² Lᵀ
+        squares = tril.square()
+        prior_variance = squares.sum(-1)
+        variance = (squares @ spread.square().unsqueeze(-1)).squeeze(-1)
+        kl = sgpa.amortised_kl(tokens.value, mean, spread)
+        return _marginals(None, mean, prior_variance.sqrt(), variance.sqrt(), kl)
 
 
 def _joint(

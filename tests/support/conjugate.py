@@ -75,6 +75,6 @@ def sgpa_parts(layer, x):
     """A ``(n, N, inducing)`` and C ``(n, N, N)`` of f = A u + g, g ~ N(0, C), of one head; marginal
     C is diagonal."""
     with torch.no_grad():
-        a, _ = layer.form._mean(layer, layer._tokens(layer.query_value(x), None))
+        a = layer.remainder(x, None).features
         c = layer.attention_matrix(x)[:, 0] - a[:, 0] @ a[:, 0].mT
     return a[:, 0], c if layer.draws == "joint" else torch.diag_embed(c.diagonal(dim1=-2, dim2=-1))
