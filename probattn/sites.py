@@ -104,7 +104,10 @@ class SiteModule(nn.Module):
         Raises:
             ValueError: replayed against a guide that does not cover this site.
         """
-        batch_shape = torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape)
+        batch_shape = prior.batch_shape
+        # Not where they are equal: torch.export would compare a symbolic batch size with 1.
+        if len(batch_shape) < len(posterior.batch_shape):
+            batch_shape = torch.broadcast_shapes(batch_shape, posterior.batch_shape)
         place = placement(batch_shape, weight)
         law = place.joint(in_batch_shape(prior, batch_shape))
         # Where the posterior is the prior by design, one object tells so, and neither density is

@@ -1,5 +1,6 @@
 """Triangular solves and products with draws as columns, and determinants by Cholesky factors."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -46,5 +47,6 @@ def _on_columns(
     # (draws, ..., n, k) → (..., n, draws · k), and back
     lead = b.shape[:missing]
     columns = b.flatten(0, missing - 1).movedim(0, -2).flatten(-2)
-    result = operation(matrix, columns).unflatten(-1, (lead.numel(), b.shape[-1]))
+    # math.prod: numel() would fix a symbolic batch size in an exported program.
+    result = operation(matrix, columns).unflatten(-1, (math.prod(lead), b.shape[-1]))
     return result.movedim(-2, 0).unflatten(0, lead)
