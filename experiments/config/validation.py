@@ -51,6 +51,6 @@ def validation_error(part: str, error: ValidationError) -> SettingsError:
             ".".join(map(str, (part, *problem["loc"]))),
             problem["msg"].removeprefix("Value error, "),
         )
-        value = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
+        value = "" if problem["type"] == "missing" else f", got {problem['input']!r:.99}"
         problems.append(f"{key}: {text[0].lower()}{text[1:]}{value}" if problem["loc"] else text)
     return SettingsError("; ".join(problems))

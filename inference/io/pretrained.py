@@ -33,6 +33,8 @@ WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 """Names of the files, which are those of the Hugging Face hub."""
 FILES = ["*.json", "*.safetensors", CARD]
 """Patterns of the files of a model, the only ones that are downloaded and uploaded."""
+RUNS = "runs"
+"""Folder of the command's runs, whose names are not looked for on the hub."""
 PLAIN_CARD = "---\nlibrary_name: probattn\n---\nLoad it by `probattn.inference.load_pretrained`.\n"
 
 
@@ -131,7 +133,7 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
     if folder.is_dir():
         return folder
     is_path = folder.parent.is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name))
-    if is_path:  # names of the hub are those of users
+    if is_path or folder.parts[0] == RUNS:  # names of the hub begin with that of a user
         raise FileNotFoundError(
             f"there is no folder {name}: correct the name, or train a run with --out {name}"
         )
@@ -144,7 +146,8 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
     except (OSError, ValueError) as error:
         problem = str(error).strip().partition("\n")[0]
         raise OSError(
-            f"{name} is no folder here, and the Hugging Face hub gives no model: {problem}"
+            f"there is no folder {name}: correct the name; if it is a model of the Hugging Face "
+            f"hub: {problem}"
         ) from error
 
 

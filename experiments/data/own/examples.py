@@ -146,8 +146,11 @@ def divide(
     """
     generator = torch.Generator().manual_seed(seed)
     missing = {role: share for role, share in shares.items() if role not in given}
-    train = given["train"]
-    divided = _take(train, [*missing.values()], generator, sets=_sets(train))
+    train, sizes = given["train"], list(missing.values())
+    divided = _take(train, sizes, generator, sets=_sets(train))
+    if "key" in train and not all(map(len, divided)):
+        _log.warning("too few inputs differ: equal ones may be in several parts")
+        divided = _take(train, sizes, generator, sets=_sets(train.drop(columns="key")))
     parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])

@@ -28,11 +28,18 @@ from probattn.experiments.data.tables.numbers import readings
 from probattn.experiments.data.text.labelled_texts import Texts, decode
 from probattn.inference.imports import extra
 
-SUFFIXES = {
-    "csv": (".csv", ".tsv"),
-    "jsonl": (".jsonl", ".ndjson"),
-}  # of the files of each format, also with .gz
+# Suffixes of the files of each format, also with .gz.
+SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson", ".json")}
 TABLES = (".parquet", ".xlsx", ".xls")  # of files that pandas reads
+# First bytes of files of other formats.
+OTHERS = {
+    b"PK\x03\x04": "Excel or a zip archive",
+    b"PAR1": "Parquet",
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 _log = logging.getLogger(__name__)
 csv.field_size_limit(2**31 - 1)  # Python's own limit, 131,072 characters, is too small for texts
 
@@ -45,7 +52,8 @@ def read_parts(
     Args:
         path: file, or folder with files such as ``train``, ``dev`` and ``Testing`` (see
             :data:`~.examples.PARTS`).
-        kind: ``csv`` or ``jsonl``; Parquet and Excel files are read in place of both.
+        kind: ``csv`` or ``jsonl``, of files whose suffix does not say it; Parquet and Excel files
+            are read in place of both.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
 
     Returns:
@@ -75,7 +83,7 @@ def read_text(path: Path) -> str:
     """Return the text of a file, which may be compressed by gzip, without a byte order mark.
 
     Raises:
-        DatasetError: it is damaged, or not UTF-8.
+        DatasetError: it is damaged, not UTF-8, or of another format.
     """
     content, source = path.read_bytes(), path_text(path)
     if path.suffix.lower() == ".gz":
@@ -83,6 +91,10 @@ def read_text(path: Path) -> str:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise DatasetError(f"{source} is no complete gzip file: {error}") from error
+    for mark, form in OTHERS.items():
+        if content.startswith(mark):
+            advice = "name it so (.xlsx, .parquet, .gz), or save it as CSV in UTF-8"
+            raise DatasetError(f"{source} is {form}: {advice}")
     return decode(content, where=source).removeprefix("\ufeff")
 
 
@@ -93,6 +105,10 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
     if suffix(path) in TABLES:
         return _read_table(path, source)
     text = read_text(path)
+    for known, suffixes in SUFFIXES.items():
+        kind = known if suffix(path) in suffixes else kind
+    if text.startswith("[{"):
+        raise DatasetError(f"{source} is JSON of one list: save JSON Lines, an object a line")
     delimiter = delimiter or ("\t" if suffix(path) == ".tsv" else ",")
     rows = _read_csv(text, delimiter, source) if kind == "csv" else _read_json_lines(text, source)
     if not rows:
@@ -269,12 +285,22 @@ def _parse(text: str, delimiter: str, source: str) -> dict[int, list[str]]:
     else:
         joined = _joined_rows(quoted, plain)
         if joined is None:
+            _warn_of_lines(quoted, source)
             return quoted
         problem = f"{source}, line {joined}: a quote opens here and closes in a later row"
     if len(set(map(len, plain.values()))) > 1:
         raise DatasetError(f"{problem}; double the quotes inside of texts, or save JSON Lines")
     _log.warning("%s: quotes that do not enclose a cell are read as marks of its text", problem)
     return {line: list(map(_unquoted, cells)) for line, cells in plain.items()}
+
+
+def _warn_of_lines(rows: Mapping[int, list[str]], source: str) -> None:
+    """Name the first text of several lines in a file of one column, which quotes may have joined."""
+    for line, cells in rows.items():
+        if len(cells) == 1 and "\n" in cells[0]:
+            advice = "double the quotes of texts of one line"
+            _log.warning("%s, line %s: quotes enclose several lines: %s", source, line, advice)
+            return
 
 
 def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[str]]:

@@ -188,6 +188,7 @@ def find_columns(
     *,
     chosen: Mapping[str, Kind],
     decimal: str | None = None,
+    day_first: bool | None = None,
     label_column: str = "",
 ) -> tuple[dict[str, Column], pd.DataFrame]:
     """Return the columns of a table by name, with their kind and notation, and a description.
@@ -201,6 +202,7 @@ def find_columns(
         cells: texts by column.
         chosen: kinds that the data's owner has chosen: ``number``, ``category`` or ``ignored``.
         decimal: decimal mark, ``"."`` or ``","``; None finds it.
+        day_first: whether the day is before the month where both may be; None finds it.
         label_column: column whose numbers keep their units: two readings of them are unclear.
     """
     numeric = [name for name in cells if chosen.get(name, "number") == "number"]
@@ -215,8 +217,14 @@ def find_columns(
             notations = [notation for notation in notations if notation.decimal in marks]
         column, doubt = Column(name, chosen.get(name, "empty"), Notation(decimal or ".")), ""
         if len(present) and column.kind not in ("category", "ignored"):
-            options = {"decimal": decimal, "is_label": name == label_column}
-            column, doubt = _find_column(column, present, notations, **options)
+            column, doubt = _find_column(
+                column,
+                present,
+                notations,
+                decimal=decimal,
+                day_first=day_first,
+                is_label=name == label_column,
+            )
         columns[name] = column
         extent = f"{present.nunique()} different"
         numbers = column.read(present) if column.kind == "number" else np.array([])
@@ -255,7 +263,8 @@ def choose_features(
         problem = f"columns are unclear: {doubts}" if doubts else "no column is a feature"
         listed = f"The columns are:\n{table.to_string(index=False)}"
         kinds = "data.number_columns=A,B, data.categorical_columns or data.ignore_columns"
-        raise DatasetError(f"{problem}\n{listed}\nChoose by --set data.decimal, {kinds}")
+        marks = "data.decimal=MARK, data.day_first=true"
+        raise DatasetError(f"{problem}\n{listed}\nChoose by --set {marks}, {kinds}")
     return features
 
 
@@ -269,6 +278,7 @@ def _find_column(
     notations: Sequence[Notation],
     *,
     decimal: str | None,
+    day_first: bool | None,
     is_label: bool,
 ) -> tuple[Column, str]:
     """Return the kind of a column, with its notation, and what is unclear about it.
@@ -280,6 +290,7 @@ def _find_column(
         present: its cells that are not missing.
         notations: those that read all of them.
         decimal: the only decimal mark, or None.
+        day_first: as for :func:`find_columns`.
         is_label: whether the numbers are the labels of a regression.
     """
     if len(notations) == 2 and (doubt := _doubt(present, notations, is_label=is_label)):
@@ -295,10 +306,12 @@ def _find_column(
     if column.kind == "number":
         return column, ""  # the cell that is no number is named later
     forms = find_formats(list(present))
+    if len(forms) > 1 and day_first is not None:
+        forms = [form for form in forms if form.startswith("%d") == day_first]
     if len(forms) == 1:
         return replace(column, kind="date", form=forms[0]), ""
     if forms:
-        doubt = f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
+        doubt = f"{present.iloc[0]!r} may have the day or the month first: set data.day_first"
         return replace(column, kind="unclear"), doubt
     single = [readings([cell]) for cell in present]
     if 2 * sum(map(bool, single)) > len(present):

@@ -82,6 +82,7 @@ def read(
     categorical_columns: Columns = (),
     number_columns: Columns = (),
     decimal: Literal[".", ","] | None = None,
+    day_first: bool | None = None,
     delimiter: Delimiter | None = None,
     **division: Any,
 ) -> TableDataset:
@@ -97,6 +98,7 @@ def read(
             found (see :func:`~.encoding.find_columns`).
         number_columns: columns of numbers, also where they only number the rows.
         decimal: decimal mark of the numbers; None finds it in each column.
+        day_first: whether 01/02/2020 is in February; None finds it in each column.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
@@ -116,6 +118,7 @@ def read(
         parts["train"],
         chosen=chosen,
         decimal=decimal,
+        day_first=day_first,
         label_column=label_column,
     )
     features, label = (

@@ -174,6 +174,21 @@ def test_dates_with_the_day_or_the_month_first_are_asked_for():
     assert kinds({"a": ["01/01/2020", "02/02/2021"]}) == {"a": "date"}  # both are the same
 
 
+@pytest.mark.parametrize("mark", ["/", "-", " of "])
+@pytest.mark.parametrize(("day_first", "months"), [("true", (2, 4)), ("false", (1, 3))])
+def test_the_user_says_whether_the_day_or_the_month_comes_first(load, mark, day_first, months):
+    cells = [f"01{mark}02{mark}2020", f"03{mark}04{mark}2021"]
+    frame = pd.DataFrame({"a": cells * 10, "b": range(0, 40, 2), "y": ["u", "v"] * 10})
+    if mark == " of ":  # no date, whatever the setting
+        assert [column.kind for column in load(frame).encoding.columns] == ["category", "number"]
+        return
+    with pytest.raises(DatasetError, match="data.day_first"):
+        load(frame)
+    column = load(frame, day_first=day_first == "true").encoding.columns[0]
+    dates = pd.Timestamp(2020, months[0], 3 - months[0]), pd.Timestamp(2021, months[1], 7 - months[1])
+    assert column.read(cells).tolist() == [date.timestamp() / 86_400 for date in dates]
+
+
 @pytest.mark.parametrize(
     "cell",
     ["A{0:04}", "{0}/80", "user{0}@example.org", "text number {0}", "{0}:{0}:{0}:{0}", "id-{0}-x"],
