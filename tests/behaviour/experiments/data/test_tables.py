@@ -295,7 +295,7 @@ def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
     assert other.classes == ("n", "y")
 
 
-@pytest.mark.parametrize("cell", ["NA", "nan", "-", "?", "None", "null", "N/A", "", " "])
+@pytest.mark.parametrize("cell", [*("NA", "nan", "-", "?", "None", "null", "N/A", "", " "), *(".", "#N/A", "n.a.", "-NaN", "#NV")])
 @pytest.mark.parametrize("task", ["classes", "regression"])
 def test_a_missing_label_is_an_error_with_its_line(load, rows, cell, task):
     rows.loc[[5, 9], "y"] = cell
