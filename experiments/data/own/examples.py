@@ -152,6 +152,9 @@ def divide(
         _log.warning("too few inputs differ: equal ones may be in several parts")
         divided = _take(train, sizes, generator, sets=_sets(train.drop(columns="key")))
     parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
+    for role in given.keys() - {"train"}:
+        if "group" in train and (count := given[role].group.isin(train.group).sum()):
+            _log.warning("%s part: %s examples have a group of the training part", role, count)
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
         for role in ("train", "valid"):

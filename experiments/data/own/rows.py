@@ -25,7 +25,7 @@ from probattn.experiments.data.own.examples import (
     shorten,
 )
 from probattn.experiments.data.tables.numbers import readings
-from probattn.experiments.data.text.labelled_texts import Texts, decode
+from probattn.experiments.data.text.labelled_texts import Texts, comparable, decode
 from probattn.inference.imports import extra
 
 # Suffixes of the files of each format, also with .gz.
@@ -247,7 +247,8 @@ def text_parts(
     examples = {}
     for role, rows in parts.items():
         inputs = texts(rows, text_column)
-        examples[role] = labelled_rows(rows, inputs, label_column, group_column).assign(key=inputs)
+        labelled_texts = labelled_rows(rows, inputs, label_column, group_column)
+        examples[role] = labelled_texts.assign(key=list(map(comparable, inputs)))
     return labelled(examples, lambda inputs, labels: Texts(tuple(inputs), labels), **division)
 
 

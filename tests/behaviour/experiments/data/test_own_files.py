@@ -400,6 +400,20 @@ def test_every_part_has_examples_however_few_inputs_differ(different, size, clas
         assert all(map(len, parts.values()))
 
 
+@pytest.mark.parametrize("role", ["valid", "test"])
+@pytest.mark.parametrize("shared", [0, 3])
+def test_groups_of_training_in_a_part_that_is_given_are_said(caplog, role, shared):
+    train = frame_of(range(40), ["a", "b"] * 20, [f"p{n // 4}" for n in range(40)])
+    groups = [f"p{n}" for n in range(shared)] + [f"q{n}" for n in range(10 - shared)]
+    other = frame_of(range(40, 50), ["a", "b"] * 5, groups)
+    caplog.clear()
+    parts = divide(
+        {"train": train, role: other}, shares=DIVISION["shares"] | {role: 0.2}, seed=0, limit=None
+    )
+    assert len(parts[role]) == 10
+    assert (f"{role} part: " in caplog.text) == (shared > 0)
+
+
 def test_a_class_of_one_example_stays_in_training_with_its_group():
     labels = ["rare", *"ab" * 29, "once"]
     groups = [f"author {number % 6}" for number in range(60)]

@@ -112,6 +112,22 @@ def test_rows_that_are_equal_after_decoding_are_equal(tmp_path):
     assert "10 of 10 validation" in " ".join(summary.notes)
 
 
+@pytest.mark.parametrize(
+    "change", [str.upper, str.title, "  {}\n".format, lambda text: text.replace(" ", "\u00a0  ")]
+)
+def test_texts_that_differ_in_case_and_space_alone_are_copies(tmp_path, change):
+    rows = [(text, "ab"[n % 2]) for n, text in enumerate(words(60, seed=0))]
+    texts(tmp_path / "train.csv", rows[:40])
+    texts(tmp_path / "valid.csv", rows[40:50])
+    texts(tmp_path / "test.csv", rows[50:] + [(change(text), label) for text, label in rows[:6]])
+    summary = summarise(read("text/csv", tmp_path))
+    assert summary.repeated == 6
+    (tmp_path / "valid.csv").unlink()
+    texts(tmp_path / "train.csv", rows + [(change(text), label) for text, label in rows])
+    (tmp_path / "test.csv").unlink()
+    assert summarise(read("text/csv", tmp_path)).repeated == 0  # they stay in one part
+
+
 def test_an_image_in_another_format_is_the_same_image(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
     images(tmp_path / "train", "ab", pixels)
