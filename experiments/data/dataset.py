@@ -33,28 +33,30 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def _values(self) -> list[Any]:
+        """The inputs and the labels."""
+        return [getattr(self, field.name) for field in fields(cast(Any, self))]
+
     @cached_property
     def digest(self) -> str:
         """Digest of the inputs and labels, computed once."""
-        return digest(*(getattr(self, field.name) for field in fields(cast(Any, self))))
+        return digest(*self._values)
 
     @cached_property
     def keys(self) -> list[str]:
         """Digest of each input without its label, computed once: equal inputs have equal keys."""
-        inputs = getattr(self, fields(cast(Any, self))[0].name)
-        return list(map(digest, inputs))
+        return list(map(digest, self._values[0]))
 
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""
 
-        def take(values: Tensor | tuple) -> Tensor | tuple:
-            return (
-                values[indices]
-                if isinstance(values, Tensor)
-                else tuple(values[index] for index in indices.tolist())
-            )
+        def take(values: Any) -> Any:
+            if isinstance(values, Tensor):
+                return values[indices]
+            return tuple(map(values.__getitem__, indices.tolist()))
 
-        return type(self)(*(take(getattr(self, field.name)) for field in fields(cast(Any, self))))
+        return type(self)(*map(take, self._values))
 
     def split(self, *sizes: int, generator: Generator) -> tuple[Self, ...]:
         """Draw disjoint parts, stratified by class, each in the order of the data.

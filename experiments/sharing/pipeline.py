@@ -141,7 +141,8 @@ class Pipeline:
                 refuse.
             ValueError: no inputs, or an empty text.
         """
-        seed = seed if seed is not None else self.calibration.seed if self.calibration else 0
+        if seed is None:
+            seed = self.calibration.seed if self.calibration else 0
         batches = ((x, None, *masks) for x, _, *masks in self.run.batches(self._data(inputs)))
         number = num_samples or self.num_samples
         prediction = predict(self.run.model, self.run.guide, batches, num_samples=number, seed=seed)

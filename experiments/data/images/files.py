@@ -84,11 +84,8 @@ def read_pixels(source: Path | BytesIO, shape: tuple[int, int, int], **options: 
         Image.DecompressionBombError,
     ) as error:  # a broken PNG: SyntaxError
         place = path_text(source.absolute()) if isinstance(source, Path) else source.name
-        reason = (
-            f"it is none of {', '.join(FORMATS)}"
-            if isinstance(error, UnidentifiedImageError)
-            else error
-        )
+        is_other = isinstance(error, UnidentifiedImageError)
+        reason = f"it is none of {', '.join(FORMATS)}" if is_other else error
         raise DatasetError(f"cannot read {place}: {reason}; repair or remove the file") from error
 
 

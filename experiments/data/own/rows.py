@@ -213,9 +213,8 @@ def labelled_rows(
 
 def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
     """Read texts and labels; arguments as for :func:`read_parts` and :func:`text_parts`."""
-    return text_parts(
-        read_parts(path, kind=kind, delimiter=options.pop("delimiter", None)), **options
-    )
+    delimiter = options.pop("delimiter", None)
+    return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
 
 
 def read_hub_texts(source: Path, *, subset: str | None = None, **options: Any) -> Parts:
@@ -286,22 +285,16 @@ def _parse(text: str, delimiter: str, source: str) -> dict[int, list[str]]:
     else:
         joined = _joined_rows(quoted, plain)
         if joined is None:
-            _warn_of_lines(quoted, source)
+            several = [line for line, cells in quoted.items() if "\n" in cells[0]]
+            if several and len(quoted[several[0]]) == 1:
+                place = f"{source}, line {several[0]}"
+                _log.warning("%s: quotes enclose several lines, which are read as one text", place)
             return quoted
         problem = f"{source}, line {joined}: a quote opens here and closes in a later row"
     if len(set(map(len, plain.values()))) > 1:
         raise DatasetError(f"{problem}; double the quotes inside of texts, or save JSON Lines")
     _log.warning("%s: quotes that do not enclose a cell are read as marks of its text", problem)
     return {line: list(map(_unquoted, cells)) for line, cells in plain.items()}
-
-
-def _warn_of_lines(rows: Mapping[int, list[str]], source: str) -> None:
-    """Name the first text of several lines in a file of one column, which quotes may have joined."""
-    for line, cells in rows.items():
-        if len(cells) == 1 and "\n" in cells[0]:
-            advice = "double the quotes of texts of one line"
-            _log.warning("%s, line %s: quotes enclose several lines: %s", source, line, advice)
-            return
 
 
 def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[str]]:

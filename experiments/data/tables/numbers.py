@@ -56,13 +56,10 @@ class Notation(NamedTuple):
             return math.inf
         separators = dict.fromkeys(map(ord, "', " if self.decimal == "." else "'. "))
         number = float(match["digits"].translate(separators).replace(",", ".") + match["exponent"])
-        return (
-            math.inf
-            if number > LARGEST
-            else -number
-            if "-" in (match["sign"], match["inner"])
-            else number
-        )
+        if number > LARGEST:
+            return math.inf
+        is_negative = "-" in (match["sign"], match["inner"])
+        return -number if is_negative else number
 
 
 def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notation, np.ndarray]:

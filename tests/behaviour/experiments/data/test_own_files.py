@@ -385,9 +385,7 @@ def test_groups_and_equal_inputs_of_other_groups_stay_in_one_part(sizes, seed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    st.integers(2, 9), st.integers(6, 60), st.integers(1, 3), st.integers(0, 9), st.booleans()
-)
+@given(st.integers(2, 9), st.integers(6, 60), st.integers(1, 3), st.integers(0, 9), st.booleans())
 def test_every_part_has_examples_however_few_inputs_differ(different, size, classes, seed, sort):
     keys = [number % different for number in range(size)]
     keys = sorted(keys) if sort else keys

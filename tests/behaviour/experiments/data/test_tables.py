@@ -185,7 +185,10 @@ def test_the_user_says_whether_the_day_or_the_month_comes_first(load, mark, day_
     with pytest.raises(DatasetError, match="data.day_first"):
         load(frame)
     column = load(frame, day_first=day_first == "true").encoding.columns[0]
-    dates = pd.Timestamp(2020, months[0], 3 - months[0]), pd.Timestamp(2021, months[1], 7 - months[1])
+    dates = (
+        pd.Timestamp(2020, months[0], 3 - months[0]),
+        pd.Timestamp(2021, months[1], 7 - months[1]),
+    )
     assert column.read(cells).tolist() == [date.timestamp() / 86_400 for date in dates]
 
 
@@ -295,7 +298,13 @@ def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
     assert other.classes == ("n", "y")
 
 
-@pytest.mark.parametrize("cell", [*("NA", "nan", "-", "?", "None", "null", "N/A", "", " "), *(".", "#N/A", "n.a.", "-NaN", "#NV")])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *("NA", "nan", "-", "?", "None", "null", "N/A", "", " "),
+        *(".", "#N/A", "n.a.", "-NaN", "#NV"),
+    ],
+)
 @pytest.mark.parametrize("task", ["classes", "regression"])
 def test_a_missing_label_is_an_error_with_its_line(load, rows, cell, task):
     rows.loc[[5, 9], "y"] = cell
