@@ -149,8 +149,8 @@ def settings_class(
     of_base, texts = get_type_hints(base, include_extras=True), dict[str, str]()
     for option in values.keys() - annotations.keys():
         annotations[option] = of_base[option]
-    for described in (*constructors, base):
-        texts |= meanings(described)
+    for described in (*map(meanings, constructors), meanings(base)):
+        texts |= described
     about = {"constructor": constructors[0], "meanings": texts, "__doc__": base.__doc__}
     content = {"__annotations__": annotations, **values, **about}
     return setting()(type(title, (base,), content))
@@ -192,7 +192,7 @@ def meanings(described: Callable[..., Any]) -> dict[str, str]:
     """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases,
     by parameter."""
     sources = reversed(described.__mro__) if inspect.isclass(described) else (described,)
-    texts = {}
+    texts = dict[str, str]()
     for source in sources:
         document = inspect.cleandoc(source.__doc__ or "")
         section = document.partition("Args:\n")[2].partition("\n\n")[0]

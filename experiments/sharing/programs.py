@@ -103,8 +103,6 @@ def export_program(
         "data": data.name,
         "classes": data.classes,
         "epoch": run.best_epoch,
-    }
-    about |= {
         "takes": takes,
         "gives": list(network(*example)),
         "num_samples": samples,
