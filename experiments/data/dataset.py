@@ -162,14 +162,12 @@ class Dataset:
 
     def __post_init__(self) -> None:
         labels = self.train.labels
-        if not all(map(len, (labels, self.valid, self.test))) or (
-            len(labels) > 1 and (labels == labels[0]).all()
-        ):
-            problem = (
-                f"{self.name}: each part needs examples, and the training part two different labels"
-            )
-            reason = "a class, or a group, of too few examples is in the training part alone"
-            raise DatasetError(f"{problem}; {reason}")
+        for name, part in (("training", labels), ("validation", self.valid), ("test", self.test)):
+            if not len(part):
+                reason = "a class, or a group, of too few examples is in the training part alone"
+                raise DatasetError(f"{self.name}: the {name} part has no examples; {reason}")
+        if len(labels) > 1 and (labels == labels[0]).all():
+            raise DatasetError(f"{self.name}: all training examples have the same label")
 
     def batches(self, examples: Any, /, **options: Any) -> BatchLoader:
         """Return a loader of any examples in their order; options of the loader."""

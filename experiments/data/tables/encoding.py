@@ -38,7 +38,7 @@ MIN_DIFFERENT = 20
 # A number is far outside of training if it exceeds its range by more than this share of the range.
 MARGIN = 0.1
 # Cells that stand for a missing number in some tables, and have no decimals.
-_SENTINEL = r"[-\u2212]9+"
+_SENTINEL = r"[-\u2212](9+|1)"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from probattn.experiments.config import presets
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs.sources import load_data
 
@@ -126,6 +127,16 @@ def test_texts_that_differ_in_case_and_space_alone_are_copies(tmp_path, change):
     texts(tmp_path / "train.csv", rows + [(change(text), label) for text, label in rows])
     (tmp_path / "test.csv").unlink()
     assert summarise(read("text/csv", tmp_path)).repeated == 0  # they stay in one part
+
+
+@pytest.mark.parametrize(
+    ("labels", "word"),
+    [(["a"] * 40, "same label"), ([f"id{n}" for n in range(40)], "validation part")],
+)
+def test_data_without_a_part_or_a_second_class_are_an_error_that_says_which(tmp_path, labels, word):
+    texts(tmp_path / "a.csv", list(zip(words(40, seed=0), labels, strict=True)))
+    with pytest.raises(DatasetError, match=word):
+        read("text/csv", tmp_path / "a.csv")
 
 
 def test_an_image_in_another_format_is_the_same_image(tmp_path):

@@ -132,6 +132,7 @@ def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
         ["1.234", "2.345", "-999"],
         ["1.234", "-9999", "12.345", "-9999"],
         ["0.123", "1.234", "-999"],
+        ["1.234", "12.345", "-1", "\u22121"],
     ):
         assert kinds({"a": cells}) == {"a": Notation(".")}
 
