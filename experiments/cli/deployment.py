@@ -62,7 +62,8 @@ def predict(
     place: dict[str, Any] = {"mark": "input,predicted", "inputs": inputs or ()}
     if out is not None:
         check_outputs([out], **place)
-    pipeline, answers = Pipeline.from_pretrained(run, trust_code=trust_code), pd.DataFrame()
+    pipeline = Pipeline.from_pretrained(run, trust_code=trust_code)
+    answers = pd.DataFrame()
     read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
         answers = pipeline.answers(

@@ -52,7 +52,9 @@ def with_layer(settings: Settings, name: str) -> Settings:
     """
     if name == settings.layer.name:
         return settings
-    about, network, total = packaged("layers").get(name, {}), settings.network.kind, settings.epochs
+    about = packaged("layers").get(name, {})
+    network = settings.network.kind
+    total = settings.epochs
     is_text = network in ("text", "encoder")
     layer = {"name": name} | about.get("text" if is_text else network, {})
     if network == "encoder":

@@ -132,8 +132,10 @@ def settings_class(
     values: dict[str, Any] = {}
     for constructor in constructors:
         for name, parameter in inspect.signature(constructor, eval_str=True).parameters.items():
-            default, annotation = parameter.default, parameter.annotation
-            is_required, is_untyped = default is parameter.empty, annotation is parameter.empty
+            default = parameter.default
+            annotation = parameter.annotation
+            is_required = default is parameter.empty
+            is_untyped = annotation is parameter.empty
             annotation = plain(type(default) if is_untyped else annotation)
             if name in leave_out or parameter.kind in VARIABLE:
                 continue
@@ -146,7 +148,8 @@ def settings_class(
             if name in annotations and not is_required:
                 values[name] = default
     values |= defaults
-    of_base, texts = get_type_hints(base, include_extras=True), dict[str, str]()
+    of_base = get_type_hints(base, include_extras=True)
+    texts = dict[str, str]()
     for option in values.keys() - annotations.keys():
         annotations[option] = of_base[option]
     for described in (*map(meanings, constructors), meanings(base)):
@@ -164,7 +167,8 @@ def options_of(constructor: Callable[..., Any], settings: Any) -> dict[str, Any]
 
 def plain(annotation: Any) -> Any:
     """Return the part of a type whose values settings can hold; None if there is none."""
-    origin, parts = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    parts = get_args(annotation)
     if annotation in PLAIN or origin in (Literal, Annotated):
         return annotation
     if origin in (Union, UnionType):

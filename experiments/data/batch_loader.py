@@ -52,10 +52,14 @@ class BatchLoader:
         by_length: bool = False,
         categories: Tensor | None = None,
     ) -> None:
-        self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
+        self.num_data = len(labels)
+        self.batch_size = batch_size
+        self.shuffle = shuffle
         self.generator = torch.Generator() if generator is None else generator
-        self.device, self.order = torch.device(device), torch.arange(len(labels))
-        self._inputs, self._labels = inputs.to(device), labels.to(device)
+        self.device = torch.device(device)
+        self.order = torch.arange(len(labels))
+        self._inputs = inputs.to(device)
+        self._labels = labels.to(device)
         self._categories = categories
 
     def __len__(self) -> int:
@@ -170,7 +174,8 @@ class TextLoader(BatchLoader):
     def __init__(
         self, encoded: Sequence[Tensor], labels: Tensor, *, by_length: bool = False, **options: Any
     ) -> None:
-        self._encoded, self._lengths = encoded, torch.tensor(list(map(len, encoded)))
+        self._encoded = encoded
+        self._lengths = torch.tensor(list(map(len, encoded)))
         super().__init__(self._lengths, labels, **options)
         if by_length:
             self.order = self._lengths.argsort(stable=True, descending=True)

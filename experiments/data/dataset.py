@@ -106,7 +106,8 @@ def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     """
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
-    classes, sizes = labels[order], labels.bincount()
+    classes = labels[order]
+    sizes = labels.bincount()
     rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[classes]
     return order[(rank.double() / sizes[classes]).argsort(stable=True)]
 

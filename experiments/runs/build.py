@@ -45,7 +45,8 @@ class ScaledHeteroscedastic(nn.Module):
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels ``(batch, 1)``."""
-        (location, raw), (mean, std) = at_least_float32(outputs).chunk(2, -1), self.units
+        location, raw = at_least_float32(outputs).chunk(2, -1)
+        mean, std = self.units
         return dist.Normal(
             mean + std * location, std * (1e-3 + softplus(raw + SOFTPLUS_INVERSE_OF_1))
         ).to_event(1)
@@ -78,7 +79,8 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
         network = _network(settings, dataset, outputs=classes)
         return Classifier(network, num_data=examples, class_weights=weights)
     table = cast(TableDataset, dataset)
-    data, units = cast(OwnTableSettings, settings.data), (table.label_mean, table.label_std)
+    data = cast(OwnTableSettings, settings.data)
+    units = (table.label_mean, table.label_std)
     likelihood, in_units = regression_likelihood(data, mean=units[0], std=units[1])
     network = _network(
         settings,
@@ -171,7 +173,9 @@ def _network(
     """Build a network; ``units`` are the mean and standard deviation that scale the numbers of a
     table."""
     network = cast(Any, settings.network)  # of a derived class: its options are known at runtime
-    constructor, layer, tokens = network.constructor, settings.layer, None
+    constructor = network.constructor
+    layer = settings.layer
+    tokens = None
     options = options_of(constructor, network) | {"classes": outputs}
     if network.kind == "encoder":
         options |= {"encoder": dataset.tokens.network(), "last": layer.last}

@@ -59,7 +59,8 @@ def read_inputs(
     Raises:
         ValueError: there is nothing to read, or texts for a model of something else.
     """
-    data, settings = run.dataset, run.settings.data
+    data = run.dataset
+    settings = run.settings.data
     expected = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
     if not (paths or texts) or (texts and expected != "texts"):
         raise ValueError(

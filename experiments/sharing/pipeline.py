@@ -110,11 +110,9 @@ class Pipeline:
     def num_samples(self) -> int:
         """Number of posterior samples by default: that of the calibration, or else of the run's
         settings."""
-        return (
-            self.calibration.num_samples
-            if self.calibration
-            else self.run.settings.train.num_samples
-        )
+        if self.calibration:
+            return self.calibration.num_samples
+        return self.run.settings.train.num_samples
 
     def predict(
         self,
@@ -174,7 +172,8 @@ class Pipeline:
         return answers
 
     def _data(self, inputs: Any) -> Part:
-        labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset
+        labels = torch.zeros(len(inputs), dtype=torch.long)
+        data = self.run.dataset
         if isinstance(data, ImageDataset):
             return Images(torch.stack(list(inputs)).cpu(), labels)
         if isinstance(inputs, str | Tensor):

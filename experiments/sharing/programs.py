@@ -35,7 +35,9 @@ class Calibrated(nn.Module):
 
     def __init__(self, network: nn.Module, calibration: Calibration, *, by_class: bool) -> None:
         super().__init__()
-        self.network, self.calibration, self.by_class = network, calibration, by_class
+        self.network = network
+        self.calibration = calibration
+        self.by_class = by_class
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Return ``set``, bool ``(batch, classes)``, ``accepted``, bool ``(batch,)``, and the other
@@ -75,9 +77,11 @@ def export_program(
     Raises:
         OutputError: ``out`` is a file of something else, or lies in the folder of a run or model.
     """
-    run, data = pipeline.run, pipeline.run.dataset
+    run = pipeline.run
+    data = pipeline.run.dataset
     (place,) = check_outputs([out], mark=METADATA, inputs=[run.folder])
-    model, guide = run.model.cpu(), run.guide.cpu()
+    model = run.model.cpu()
+    guide = run.guide.cpu()
     samples = pipeline.num_samples if num_samples is None else num_samples
     torch.manual_seed(0)
     network: nn.Module = (

@@ -29,7 +29,9 @@ from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.files import file_digest, read_json, regular_file, write_files
 from probattn.inference.io.safetensors_io import load_safetensors, weights_as_bytes
 
-WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+CARD = "README.md"
 """Names of the files, which are those of the Hugging Face hub."""
 FILES = ["*.json", "*.safetensors", CARD]
 """Patterns of the files of a model, the only ones that are downloaded and uploaded."""
@@ -61,7 +63,8 @@ def save_pretrained(
         TypeError, ValueError: a config that is no JSON.
         OSError: a file cannot be written; names it.
     """
-    folder, content = Path(save_directory), dict(files or {})
+    folder = Path(save_directory)
+    content = dict(files or {})
     content[WEIGHTS] = weights_as_bytes(model, guide)
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
     description = {"files": digests, "config": dict(config or {})}
@@ -189,7 +192,8 @@ def file_inside(folder: Path, name: str) -> Path:
         OSError, ValueError: there is no such file; a path, a device, a pipe, or a link that leads
             elsewhere.
     """
-    home, path = folder.resolve(), folder / name
+    home = folder.resolve()
+    path = folder / name
     if not name or path.name != name:
         raise ValueError(f"{name!r} is no plain name of a file")
     allowed = [home]

@@ -18,7 +18,8 @@ from probattn.experiments.data.errors import DatasetError
 # Pillow's formats that are read; of others, Pillow runs PostScript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 # An image with less contrast cannot be seen, unless it is opaque but for its corners.
-_MIN_CONTRAST, _OPAQUE = 16, 0.9
+_MIN_CONTRAST = 16
+_OPAQUE = 0.9
 _log = logging.getLogger(__name__)
 
 
@@ -115,7 +116,8 @@ def pixels(
     opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
     scale = size / min(opaque.size)
     width, height = (max(size, round(scale * length)) if crop else size for length in opaque.size)
-    x, y = (width - size) // 2, (height - size) // 2
+    x = (width - size) // 2
+    y = (height - size) // 2
     resized = opaque.resize((width, height), Image.Resampling.BILINEAR).crop(
         (x, y, x + size, y + size)
     )

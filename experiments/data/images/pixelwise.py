@@ -148,7 +148,8 @@ def plasma(n: int, decay: float, rng: Generator) -> np.ndarray:
     `decay` squared from one step to the next, as in CIFAR-C.
     """
     field = np.zeros((n, SIDE, SIDE))
-    step, amplitude = SIDE, 1.0
+    step = SIDE
+    amplitude = 1.0
     while step > 1:
         half = step // 2
         corners = field[:, ::step, ::step]
@@ -161,7 +162,8 @@ def plasma(n: int, decay: float, rng: Generator) -> np.ndarray:
             neighbours = beside + middles + np.roll(middles, 1, axis=axis)
             noise = rng.uniform(-amplitude, amplitude, corners.shape)
             field[:, rows::step, columns::step] = neighbours / 4 + noise
-        step, amplitude = half, amplitude / decay**2
+        step = half
+        amplitude = amplitude / decay**2
     field -= field.min(axis=(1, 2), keepdims=True)
     field /= field.max(axis=(1, 2), keepdims=True)
     return field[:, None].astype(np.float32)

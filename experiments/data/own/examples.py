@@ -146,7 +146,8 @@ def divide(
     """
     generator = torch.Generator().manual_seed(seed)
     missing = {role: share for role, share in shares.items() if role not in given}
-    train, sizes = given["train"], list(missing.values())
+    train = given["train"]
+    sizes = list(missing.values())
     divided = _take(train, sizes, generator, sets=_sets(train))
     if "key" in train and not all(map(len, divided)):
         _log.warning("too few inputs differ: equal ones may be in several parts")
@@ -198,7 +199,8 @@ def shorten(names: Sequence[str]) -> str:
 def _sets(examples: pd.DataFrame) -> np.ndarray:
     """Return each example's set, int64 (n,): examples of one key or one group are in one set."""
     numbers = pd.Series(range(len(examples)))
-    keys, groups = examples.get("key", numbers), examples.get("group", numbers)
+    keys = examples.get("key", numbers)
+    groups = examples.get("group", numbers)
     if len(examples) >= _MANY_COPIES * keys.nunique():
         _log.warning("few inputs differ: equal ones may be in several parts")
         keys = numbers

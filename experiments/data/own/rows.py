@@ -85,7 +85,8 @@ def read_text(path: Path) -> str:
     Raises:
         DatasetError: it is damaged, not UTF-8, or of another format.
     """
-    content, source = path.read_bytes(), path_text(path)
+    content = path.read_bytes()
+    source = path_text(path)
     if path.suffix.lower() == ".gz":
         try:
             content = gzip.decompress(content)
@@ -302,7 +303,8 @@ def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True
     )
-    rows, line = dict[int, list[str]](), 1
+    rows = dict[int, list[str]]()
+    line = 1
     try:
         for cells in reader:
             rows |= {line: cells} if cells else {}

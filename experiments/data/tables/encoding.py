@@ -77,7 +77,8 @@ class Column:
         """Number of codes of each of its features; None for numbers."""
         if self.kind == "category":
             return [len(self.values) + 1]
-        days_of_week, is_missing_code = [8] * (self.kind == "date"), [2] * self.missing
+        days_of_week = [8] * (self.kind == "date")
+        is_missing_code = [2] * self.missing
         return [None, *days_of_week, *is_missing_code]
 
     def read(self, cells: Sequence[Any]) -> np.ndarray:
@@ -97,8 +98,10 @@ class Column:
             return replace(self, values=tuple(sorted(set(self.read(cells)))))
         numbers = self.read(cells)
         present = numbers[np.isfinite(numbers)].tolist() or [0.0]
-        mean, std = fmean(present), pstdev(present) or 1.0
-        low, high = (min(present) - mean) / std, (max(present) - mean) / std
+        mean = fmean(present)
+        std = pstdev(present) or 1.0
+        low = (min(present) - mean) / std
+        high = (max(present) - mean) / std
         missing = bool(np.isnan(numbers).any())
         return replace(self, mean=mean, std=std, missing=missing, low=low, high=high)
 
@@ -166,7 +169,9 @@ class TableEncoding:
         Args:
             features: of rows, ``(n, features)``.
         """
-        unlike, start, rows = {}, 0, features.numpy()
+        unlike = {}
+        start = 0
+        rows = features.numpy()
         for column in self.columns:
             values = rows[:, start]
             start += len(column.sizes)
@@ -209,13 +214,15 @@ def find_columns(
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in numeric}
     certain = [name for name in numeric if len(possible[name]) == 1 and _has_mark(cells[name])]
     marks = {next(iter(possible[name])).decimal for name in certain}
-    columns, description = {}, []
+    columns = {}
+    description = []
     for name in cells:
         present = cells[name][~cells[name].map(is_missing)]
         notations = list(possible.get(name, {}))
         if len(marks) == 1 and len(notations) == 2:
             notations = [notation for notation in notations if notation.decimal in marks]
-        column, doubt = Column(name, chosen.get(name, "empty"), Notation(decimal or ".")), ""
+        column = Column(name, chosen.get(name, "empty"), Notation(decimal or "."))
+        doubt = ""
         if len(present) and column.kind not in ("category", "ignored"):
             column, doubt = _find_column(
                 column,

@@ -106,7 +106,8 @@ def read(
         DatasetError: missing columns, no features, columns whose kind is unclear, or cells and
             labels that cannot be used.
     """
-    parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
+    parts = read_parts(path, kind="csv", delimiter=delimiter)
+    is_regression = task == "regression"
     chosen: dict[str, Kind] = dict.fromkeys(ignore_columns, "ignored")
     chosen |= dict.fromkeys(categorical_columns, "category")
     chosen |= dict.fromkeys(number_columns, "number")
@@ -121,10 +122,8 @@ def read(
         day_first=day_first,
         label_column=label_column,
     )
-    features, label = (
-        choose_features(columns, description, label_column=label_column),
-        columns[label_column],
-    )
+    features = choose_features(columns, description, label_column=label_column)
+    label = columns[label_column]
     labelled = {
         role: _examples(rows, features, label, group_column) for role, rows in parts.items()
     }

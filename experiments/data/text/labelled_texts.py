@@ -58,7 +58,8 @@ def decode(content: bytes, *, where: str) -> str:
     try:
         return content.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        line, byte = content.count(b"\n", 0, error.start) + 1, content[error.start]
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = content[error.start]
         raise DatasetError(
             f"{where}, line {line} is not UTF-8: byte 0x{byte:02x}; save it as UTF-8"
         ) from error
