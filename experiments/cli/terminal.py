@@ -38,7 +38,8 @@ Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 
 def split_words(values: list[str] | None) -> list[str]:
     """Split the values of an option that is given several times, or once with commas."""
-    return [word.strip() for value in values or () for word in value.split(",")]
+    joined = ",".join(values or ())
+    return [word.strip() for word in joined.split(",")] if values else []
 
 
 def say(text: str, *, style: str = "") -> None:

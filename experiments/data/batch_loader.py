@@ -185,8 +185,10 @@ class TextLoader(BatchLoader):
             return super()._positions()
         order = torch.randperm(self.num_data, generator=self.generator)
         groups = order.split(_BATCHES_PER_GROUP * self.batch_size)
-        ordered = (group[self._lengths[group].argsort(stable=True)] for group in groups)
-        batches = [batch for group in ordered for batch in group.split(self.batch_size)]
+        batches = list[Tensor]()
+        for group in groups:
+            by_length = group[self._lengths[group].argsort(stable=True)]
+            batches += by_length.split(self.batch_size)
         return [batches[index] for index in torch.randperm(len(batches), generator=self.generator)]
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -185,7 +185,7 @@ def _network(
         tokens = len(sizes)
         options |= {"sizes": sizes, "outputs": options.pop("classes"), "units": units}
     elif network.kind == "text":
-        options |= {"embedding": dataset.tokens.embedding(network.dim)}
+        options["embedding"] = dataset.tokens.embedding(network.dim)
     else:
         channels, size = dataset.train.images.shape[1:3]
         tokens = (size // network.patch_size) ** 2

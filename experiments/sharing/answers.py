@@ -33,7 +33,8 @@ def class_answers(
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
     probs = scaled.require("probs").double().cpu()
-    answers = pd.DataFrame({"predicted": [classes[index] for index in probs.argmax(1).tolist()]})
+    predicted = [classes[index] for index in probs.argmax(1).tolist()]
+    answers = pd.DataFrame({"predicted": predicted})
     answers["confidence"] = probs.amax(1).tolist()
     answers["entropy"] = scaled.entropy.tolist()
     answers["mutual_information"] = required(prediction.mutual_information).tolist()

@@ -159,7 +159,8 @@ class Pipeline:
             options: ``calibrated``, ``num_samples`` and ``seed`` of :meth:`predict`.
         """
         calibration = self.calibration if options.get("calibrated", True) else None
-        prediction = self.predict(inputs, **options | {"calibrated": False})
+        options["calibrated"] = False
+        prediction = self.predict(inputs, **options)
         if self.classes:
             answers = class_answers(
                 prediction, self.classes, calibration=calibration, by_class=by_class

@@ -46,9 +46,11 @@ class Calibrated(nn.Module):
         scaled = self.calibration.apply(Prediction(probs=outputs["probs"]))
         probs = scaled.require("probs")
         answers = {"probs": probs, "entropy": scaled.entropy}
-        answers |= {name: value for name, value in outputs.items() if name == "mutual_information"}
-        answers |= {"set": self.calibration.sets(probs, by_class=self.by_class)}
-        return answers | {"accepted": self.calibration.accepts(probs)}
+        if "mutual_information" in outputs:
+            answers["mutual_information"] = outputs["mutual_information"]
+        answers["set"] = self.calibration.sets(probs, by_class=self.by_class)
+        answers["accepted"] = self.calibration.accepts(probs)
+        return answers
 
 
 def export_program(

@@ -68,7 +68,8 @@ def find_parts(names: Iterable[str]) -> dict[str, str]:
             raise DatasetError(
                 f"{' and '.join(matching)} are both the {name_of_part} part: remove or rename one"
             )
-        parts |= {name_of_part: matching[0]} if matching else {}
+        if matching:
+            parts[name_of_part] = matching[0]
     return parts
 
 

@@ -307,7 +307,8 @@ def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[
     line = 1
     try:
         for cells in reader:
-            rows |= {line: cells} if cells else {}
+            if cells:
+                rows[line] = cells
             line = reader.line_num + 1
     except csv.Error as error:
         raise csv.Error(f"line {line}: {error}") from error

@@ -138,12 +138,15 @@ class TableEncoding:
     @property
     def sizes(self) -> tuple[int | None, ...]:
         """Number of codes of each feature; None for numbers."""
-        return tuple(size for column in self.columns for size in column.sizes)
+        return tuple(itertools.chain.from_iterable(column.sizes for column in self.columns))
 
     @property
     def are_categories(self) -> list[bool]:
         """Return which features are codes of categories."""
-        return [column.kind == "category" for column in self.columns for _ in column.sizes]
+        are = list[bool]()
+        for column in self.columns:
+            are += [column.kind == "category"] * len(column.sizes)
+        return are
 
     def features(self, rows: pd.DataFrame) -> Tensor:
         """Return the features of rows, float32 ``(n, features)``.

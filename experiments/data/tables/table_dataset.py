@@ -111,7 +111,8 @@ def read(
     chosen: dict[str, Kind] = dict.fromkeys(ignore_columns, "ignored")
     chosen |= dict.fromkeys(categorical_columns, "category")
     chosen |= dict.fromkeys(number_columns, "number")
-    chosen |= {group_column: "ignored"} if group_column else {}
+    if group_column:
+        chosen[group_column] = "ignored"
     chosen[label_column] = "number" if is_regression else "category"
     for rows in parts.values():
         check_columns(rows, chosen)

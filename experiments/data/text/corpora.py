@@ -1,5 +1,6 @@
 """CoLA (Warstadt et al. 2019) and IMDB reviews (Maas et al. 2011), from the corpora's own files."""
 
+import itertools
 import re
 import tarfile
 import zipfile
@@ -85,7 +86,8 @@ def _read_imdb(source: Path) -> Texts:
     counts = {name: len(paths) for name, paths in folders.items()}
     if set(counts.values()) != {PER_FOLDER}:
         raise ValueError(f"there are {counts} reviews with text, expected {PER_FOLDER:,} each")
-    reviews = tuple(texts[path] for paths in folders.values() for path in paths)
+    paths = itertools.chain.from_iterable(folders.values())
+    reviews = tuple(map(texts.__getitem__, paths))
     labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(
         PER_FOLDER
     )
