@@ -72,7 +72,7 @@ def read_inputs(
     if isinstance(data, TableDataset):
         convert: Callable[[Any], Any] = functools.partial(checked_row, encoding=data.encoding)
     else:
-        name = column or getattr(settings, "text_column", "text")
+        name = column or str(getattr(settings, "text_column", "text"))
         convert = functools.partial(checked_text, column=name)
     delimiter = getattr(settings, "delimiter", None)
     return read_rows(paths, convert, texts=texts, delimiter=delimiter)
