@@ -93,6 +93,8 @@ class Settings:
             raise SettingsError(
                 "data.likelihood is for numbers: set data.task=regression, or leave it out"
             )
+        if getattr(self.layer, "mean", "") == "zero" and getattr(self.layer, "dropout", 0.0):
+            raise SettingsError("layer.dropout is that of layer.mean=softmax: set that, too")
 
     def __reduce__(self) -> tuple:
         """Pickle the values: the classes of the parts are derived, and have no module to be

@@ -125,9 +125,8 @@ class KEPSVGPAttention(KSVDAttention):
         )
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
-        if mean == "zero" and dropout:
-            raise ValueError('dropout is that of mean="softmax": leave it out, or set that')
-        self.dropout = None if mean == "zero" else dropout_rate(dropout)
+        rate = dropout_rate(dropout)
+        self.dropout = None if mean == "zero" else rate
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and merge, pair, projection and prior."""

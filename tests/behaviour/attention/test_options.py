@@ -39,7 +39,6 @@ REFUSED = {
         ({"mean": "linear"}, "mean"),
         ({"mean": "softmax", "dropout": 1.0}, "dropout"),
         ({"dropout": 99.0}, "dropout"),
-        ({"dropout": 0.1}, "dropout"),
     ],
     "SGPAttention": [
         ({"inducing": 0}, "positive number, or None"),
