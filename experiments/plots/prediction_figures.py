@@ -11,13 +11,13 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from probattn.experiments.evaluation.metric_display import DISPLAY, heading
+from probattn.experiments.evaluation.metric_display import heading
 from probattn.experiments.plots import style
 from probattn.inference import Prediction, metrics
 from probattn.inference.metrics import ood, regression
 from probattn.inference.prediction.predictor import labelled_classes
 
-ACCURACY = DISPLAY["accuracy"]
+ACCURACY = metrics.OF_CLASSES["accuracy"]
 BINS = 15
 BOX: style.Look = {"showcaps": False, "patch_artist": True, "whis": (0, 100), "manage_ticks": False}
 EXAMPLES = 200

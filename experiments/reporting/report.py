@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.example_intervals import metric_intervals
-from probattn.experiments.evaluation.metric_display import displays
+from probattn.experiments.evaluation.metric_display import columns
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots import model_diagnostics, prediction_figures
@@ -34,7 +35,7 @@ def section(result: RunResult) -> dict[str, Any]:
         "figures": figures(result),
         "limit": CLASSES,
         "intervals": metric_intervals(result.test, result.metrics),
-        "displays": displays(result.metrics),
+        "displays": columns(result.metrics),
         "cards": cards(result),
         "domains": _table({"test data": result.metrics} | result.domains, corner="domain"),
         "variants": _table(result.variants, corner="each latent variable")
@@ -135,7 +136,7 @@ def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:
 
 def _table(rows: Mapping[str, Mapping[str, float]], *, corner: str) -> Table:
     """Return a table of metrics, whose best are bold; ``corner`` is the heading of the names."""
-    return replace(
-        comparison_table(compare({name: {0: row} for name, row in rows.items()}), corner=corner),
-        note="",
-    )
+    names = list(map(displayable, rows))  # pandas refuses surrogates
+    index = pd.MultiIndex.from_product([names, [0]])  # one seed
+    scores = pd.DataFrame(list(rows.values()), index=index)
+    return replace(comparison_table(compare(scores), corner=corner), note="")
