@@ -29,7 +29,7 @@ CLASSES = 20
 def section(result: RunResult) -> dict[str, Any]:
     """Return the part of a report on one run: its ``result``, and what else ``templates/run.html``
     displays by name."""
-    return {
+    content = {
         "result": result,
         "conclusion": conclusion(result),
         "figures": figures(result),
@@ -38,11 +38,12 @@ def section(result: RunResult) -> dict[str, Any]:
         "displays": columns(result.metrics),
         "cards": cards(result),
         "domains": _table({"test data": result.metrics} | result.domains, corner="domain"),
-        "variants": _table(result.variants, corner="each latent variable")
-        if result.variants
-        else None,
-        "classes": by_class(result) if result.classes else None,
     }
+    if result.variants:
+        content["variants"] = _table(result.variants, corner="each latent variable")
+    if result.classes:
+        content["classes"] = by_class(result)
+    return content
 
 
 def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> None:
@@ -55,10 +56,16 @@ def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> N
         title: heading of the page.
     """
     results = [of_run["result"] for of_run in sections]
-    shared: dict[str, Any] = {"summary": summary_table(results), "shifted": shift_table(results)}
-    shared["figures"] = shared_figures(results) if len(results) > 1 else {}
+    page = render(
+        "report.html",
+        title=title,
+        sections=sections,
+        summary=summary_table(results),
+        shifted=shift_table(results),
+        figures=shared_figures(results) if len(results) > 1 else {},
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, render("report.html", title=title, sections=sections, **shared).encode())
+    write_bytes(path, page.encode())
 
 
 def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
@@ -70,68 +77,59 @@ def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
 
 def summary_table(results: Sequence[RunResult]) -> Table:
     """Return a row per run in the papers' scale, the best of several in bold."""
-    return _table(
-        {name: result.metrics for name, result in _numbered(results).items()}, corner="run"
-    )
+    runs = _numbered(results)
+    return _table({name: result.metrics for name, result in runs.items()}, corner="run")
 
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
     """Return the means over corruptions and severities, a row per run; None without runs on
     corrupted images."""
-    shifted = {
-        name: result.shift.values() for name, result in _numbered(results).items() if result.shift
-    }
-    rows = {
-        name: dict(pd.DataFrame(list(values)).mean(skipna=False))
-        for name, values in shifted.items()
-    }
+    rows = {}
+    for name, result in _numbered(results).items():
+        if result.shift:
+            rows[name] = pd.DataFrame(result.shift).mean(axis=1, skipna=False).to_dict()
     return _table(rows, corner="run, corrupted images") if rows else None
 
 
 def figures(result: RunResult) -> dict[str, Figure]:
     """Draw the figures of a run by name; those that it has nothing for are left out."""
-    plots = shared_figures([result]) | {
-        "training": model_diagnostics.training(result.steps, result.epochs)
-    }
-    if result.classes:
-        plots["reliability"] = prediction_figures.reliability(result.test)
-        plots["confusion"] = (
-            prediction_figures.confusion(confusion(result))
-            if len(result.classes) <= CLASSES
-            else None
-        )
-        plots["ood"] = (
-            prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
-        )
-    else:
+    plots = shared_figures([result])
+    training = model_diagnostics.training(result.steps, result.epochs)
+    if training:
+        plots["training"] = training
+    if not result.classes:
         plots["predicted"] = prediction_figures.predicted(result.test)
         plots["quantiles"] = prediction_figures.quantiles(result.test)
-    return {name: figure for name, figure in plots.items() if figure}
+        return plots
+    plots["reliability"] = prediction_figures.reliability(result.test)
+    if len(result.classes) <= CLASSES:
+        plots["confusion"] = prediction_figures.confusion(confusion(result))
+    if result.ood:
+        plots["ood"] = prediction_figures.ood_confidence(result.test, result.ood)
+    return plots
 
 
 def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     """Draw the figures that can show several runs, by name; those without content are left out."""
     runs = _numbered(results)
-    answers = {name: result.test for name, result in runs.items() if result.classes}
+    answers = {name: run.test for name, run in runs.items() if run.classes}
+    spectra = {name: run.spectra for name, run in runs.items()}
     plots = {
         "risk_coverage": prediction_figures.risk_coverage(answers) if answers else None,
-        "shift": prediction_figures.boxes({name: result.shift for name, result in runs.items()}),
+        "shift": prediction_figures.boxes({name: run.shift for name, run in runs.items()}),
         "similarity": model_diagnostics.similarity(
-            {name: result.similarity for name, result in runs.items()}
+            {name: run.similarity for name, run in runs.items()}
         ),
-        "spectrum": model_diagnostics.spectrum(
-            {name: result.spectra for name, result in runs.items()}
-        ),
+        "spectrum": model_diagnostics.spectrum(spectra),
     }
     return {name: figure for name, figure in plots.items() if figure}
 
 
 def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:
     """Return runs by name, several with their numbers, since names can repeat."""
-    return {
-        f"{place}. {run.name}" if results[1:] else run.name: run
-        for place, run in enumerate(results, 1)
-    }
+    if len(results) == 1:
+        return {results[0].name: results[0]}
+    return {f"{place}. {run.name}": run for place, run in enumerate(results, 1)}
 
 
 def _table(rows: Mapping[str, Mapping[str, float]], *, corner: str) -> Table:
