@@ -51,19 +51,15 @@ class RunResult:
     classes: tuple[str, ...]  # empty for numbers
     spectra: dict[str, Spectrum]  # by layer
     posterior: list[SiteConvergence]  # of global latent sites, without a refit
-    variants: dict[
-        str, dict[str, float]
-    ]  # metrics with each latent site "at its mean", "drawn from q", …
-    similarity: dict[str, float] = field(
-        default_factory=dict
-    )  # layer → mean cosine between its tokens, in depth order
-    shift: dict[str, dict[str, float]] = field(
-        default_factory=dict
-    )  # CORRUPTION/SEVERITY → metrics
+    # metrics with each latent site "at its mean", "drawn from q", …
+    variants: dict[str, dict[str, float]]
+    # layer → mean cosine between its tokens, in depth order
+    similarity: dict[str, float] = field(default_factory=dict)
+    # CORRUPTION/SEVERITY → metrics
+    shift: dict[str, dict[str, float]] = field(default_factory=dict)
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
-    by_class: dict[str, dict[str, float]] = field(
-        default_factory=dict
-    )  # class → n, accuracy, coverage of both sets
+    # class → n, accuracy, coverage of both sets
+    by_class: dict[str, dict[str, float]] = field(default_factory=dict)
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     summary: Summary | None = None  # of the data
@@ -82,34 +78,36 @@ def run_result(
         predictions, scores: of the posterior predictive, by test set.
         calibration: of the run, with number and seed of the posterior samples.
     """
-    data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
-    records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
-    steps, epochs = (
-        [record for record in records if record["kind"] == unit] for unit in ("step", "epoch")
-    )
+    data, test = run.dataset.test, predictions["test"]
+    log = run.folder / "log.jsonl"
+    records = read_log(log) if log.exists() else []
+    epochs = [record for record in records if record["kind"] == "epoch"]
     examples = [tuple(tensor[:EXAMPLES] for tensor in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
-    done = epochs[-1]["epoch"] if epochs else "unknown"
-    settings = run.settings.flat() | {"epochs done": done, "best epoch": run.best_epoch}
-    settings |= {"num_samples": calibration.num_samples, **run.environment}
+    settings = run.settings.flat() | {
+        "epochs done": epochs[-1]["epoch"] if epochs else "unknown",
+        "best epoch": run.best_epoch,
+        "num_samples": calibration.num_samples,
+        **run.environment,
+    }
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
         settings=settings,
         metrics={key: value for key, value in scores["test"].items() if key != "n"},
-        steps=steps,
+        steps=[record for record in records if record["kind"] == "step"],
         epochs=epochs,
         test=test,
         data=data,
-        classes=classes,
+        classes=run.dataset.classes,
         spectra=attention_spectra(run.model, run.guide, examples),
         posterior=posterior,
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
         shift=nested(scores, "shift"),
         decisions=calibration.evaluate(test),
-        by_class=calibration.by_class(test, classes) if classes else {},
+        by_class=calibration.by_class(test, run.dataset.classes) if run.dataset.classes else {},
         domains=nested(scores, "domain"),
         ood=nested(predictions, "ood"),
         summary=summarise(run.dataset),
@@ -133,5 +131,8 @@ def _variants(
     with at_mean():
         mean = predict(run.model, run.guide, data, num_samples=1)
     prior = predict(run.model, None, data, num_samples=num_samples)
-    variants = {"at its mean": mean, "drawn from q": drawn, "drawn from the prior": prior}
-    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
+    return {
+        "at its mean": metrics.evaluate(mean),
+        "drawn from q": metrics.evaluate(drawn),
+        "drawn from the prior": metrics.evaluate(prior),
+    }
