@@ -16,7 +16,8 @@ class _LayerModel(SiteModule):
 
     def __init__(self, layer: ProbabilisticAttention, x: Tensor) -> None:
         super().__init__()
-        self.layer, self.x = layer, nn.Parameter(x)
+        self.layer = layer
+        self.x = nn.Parameter(x)
 
     def forward(self, x: Tensor) -> None:
         with local_sites(batch=len(x), num_data=50_000):
