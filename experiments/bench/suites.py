@@ -79,11 +79,10 @@ def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd
     These are relative to a deterministic forward pass of the softmax network.
     """
     dataset = random_images(512)
-    networks = {}
-    for name, preset in NETWORKS.items():
-        settings = presets.preset(preset).with_changes([f"train.accelerator={device}", *changes])
-        networks[name] = build(settings, dataset)
-    loader, _ = loaders(settings, dataset, device=device)
+    changes = [f"train.accelerator={device}", *changes]
+    settings = {name: presets.preset(key).with_changes(changes) for name, key in NETWORKS.items()}
+    networks = {name: build(of_network, dataset) for name, of_network in settings.items()}
+    loader, _ = loaders(settings["softmax"], dataset, device=device)
     x, y = next(iter(loader))
     steps = {}
     for name, (model, guide) in networks.items():
