@@ -18,7 +18,13 @@ Step = Callable[[], Any]
 TURN = 0.5
 
 
-def measure(section: str, cases: Mapping[str, Step], *, rounds: int, device: str) -> pd.DataFrame:
+def measure(
+    section: str,
+    cases: Mapping[str, Step],
+    *,
+    rounds: int,
+    device: str,
+) -> pd.DataFrame:
     """Measure steps, and return one row a case, relative to the first.
 
     Columns: section, case, ms (the median of the steps) between the quartiles low and high, ratio,
@@ -36,7 +42,11 @@ def measure(section: str, cases: Mapping[str, Step], *, rounds: int, device: str
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, step in cases.items():
-            timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
+            timer = Timer(
+                "step()",
+                globals={"step": step},
+                num_threads=torch.get_num_threads(),
+            )
             seconds[name] += timer.blocked_autorange(min_run_time=TURN).times
     quartiles = [1e3 * np.quantile(times, [0.25, 0.5, 0.75]) for times in seconds.values()]
     low, median, high = np.transpose(quartiles)

@@ -25,7 +25,13 @@ class _LayerModel(SiteModule):
 
 
 def layer_step(
-    layer: LayerFactory, *, dim: int, heads: int, batch: int, tokens: int, device: str = "cpu"
+    layer: LayerFactory,
+    *,
+    dim: int,
+    heads: int,
+    batch: int,
+    tokens: int,
+    device: str = "cpu",
 ) -> Step:
     """Return forward and backward of one layer under the ELBO, including the gradient of its
     inputs."""
@@ -44,7 +50,11 @@ def step(module: ELBOLoss, *batch: Tensor, learns: bool = True) -> Step:
         batch: arguments of the model.
         learns: change the parameters; otherwise a step is forward and backward only.
     """
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.Adam(
+        module.parameters(),
+        lr=1e-3,
+        fused=True,
+    )
 
     def run() -> None:
         with draws("example"):

@@ -62,17 +62,33 @@ NETWORKS = {"softmax": "kep-svgp/cifar10-softmax", "kep-svgp": "kep-svgp/cifar10
 
 
 def layers(
-    suite: str, *, rounds: int, device: str, changes: Sequence[str] = ()
+    suite: str,
+    *,
+    rounds: int,
+    device: str,
+    changes: Sequence[str] = (),
 ) -> Iterator[pd.DataFrame]:
     """Yield forward and backward of one layer in each of :data:`SHAPES`, relative to
     scaled-dot-product attention."""
     for names, shape in SHAPES[suite]:
         title = ", ".join(f"{size} {number}" for size, number in shape.items())
-        cases = {name: layer_step(CASES[name], device=device, **shape) for name in names}
+        cases = {
+            name: layer_step(
+                CASES[name],
+                device=device,
+                **shape,
+            )
+            for name in names
+        }
         yield measure(title, cases, rounds=rounds, device=device)
 
 
-def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
+def vit(
+    *,
+    rounds: int,
+    device: str,
+    changes: Sequence[str] = (),
+) -> Iterator[pd.DataFrame]:
     """Yield training steps of the ViT of CIFAR-10, relative to softmax attention, and predictions
     by ten samples.
 

@@ -17,6 +17,7 @@ from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
 from probattn.inference.io.files import regular_file, undamaged, write_bytes
 from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
+from probattn.inference.metrics import regression
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
 from probattn.inference.programs import required
 
@@ -71,7 +72,12 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
 
     @classmethod
     def fit(
-        cls, valid: Prediction, *, level: float = 0.9, max_risk: float = 0.05, **origin: Any
+        cls,
+        valid: Prediction,
+        *,
+        level: float = 0.9,
+        max_risk: float = 0.05,
+        **origin: Any,
     ) -> Self:
         """Fit to a prediction of validation data with its labels.
 
@@ -99,7 +105,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             **origin,
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
-            class_quantiles=by_class.quantile.tolist(),
+            class_quantiles=tuple(by_class.quantile.tolist()),
             confidence=RiskThreshold(target=max_risk).fit_prediction(scaled).confidence,
         )
 
@@ -127,7 +133,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, 1)`` of calibrated intervals of numbers, in their
         units."""
-        low, high = prediction.quantiles([(1 - self.level) / 2, (1 + self.level) / 2])
+        low, high = regression.interval(prediction, self.level)
         return low - self.quantile, high + self.quantile
 
     def evaluate(self, test: Prediction) -> dict[str, dict[str, float]]:
@@ -154,7 +160,11 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             decisions[name] = _means(coverage=_covered(sets, labels), size=sets.sum(1))
         return decisions
 
-    def by_class(self, test: Prediction, classes: Sequence[str]) -> dict[str, dict[str, float]]:
+    def by_class(
+        self,
+        test: Prediction,
+        classes: Sequence[str],
+    ) -> dict[str, dict[str, float]]:
         """Return ``n``, ``accuracy`` and coverage of both kinds of sets, by class with test
         examples."""
         probs = class_probs(self.apply(test)).cpu()
@@ -180,7 +190,13 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         write_bytes(folder / CALIBRATION, self.to_json())
 
     @classmethod
-    def load(cls, folder: Path, *, weights: str, classes: int) -> Self | None:
+    def load(
+        cls,
+        folder: Path,
+        *,
+        weights: str,
+        classes: int,
+    ) -> Self | None:
         """Read the calibration of a run with these weights and this number of classes; None if the
         run has none.
 

@@ -86,7 +86,11 @@ def evaluate(
         result = run_result(run, posterior, of_posterior, calibration)
         for name, row in result.by_class.items():
             of_posterior[f"class/{name}"] = row
-        frame = evaluated_run.to_frame(scores, run=result.name, seed=run.settings.train.seed or 0)
+        frame = evaluated_run.to_frame(
+            scores,
+            run=result.name,
+            seed=run.settings.train.seed or 0,
+        )
         calibration.save(folder)
         write_bytes(folder / evaluated_run.SCORES, csv_text(frame).encode())
         content = {

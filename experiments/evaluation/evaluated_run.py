@@ -58,7 +58,11 @@ class EvaluatedRun(RunRecord):
         """Seed of the training."""
         return self.settings.train.seed or 0
 
-    def predictions(self, names: Collection[str], method: str) -> dict[str, Prediction]:
+    def predictions(
+        self,
+        names: Collection[str],
+        method: str,
+    ) -> dict[str, Prediction]:
         """Return the stored predictions by a method on those of some test sets that the scores were
         computed from."""
         stored = {}
@@ -99,7 +103,8 @@ def read_evaluated_run(folder: Path, *, trust_code: Trust = False) -> EvaluatedR
         )
     with undamaged(folder / SCORES, SettingsError, advice=advice):
         scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
-        scores.drop(columns=["run", "method", "set"]).astype({"seed": int, "n": int}).astype(float)
+        numbers = scores.drop(columns=["run", "method", "set"])
+        numbers.astype({"seed": int, "n": int}).astype(float)
     return EvaluatedRun(**vars(record), folder=folder, scores=scores, content=content)
 
 
@@ -150,7 +155,12 @@ def load_prediction(file: Path, *, stamp: Mapping[str, Any]) -> Prediction | Non
         return None
 
 
-def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, Any]) -> None:
+def save_prediction(
+    file: Path,
+    prediction: Prediction,
+    *,
+    stamp: Mapping[str, Any],
+) -> None:
     """Write a prediction, unless its likelihood is none of :data:`LAWS`.
 
     Args:
@@ -163,9 +173,10 @@ def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, A
         law = type(innermost(parts[0])).__name__
         if law not in LAWS:
             return
-        laws[law] = {
-            name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS[law]
-        }
+        laws[law] = {}
+        for name in LAWS[law]:
+            parameter = [values(part, name) for part in parts]
+            laws[law][name] = torch.cat(parameter, 1).cpu()
     known = {name: getattr(prediction, name) for name in PER_EXAMPLE}
     fields = {name: value.cpu() for name, value in known.items() if value is not None}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +204,10 @@ def score(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
 
 
 def to_frame(
-    scores: Mapping[str, Mapping[str, Mapping[str, Any]]], *, run: str, seed: int
+    scores: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    *,
+    run: str,
+    seed: int,
 ) -> pd.DataFrame:
     """Return the scores of a run, by method and test set, in the wide form."""
     rows = []

@@ -90,5 +90,7 @@ def _errors(prediction: Prediction) -> Values:
         "nll": -prediction.log_prob(labels),
         "width_90": high - low,
     }
-    shape = (len(labels), -1)
-    return {key: error.double().reshape(shape).mean(1).numpy() for key, error in errors.items()}
+    means = {}
+    for key, error in errors.items():
+        means[key] = error.double().reshape(len(labels), -1).mean(1).numpy()
+    return means

@@ -73,7 +73,14 @@ class Forward:
         features: inputs of the last layer; None for numbers.
     """
 
-    def __init__(self, run: TrainedRun, data: Part, *, num_samples: int, seed: int) -> None:
+    def __init__(
+        self,
+        run: TrainedRun,
+        data: Part,
+        *,
+        num_samples: int,
+        seed: int,
+    ) -> None:
         predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
         self.batches = run.batches(data, by_length=True)
         self.model = run.model
@@ -114,7 +121,13 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((POSTERIOR, *names)))
 
 
-def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool) -> None:
+def check_model(
+    name: str,
+    model: Supervised,
+    guide: Guide,
+    *,
+    has_classes: bool,
+) -> None:
     """Check that a method suits a model, before or after its training.
 
     Raises:

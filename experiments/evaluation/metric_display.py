@@ -32,7 +32,11 @@ def heading(metric: Metric) -> str:
     return " ".join(filter(None, (metric.title, unit(metric.scale), arrow)))
 
 
-def format_value(value: float, scale: float = 1.0, decimals: int = 2) -> str:
+def format_value(
+    value: float,
+    scale: float = 1.0,
+    decimals: int = 2,
+) -> str:
     """Return a value as tables display it: scaled, rounded, – if it is not finite, never -0."""
     return f"{scale * value:z.{decimals}f}" if math.isfinite(value) else MISSING
 

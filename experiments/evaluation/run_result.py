@@ -124,8 +124,10 @@ def _variants(
     close to a point, they equal those at the mean.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        sites = poutine.trace(run.model).get_trace(examples[0][0][:2]).nodes.values()
-    if not any(is_latent(site) for site in sites if site["name"] != "y"):
+        x, *_ = examples[0]
+        trace = poutine.trace(run.model).get_trace(x[:2])
+    latent = [name for name, site in trace.nodes.items() if is_latent(site)]
+    if not set(latent) - {"y"}:
         return {}
     data = run.batches(run.dataset.test, by_length=True)
     with at_mean():

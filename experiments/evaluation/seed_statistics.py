@@ -119,17 +119,19 @@ def compare(
     if not metrics:
         raise ValueError("no row has a metric of the tables: name the columns with metrics=")
     baselines = dict(baselines or {})
-    finite = scores.reindex(columns=list(metrics)).astype(float).replace([np.inf, -np.inf], np.nan)
+    resampled = resampled or {}
+    finite = scores.reindex(columns=list(metrics)).astype(float)
+    finite = finite.replace([np.inf, -np.inf], np.nan)
     by_row = {row: finite.xs(row) for row in finite.index.unique(0)}
     cells = {}
     for row, ours in by_row.items():
         statistics = _of_row(ours)
         if row in baselines:
             baseline = baselines[row]
-            both = {name: pd.DataFrame((resampled or {}).get(name)) for name in (row, baseline)}
-            gaps = both[row] - both[baseline]
+            gaps = pd.DataFrame(resampled.get(row)) - pd.DataFrame(resampled.get(baseline))
             statistics = statistics.join(_differences(ours, by_row[baseline], gaps))
-        cells[row] = {key: Cell(**values) for key, values in statistics.to_dict("index").items()}
+        columns_of_row = statistics.to_dict("index")
+        cells[row] = {key: Cell(**values) for key, values in columns_of_row.items()}
     return Comparison(metrics, groups or {"": tuple(by_row)}, baselines, cells, note)
 
 
@@ -152,7 +154,11 @@ def _of_row(ours: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _differences(ours: pd.DataFrame, theirs: pd.DataFrame, resampled: pd.DataFrame) -> pd.DataFrame:
+def _differences(
+    ours: pd.DataFrame,
+    theirs: pd.DataFrame,
+    resampled: pd.DataFrame,
+) -> pd.DataFrame:
     """Return the ``difference`` of each column and its interval, ``low`` and ``high``.
 
     Args:

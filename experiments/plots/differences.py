@@ -61,7 +61,13 @@ def _panels(names: list[str], *, count: int) -> tuple[Figure, list[Axes]]:
     lines = [line for name in names for line in name.split("\n")]
     height = 0.8 + 0.16 * len(names) + 0.13 * len(lines)
     width = 1.9 + 0.068 * max(map(len, lines)) / min(COLUMNS, count)
-    figure, axes = style.panels(count, width=width, height=height, columns=COLUMNS, sharey=True)
+    figure, axes = style.panels(
+        count,
+        width=width,
+        height=height,
+        columns=COLUMNS,
+        sharey=True,
+    )
     for look in (BETTER, WORSE, OPEN):  # for the legend, in this order
         axes[0].plot([], [], **look)
     for ax in axes:
@@ -73,11 +79,21 @@ def _panels(names: list[str], *, count: int) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _draw(ax: Axes, place: int, cell: Cell, metric: Metric) -> None:
+def _draw(
+    ax: Axes,
+    place: int,
+    cell: Cell,
+    metric: Metric,
+) -> None:
     look = OPEN
     if cell.significant:
         is_better = (cell.difference > 0) == metric.higher_is_better
         look = BETTER if is_better else WORSE
-    ax.plot([metric.scale * cell.difference], [place], **look, zorder=4)
+    ax.plot(
+        [metric.scale * cell.difference],
+        [place],
+        **look,
+        zorder=4,
+    )
     ends = [metric.scale * cell.low, metric.scale * cell.high]
     ax.plot(ends, [place, place], color=look["color"])

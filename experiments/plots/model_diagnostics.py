@@ -31,11 +31,20 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
     panels = [*_curves_of(steps, "step"), *_curves_of(epochs, "epoch")]
     if not panels:
         return None
-    figure, axes = style.panels(len(panels), width=style.WIDTH / 3, height=1.8)
+    figure, axes = style.panels(
+        len(panels),
+        width=style.WIDTH / 3,
+        height=1.8,
+    )
     for ax, series in zip(axes, panels, strict=True):
         window = max(1, len(series) // WINDOWS)
         smooth = series.rolling(window, center=True, min_periods=1).mean()
-        ax.plot(smooth, color=style.BLUE, marker="" if len(series) > WINDOWS else "o", ms=3)
+        ax.plot(
+            smooth,
+            color=style.BLUE,
+            marker="" if len(series) > WINDOWS else "o",
+            ms=3,
+        )
         style.whole_numbers(ax.xaxis)
         title = str(series.name).replace("valid/", "validation ")
         ax.set_title(style.wrapped(title, 40), **style.TITLE)
@@ -84,12 +93,15 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
     Args:
         runs: name → layer → mean cosine, in order of depth.
     """
-    lines = {name: np.array([*layers.values()]) for name, layers in runs.items() if layers}
+    lines = {name: np.array(list(layers.values())) for name, layers in runs.items() if layers}
     return _curves(lines, xlabel="attention layer", ylabel="mean cosine between tokens")
 
 
 def _curves(
-    lines: Mapping[str, np.ndarray], *, level: float | None = None, **labels: str
+    lines: Mapping[str, np.ndarray],
+    *,
+    level: float | None = None,
+    **labels: str,
 ) -> Figure | None:
     """Draw lines against 1, 2, …, and a dashed one at a level; None without a line."""
     if not lines:

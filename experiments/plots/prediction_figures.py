@@ -37,11 +37,29 @@ def reliability(prediction: Prediction) -> Figure:
     gap = means["confidence"] - means["accuracy"]
     look: style.Look = {"facecolor": "none", "edgecolor": style.ORANGE, "hatch": "////", "lw": 1}
     figure, (top, below) = style.panels(
-        2, columns=1, width=4.6, height=1.75, height_ratios=(3, 1), sharex=True
+        2,
+        columns=1,
+        width=4.6,
+        height=1.75,
+        height_ratios=(3, 1),
+        sharex=True,
     )
-    top.bar(middle, means["accuracy"], width, color=style.SKY, label="accuracy")
-    top.bar(middle, gap, width, bottom=means["accuracy"], label="gap to confidence", **look)
-    top.plot([0, 1], [0, 1], label="perfect", **style.REFERENCE)
+    top.bar(
+        middle,
+        means["accuracy"],
+        width,
+        color=style.SKY,
+        label="accuracy",
+    )
+    top.bar(
+        middle,
+        gap,
+        width,
+        bottom=means["accuracy"],
+        label="gap to confidence",
+        **look,
+    )
+    style.diagonal(top, "perfect")
     top.set(ylim=(0, 1.02), ylabel="accuracy")
     below.bar(middle, counts, width, color=style.GREY)
     below.set(xlim=(0, 1), xlabel="confidence", ylabel="answers")
@@ -67,7 +85,13 @@ def risk_coverage(runs: Mapping[str, Prediction]) -> Figure:
         coverage, risk = metrics.risk_coverage(*classes)
         best = (1 - metrics.accuracy(*classes) / coverage).clamp(min=0)  # all errors last
         colour = style.line_colour(number)
-        ax.plot(coverage, risk, color=colour, lw=1.8, label=style.wrapped(name, 56))
+        ax.plot(
+            coverage,
+            risk,
+            color=colour,
+            lw=1.8,
+            label=style.wrapped(name, 56),
+        )
         ax.plot(coverage, best, color=colour, lw=1, ls="--")
         few = len(risk) // 20  # the first answers alone jump between 0 and 1
         top = max(top, float(risk[few:].max()))
@@ -93,14 +117,27 @@ def confusion(counts: pd.DataFrame) -> Figure:
         number = matrix[row, column]
         shade = 0.08 + 0.5 * number / matrix[row].sum()
         colour = style.BLUE if row == column else style.ORANGE
-        ax.bar(column, 1, 1, bottom=row - 0.5, color=colour, alpha=shade, lw=0)
+        ax.bar(
+            column,
+            1,
+            1,
+            bottom=row - 0.5,
+            color=colour,
+            alpha=shade,
+            lw=0,
+        )
         ax.text(column, row, str(number), **look)
     names = [style.wrapped(name, 24).partition("\n")[0] for name in counts]
     has_room = max(map(len, names)) <= 4 * size / classes
     ax.set_xticks(range(classes), names, rotation=0 if has_room else 90)
     ax.set_yticks(range(classes), names)
     ends = (-0.5, classes - 0.5)
-    ax.set(xlim=ends, ylim=ends[::-1], xlabel="answer", ylabel="true class")
+    ax.set(
+        xlim=ends,
+        ylim=ends[::-1],
+        xlabel="answer",
+        ylabel="true class",
+    )
     return figure
 
 
@@ -119,7 +156,12 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
         "lw": 1.6,
     }
     edges = np.linspace(0, 1, 21).tolist()
-    figure, axes = style.panels(len(ood_sets), width=3.2, height=2.1, sharey=True)
+    figure, axes = style.panels(
+        len(ood_sets),
+        width=3.2,
+        height=2.1,
+        sharey=True,
+    )
     right = test.predicted == test.require("labels")
     for ax, (name, unknown) in zip(axes, ood_sets.items(), strict=True):
         groups = (unknown.confidence, test.confidence[right], test.confidence[~right])
@@ -174,9 +216,20 @@ def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | Non
             whiskerprops={"color": style.INK, "lw": 0.8},
             boxprops={"facecolor": colour, "edgecolor": colour},
         )
-        ax.plot([], [], color=colour, lw=5, label=style.wrapped(run, 40))
-    ax.set_xticks(range(len(names)), [style.wrapped(name.replace("_", " "), 12) for name in names])
-    ax.tick_params(axis="x", rotation=45 if len(names) > 8 else 0, length=0)
+        ax.plot(
+            [],
+            [],
+            color=colour,
+            lw=5,
+            label=style.wrapped(run, 40),
+        )
+    ticks = [style.wrapped(name.replace("_", " "), 12) for name in names]
+    ax.set_xticks(range(len(names)), ticks)
+    ax.tick_params(
+        axis="x",
+        rotation=45 if len(names) > 8 else 0,
+        length=0,
+    )
     ax.set(xlim=(-0.5, len(names) - 0.5), ylabel=heading(ACCURACY))
     style.legend(figure, columns=4)
     return figure
@@ -194,10 +247,26 @@ def predicted(prediction: Prediction) -> Figure:
     truth = prediction.require("labels")[chosen].flatten().cpu()
     mean = prediction.predicted[chosen].flatten().cpu()
     figure, (ax,) = style.panels(width=4.6, height=3.5)
-    ax.vlines(truth, low, high, color=style.SKY, lw=1, label="90 % interval")
-    ax.plot(truth, mean, ls="", marker="o", ms=3, color=style.BLUE, label="mean")
-    ends = [min(truth.min(), low.min()), max(truth.max(), high.max())]
-    ax.plot(ends, ends, label="perfect", **style.REFERENCE)
+    ax.vlines(
+        truth,
+        low,
+        high,
+        color=style.SKY,
+        lw=1,
+        label="90 % interval",
+    )
+    ax.plot(
+        truth,
+        mean,
+        ls="",
+        marker="o",
+        ms=3,
+        color=style.BLUE,
+        label="mean",
+    )
+    smallest = min(truth.min(), low.min())
+    largest = max(truth.max(), high.max())
+    style.diagonal(ax, "perfect", low=float(smallest), high=float(largest))
     ax.set(xlabel="true number", ylabel="prediction")
     style.legend(figure)
     return figure
@@ -208,8 +277,13 @@ def quantiles(prediction: Prediction) -> Figure:
     levels = regression.QUANTILE_LEVELS
     shares = regression.shares_below(prediction, prediction.require("labels"), levels)
     figure, (ax,) = style.panels(width=4.6, height=3.5)
-    ax.plot([0, 1], [0, 1], label="calibrated", **style.REFERENCE)
-    ax.plot(levels, shares.flatten().cpu(), color=style.BLUE, label="this run")
+    style.diagonal(ax, "calibrated")
+    ax.plot(
+        levels,
+        shares.flatten().cpu(),
+        color=style.BLUE,
+        label="this run",
+    )
     ax.set(xlim=(0, 1), xlabel="level of the quantile")
     ax.set(ylim=(0, 1), ylabel="share of true numbers below")
     style.percent(ax.xaxis, ax.yaxis)

@@ -53,7 +53,12 @@ REFERENCE: Look = {"color": INK, "lw": 1, "ls": "--"}  # a line that others are 
 
 
 def panels(
-    count: int = 1, *, width: float = 3.7, height: float = 3.7, columns: int = 3, **options: Any
+    count: int = 1,
+    *,
+    width: float = 3.7,
+    height: float = 3.7,
+    columns: int = 3,
+    **options: Any,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with ``count`` panels, row by row.
 
@@ -66,13 +71,26 @@ def panels(
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    axes = list(
+        figure.subplots(
+            rows,
+            columns,
+            squeeze=False,
+            **options,
+        ).flat
+    )
     for spare in axes[count:]:
         spare.remove()
     for ax in axes[:count]:
         ax.spines[["top", "right"]].set_visible(False)
         ax.spines[["left", "bottom"]].set_color(PALE)
-        ax.tick_params(which="both", labelsize=SMALL, colors=GREY, color=PALE, length=3)
+        ax.tick_params(
+            which="both",
+            labelsize=SMALL,
+            colors=GREY,
+            color=PALE,
+            length=3,
+        )
         for axis in (ax.xaxis, ax.yaxis):
             axis.label.set(**LABEL)
             axis.set_major_formatter(PLAIN)
@@ -83,6 +101,12 @@ def panels(
 def line_colour(number: int) -> str:
     """Return the colour of a line by its place among others."""
     return LINES[number % len(LINES)]
+
+
+def diagonal(ax: Axes, label: str, *, low: float = 0, high: float = 1) -> None:
+    """Draw the line on which both coordinates are equal."""
+    ends = [low, high]
+    ax.plot(ends, ends, label=label, **REFERENCE)
 
 
 def percent(*axes: Any) -> None:

@@ -47,8 +47,9 @@ def by_class(result: RunResult) -> pd.DataFrame:
         }
     )
     frame["accuracy"] = frame["right"] / frame["examples"]
+    rows = [result.by_class.get(name, {}) for name in result.classes]
     for key in ("coverage", "coverage_by_class"):
-        frame[key] = [result.by_class.get(name, {}).get(key, math.nan) for name in result.classes]
+        frame[key] = [row.get(key, math.nan) for row in rows]
     return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
 
 
@@ -76,6 +77,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
     probs, labels = test.require("probs").double(), test.require("labels")
     right = int((test.predicted == labels).sum())
     _, risk = metrics.risk_coverage(probs, labels)
+    accepted = [math.ceil(share * len(test)) for share in (0.5, 0.8, 1)]
     classes = by_class(result)
     wrong = classes[classes["mistakes"] > 0]
     covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage").to_dict("records")
@@ -90,7 +92,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "uncovered": [row for row in covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
         "chance": _chance_error(probs),
-        "risks": [float(risk[math.ceil(share * len(test)) - 1]) for share in (0.5, 0.8, 1)],
+        "risks": [float(risk[place - 1]) for place in accepted],
     }
 
 

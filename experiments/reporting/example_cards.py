@@ -53,7 +53,7 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
     test, data = result.test[number], result.data
     values = (test.require("labels").item(), test.predicted.item())
     if result.classes:
-        true, answer = (result.classes[value] for value in values)
+        true, answer = (result.classes[int(value)] for value in values)
         certainty = f"{100 * float(test.confidence):.1f} %"
     else:
         true, answer = map(format_number, values)

@@ -46,7 +46,12 @@ def section(result: RunResult) -> dict[str, Any]:
     return content
 
 
-def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> None:
+def write(
+    path: Path,
+    sections: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+) -> None:
     """Write a report as one self-contained HTML file, atomically; of several runs their comparison
     comes first.
 

@@ -65,11 +65,18 @@ class Table:
 
 
 def plain_table(
-    columns: Iterable[str], rows: Iterable[Sequence[object]], *, note: str = ""
+    columns: Iterable[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    note: str = "",
 ) -> Table:
     """Return a table of texts and numbers, which keep three digits; the first column has the names
     of the rows."""
-    frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
+    frame = pd.DataFrame(
+        list(rows),
+        columns=list(columns),
+        dtype=object,
+    )
     return Table(frame.map(display.format_number), note)
 
 
@@ -96,7 +103,14 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
             if name in comparison.baselines:
                 rows.append(differences)
     columns = [corner, *map(display.heading, comparison.metrics.values())]
-    return Table(pd.DataFrame(rows, columns=columns, dtype=object), _note(comparison))
+    return Table(
+        pd.DataFrame(
+            rows,
+            columns=columns,
+            dtype=object,
+        ),
+        _note(comparison),
+    )
 
 
 def _note(comparison: Comparison) -> str:
@@ -127,7 +141,11 @@ def terminal(table: Table) -> RichTable:
     first, *others = map(displayable, table.frame.columns)
     rich.add_column(Text(first), overflow="fold")
     for name in others:
-        rich.add_column(Text(name.replace(" ", "\n", 1)), justify="right", overflow="fold")
+        rich.add_column(
+            Text(name.replace(" ", "\n", 1)),
+            justify="right",
+            overflow="fold",
+        )
     for row in table.frame.map(_rich).itertuples(index=False, name=None):
         rich.add_row(*row)
     return rich

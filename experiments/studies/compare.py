@@ -106,7 +106,12 @@ def compare_results(
         if method.startswith(ENSEMBLE):
             ensembles.append(row)
             continue
-        opponent = _opponent(run, method, twin=baselines.get(run, ""), seeds=seeds)
+        opponent = _opponent(
+            run,
+            method,
+            twin=baselines.get(run, ""),
+            seeds=seeds,
+        )
         if opponent in seeds and opponent != row:
             opponents[row] = opponent
     groups = None
@@ -172,7 +177,11 @@ def twins(runs: Iterable[str]) -> dict[str, str]:
     pairs = {}
     for run, kind in kinds.items():
         alike = [twin for twin in softmax if kinds[twin] == kind]
-        pairs[run] = max(alike, key=partial(_likeness, run), default="")
+        pairs[run] = max(
+            alike,
+            key=partial(_likeness, run),
+            default="",
+        )
     return pairs
 
 
@@ -284,7 +293,13 @@ def write(
         (folder / FILES[-1]).unlink()
 
 
-def _opponent(run: str, method: str, *, twin: str, seeds: Mapping[str, set]) -> str:
+def _opponent(
+    run: str,
+    method: str,
+    *,
+    twin: str,
+    seeds: Mapping[str, set],
+) -> str:
     """Return the row that one is compared with: its twin by the same method with all its seeds, or
     else its twin alone.
 

@@ -64,7 +64,11 @@ def _compare(settings: Settings, device: str) -> tuple[str, bool]:
     return f"relative difference {error:.0e} of loss, gradient and probabilities", error < TOLERANCE
 
 
-def _values(settings: Settings, device: str, dtype: torch.dtype) -> list[Tensor]:
+def _values(
+    settings: Settings,
+    device: str,
+    dtype: torch.dtype,
+) -> list[Tensor]:
     """Return loss, gradient and probabilities with all sites at their means, on the CPU in
     float64."""
     model, guide, (x, y) = _build(settings)
@@ -84,8 +88,20 @@ def _train(options: dict, device: str) -> tuple[str, bool]:
     """Train on a batch of digits, and compare the loss of the last epoch with that of the first."""
     model, guide, batch = _build(layers()["digits/kep-svgp"])
     torch.compiler.reset()
-    training = TrainOptions(epochs=20, lr=3e-3, num_samples=2, accelerator=device, **options)
-    epochs = fit(model, guide, [batch], options=training, progress=False).epochs
+    training = TrainOptions(
+        epochs=20,
+        lr=3e-3,
+        num_samples=2,
+        accelerator=device,
+        **options,
+    )
+    epochs = fit(
+        model,
+        guide,
+        [batch],
+        options=training,
+        progress=False,
+    ).epochs
     first, last = epochs[0]["train_loss"], epochs[-1]["train_loss"]
     seconds = sum(epoch["seconds"] for epoch in epochs)
     return f"loss {first:.2f} → {last:.2f}, {seconds:.0f} s", last < first

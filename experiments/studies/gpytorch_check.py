@@ -31,7 +31,13 @@ class Regression(gpytorch.models.ExactGP):
     """GP of targets ``(..., n)`` at x ``(..., n, d)``; inducing inputs make its kernel 𝒦_xz 𝒦_zz⁻¹
     𝒦_zx (DTC)."""
 
-    def __init__(self, x: Tensor, y: Tensor, noise: Tensor, inducing: Tensor):
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        noise: Tensor,
+        inducing: Tensor,
+    ):
         likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise.expand_as(y))
         super().__init__(x, y, likelihood)
         self.kernel = kernels.InducingPointKernel(_rbf(), inducing, likelihood)
@@ -45,7 +51,13 @@ class VariationalGP(gpytorch.models.ApproximateGP):
     """GP with q(w) = N(m, T Tᵀ) ``(..., l)`` of the whitened values at inducing inputs
     ``(..., l, d)``."""
 
-    def __init__(self, inducing: Tensor, loc: Tensor, tril: Tensor, kernel: kernels.Kernel):
+    def __init__(
+        self,
+        inducing: Tensor,
+        loc: Tensor,
+        tril: Tensor,
+        kernel: kernels.Kernel,
+    ):
         q = variational.CholeskyVariationalDistribution(loc.shape[-1], loc.shape[:-1])
         points = inducing.unsqueeze(-3).expand(*loc.shape, -1)
         super().__init__(variational.VariationalStrategy(self, points, q, False, jitter_val=0.0))
@@ -74,7 +86,7 @@ def gp_check(*, seed: int = 0) -> dict[str, float]:
     ):
         torch.manual_seed(seed)
         for name, pairs in components.items():
-            ratios = [(ours - theirs).abs().max() / theirs.abs().max() for ours, theirs in pairs()]
+            ratios = [_relative_error(*pair) for pair in pairs()]
             errors[name] = torch.stack(ratios).max().item()  # NaN if any is
     return errors
 
@@ -147,11 +159,14 @@ def _predict(
     x: Tensor, y: Tensor, to: Tensor, sigma2: Tensor, inducing: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return mean and covariance at ``to`` of a GP of the values y ``(heads, columns, n)`` at x."""
-    x, to, inducing = (
-        points.unsqueeze(1).expand(-1, y.shape[1], -1, -1) for points in (x, to, inducing)
-    )
-    f = Regression(x, y, sigma2, inducing).eval()(to)
+    columns = y.shape[1]
+    x = x.unsqueeze(1).expand(-1, columns, -1, -1)
+    f = Regression(x, y, sigma2, inducing.unsqueeze(1)).eval()(to.unsqueeze(1))
     return f.mean, f.covariance_matrix[:, 0]
+
+
+def _relative_error(ours: Tensor, theirs: Tensor) -> Tensor:
+    return (ours - theirs).abs().max() / theirs.abs().max()
 
 
 def _covariance(law: Any) -> Tensor:

@@ -48,7 +48,13 @@ def results(plan: Plan) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def by_seed(frame: pd.DataFrame, *, method: str, sets: Sequence[str], metric: str) -> pd.Series:
+def by_seed(
+    frame: pd.DataFrame,
+    *,
+    method: str,
+    sets: Sequence[str],
+    metric: str,
+) -> pd.Series:
     """Return the mean of metrics, joined by ``+``, over test sets, by seed; seeds without all of
     them are left out."""
     methods = frame["method"].str.replace(rf"^{ENSEMBLE} of \d+$", ENSEMBLE, regex=True)

@@ -136,10 +136,21 @@ def plan(
             data=data,
         )
     title = f"{name}: {', '.join([entry.title, *changes])} ({entry.source})"
-    return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
+    return Plan(
+        name=name,
+        title=title,
+        note=entry.note,
+        cells=cells,
+        jobs=jobs,
+    )
 
 
-def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> None:
+def run(
+    plan: Plan,
+    *,
+    workers: int,
+    say: Callable[[str], None],
+) -> None:
     """Train, or resume, and evaluate the runs of an entry; OOD sets that are missing are left out.
 
     Args:
@@ -164,7 +175,11 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> None:
 def _options(cells: pd.DataFrame) -> dict[str, Any]:
     """Return the options of an evaluation that gives some cells."""
     names = cells["set"].drop_duplicates().map(averaged_sets).explode().drop_duplicates()
-    kinds = names.str.split("/", n=2, expand=True).reindex(columns=range(3))
+    kinds = names.str.split(
+        "/",
+        n=2,
+        expand=True,
+    ).reindex(columns=range(3))
     shifted = kinds[kinds[0] == "shift"]
     methods = cells["method"].unique()
     return {
@@ -176,10 +191,20 @@ def _options(cells: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _is_there(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
+def _is_there(
+    name: str,
+    root: Path | None,
+    say: Callable[[str], None],
+) -> bool:
     """Return True if an OOD set can be read or downloaded; otherwise say that it is left out."""
     try:
-        ood_sets.load(name, root=root, size=32, channels=3, limit=1)
+        ood_sets.load(
+            name,
+            root=root,
+            size=32,
+            channels=3,
+            limit=1,
+        )
     except DatasetError as error:
         say(f"left out: {error}")
         return False

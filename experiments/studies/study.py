@@ -93,9 +93,17 @@ def plan(
             folder /= layer.replace(":", ".")
         kinds[folder] = name, settings, root
     jobs = []
-    for seed, (folder, (name, settings, root)) in itertools.product(range(seeds), kinds.items()):
+    for seed, folder in itertools.product(range(seeds), kinds):
+        name, settings, root = kinds[folder]
         seeded = settings.with_changes([f"train.seed={seed}"])
-        jobs.append(Job(name=name, settings=seeded, folder=folder / f"seed-{seed}", root=root))
+        jobs.append(
+            Job(
+                name=name,
+                settings=seeded,
+                folder=folder / f"seed-{seed}",
+                root=root,
+            )
+        )
     return jobs
 
 
@@ -158,7 +166,10 @@ def check(
 
 
 def run_study(
-    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Train, or resume, and evaluate runs, several at a time; a stopped study keeps what is done.
 
@@ -180,8 +191,20 @@ def run_study(
 
 def run_job(job: Job) -> Path:
     """Train, or resume, and evaluate a run; return its folder."""
-    train.train(job.settings, job.folder, name=job.name, root=job.root, resume=True, progress=False)
-    evaluate(job.folder, root=job.root, trust_code=job.settings.names(), **job.options)
+    train.train(
+        job.settings,
+        job.folder,
+        name=job.name,
+        root=job.root,
+        resume=True,
+        progress=False,
+    )
+    evaluate(
+        job.folder,
+        root=job.root,
+        trust_code=job.settings.names(),
+        **job.options,
+    )
     return job.folder
 
 
