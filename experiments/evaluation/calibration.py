@@ -166,7 +166,9 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         classes: Sequence[str],
     ) -> dict[str, dict[str, float]]:
         """Return ``n``, ``accuracy`` and coverage of both kinds of sets, by class with test
-        examples."""
+        examples; none for numbers."""
+        if test.probs is None:
+            return {}
         probs = class_probs(self.apply(test)).cpu()
         labels = test.require("labels").cpu()
         examples = pd.DataFrame(

@@ -83,9 +83,9 @@ def evaluate(
             max_risk=max_risk,
             **draws,
         )
-        result = run_result(run, posterior, of_posterior, calibration)
-        for name, row in result.by_class.items():
+        for name, row in calibration.by_class(posterior["test"], run.dataset.classes).items():
             of_posterior[f"class/{name}"] = row
+        result = run_result(run, posterior, of_posterior, calibration)
         frame = evaluated_run.to_frame(
             scores,
             run=result.name,

@@ -19,6 +19,7 @@ import torch
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
+from probattn.experiments.displayable import displayable
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
 from probattn.inference.io.files import (
@@ -213,17 +214,10 @@ def to_frame(
     rows = []
     for method, by_set in scores.items():
         for name, row in by_set.items():
-            rows.append({"run": run, "seed": seed, "method": method, "set": name, **row})
+            # Displayable, since pandas refuses surrogates.
+            of_set = {"run": run, "seed": seed, "method": method, "set": displayable(name)}
+            rows.append(of_set | dict(row))
     return pd.DataFrame(rows)
-
-
-def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return what belongs to the test sets of a kind, such as ``domain``, by the rest of their
-    names."""
-    start = f"{kind}/"
-    return {
-        name.removeprefix(start): value for name, value in scores.items() if name.startswith(start)
-    }
 
 
 def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:

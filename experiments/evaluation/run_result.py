@@ -4,14 +4,15 @@ run."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pandas as pd
 import torch
 from pyro import poutine
 
 from probattn.draws import at_mean
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.summary import Summary, summarise
+from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.evaluated_run import nested
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import (
@@ -43,7 +44,7 @@ class RunResult:
     name: str
     command: str
     settings: dict[str, object]
-    metrics: dict[str, float]
+    scores: pd.DataFrame  # of the posterior predictive, a row a test set: n and metrics
     steps: list[dict]  # step, epoch, loss, nll, kl/SITE…, penalty/SITE…, lr
     epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
     test: Prediction  # of the test part, with its labels
@@ -55,14 +56,20 @@ class RunResult:
     variants: dict[str, dict[str, float]]
     # layer → mean cosine between its tokens, in depth order
     similarity: dict[str, float] = field(default_factory=dict)
-    # CORRUPTION/SEVERITY → metrics
-    shift: dict[str, dict[str, float]] = field(default_factory=dict)
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
-    # class → n, accuracy, coverage of both sets
-    by_class: dict[str, dict[str, float]] = field(default_factory=dict)
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
-    domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     summary: Summary | None = None  # of the data
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics on the test part."""
+        return self.scores.loc["test"].drop("n").to_dict()
+
+    def of_kind(self, kind: str) -> pd.DataFrame:
+        """Return the scores on the test sets of a kind, such as ``shift``, by the rest of their
+        names."""
+        frame = self.scores.filter(regex=f"^{kind}/", axis="index")
+        return frame.rename(index=lambda name: name.removeprefix(f"{kind}/"))
 
 
 def run_result(
@@ -75,7 +82,7 @@ def run_result(
 
     Args:
         run: the run.
-        predictions, scores: of the posterior predictive, by test set.
+        predictions, scores: of the posterior predictive, by test set; scores also by class.
         calibration: of the run, with number and seed of the posterior samples.
     """
     data, test = run.dataset.test, predictions["test"]
@@ -95,7 +102,7 @@ def run_result(
         name=run.name,
         command=train_command(run.name, run.settings),
         settings=settings,
-        metrics={key: value for key, value in scores["test"].items() if key != "n"},
+        scores=pd.DataFrame(list(scores.values()), index=list(map(displayable, scores))),
         steps=[record for record in records if record["kind"] == "step"],
         epochs=epochs,
         test=test,
@@ -105,11 +112,12 @@ def run_result(
         posterior=posterior,
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
-        shift=nested(scores, "shift"),
         decisions=calibration.evaluate(test),
-        by_class=calibration.by_class(test, run.dataset.classes) if run.dataset.classes else {},
-        domains=nested(scores, "domain"),
-        ood=nested(predictions, "ood"),
+        ood={
+            name.removeprefix("ood/"): prediction
+            for name, prediction in predictions.items()
+            if name.startswith("ood/")
+        },
         summary=summarise(run.dataset),
     )
 

@@ -177,36 +177,36 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
     return figure
 
 
-def boxes(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure | None:
+def boxes(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
     """Draw a box of every run's accuracy over the severities of each corruption (KEP-SVGP paper,
     Fig. 2).
 
     Boxes are quartiles, and whiskers reach to the smallest and the largest value.
 
     Args:
-        runs: name → ``CORRUPTION/SEVERITY`` → metrics, unscaled.
+        runs: name → scores by ``CORRUPTION/SEVERITY``, unscaled.
 
     Returns:
         The figure, or None without runs on corrupted images.
     """
     # run → corruption → its values at all severities, in the unit of the axis
-    values: dict[str, dict[str, list[float]]] = {}
+    values = {}
     for run, shift in runs.items():
-        for name, row in shift.items():
-            corruption = name.partition("/")[0]
-            of_run = values.setdefault(run, {})
-            of_run.setdefault(corruption, []).append(ACCURACY.scale * row["accuracy"])
+        if len(shift):
+            corruptions = [name.partition("/")[0] for name in shift.index]
+            accuracy = ACCURACY.scale * shift["accuracy"]
+            values[run] = accuracy.groupby(corruptions, sort=False).agg(list)
     if not values:
         return None
-    names = list(dict.fromkeys(corruption for of_run in values.values() for corruption in of_run))
+    names = pd.concat(values).index.unique(1)
     width = 0.8 / len(values)
     figure, (ax,) = style.panels(width=style.WIDTH, height=2.6)
     for number, (run, of_run) in enumerate(values.items()):
         colour = style.line_colour(number)
         middle = width * (number + 0.5) - 0.4
         ax.boxplot(
-            list(of_run.values()),
-            positions=[names.index(name) + middle for name in of_run],
+            list(of_run),
+            positions=names.get_indexer(of_run.index) + middle,
             widths=0.8 * width,
             whis=(0, 100),
             showcaps=False,

@@ -47,9 +47,9 @@ def by_class(result: RunResult) -> pd.DataFrame:
         }
     )
     frame["accuracy"] = frame["right"] / frame["examples"]
-    rows = [result.by_class.get(name, {}) for name in result.classes]
-    for key in ("coverage", "coverage_by_class"):
-        frame[key] = [row.get(key, math.nan) for row in rows]
+    coverage = ["coverage", "coverage_by_class"]
+    scores = result.of_kind("class").reindex(index=names, columns=coverage)
+    frame[coverage] = scores.to_numpy()
     return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
 
 

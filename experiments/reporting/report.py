@@ -37,10 +37,15 @@ def section(result: RunResult) -> dict[str, Any]:
         "intervals": metric_intervals(result.test, result.metrics),
         "displays": columns(result.metrics),
         "cards": cards(result),
-        "domains": _table({"test data": result.metrics} | result.domains, corner="domain"),
+        "domains": None,
     }
+    domains = result.of_kind("domain")
+    if len(domains):
+        rows = pd.concat([result.scores.loc[["test"]].rename({"test": "test data"}), domains])
+        content["domains"] = _table(rows, corner="domain")
     if result.variants:
-        content["variants"] = _table(result.variants, corner="each latent variable")
+        variants = pd.DataFrame(result.variants).transpose()
+        content["variants"] = _table(variants, corner="each latent variable")
     if result.classes:
         content["classes"] = by_class(result)
     return content
@@ -83,17 +88,18 @@ def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
 def summary_table(results: Sequence[RunResult]) -> Table:
     """Return a row per run in the papers' scale, the best of several in bold."""
     runs = _numbered(results)
-    return _table({name: result.metrics for name, result in runs.items()}, corner="run")
+    rows = pd.DataFrame({name: run.metrics for name, run in runs.items()}).transpose()
+    return _table(rows, corner="run")
 
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
     """Return the means over corruptions and severities, a row per run; None without runs on
     corrupted images."""
-    rows = {}
-    for name, result in _numbered(results).items():
-        if result.shift:
-            rows[name] = pd.DataFrame(result.shift).mean(axis=1, skipna=False).to_dict()
-    return _table(rows, corner="run, corrupted images") if rows else None
+    shifts = {name: run.of_kind("shift") for name, run in _numbered(results).items()}
+    means = {name: shift.mean(skipna=False) for name, shift in shifts.items() if len(shift)}
+    if not means:
+        return None
+    return _table(pd.DataFrame(means).transpose(), corner="run, corrupted images")
 
 
 def figures(result: RunResult) -> dict[str, Figure]:
@@ -118,10 +124,11 @@ def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     """Draw the figures that can show several runs, by name; those without content are left out."""
     runs = _numbered(results)
     answers = {name: run.test for name, run in runs.items() if run.classes}
+    shifts = {name: run.of_kind("shift") for name, run in runs.items()}
     spectra = {name: run.spectra for name, run in runs.items()}
     plots = {
         "risk_coverage": prediction_figures.risk_coverage(answers) if answers else None,
-        "shift": prediction_figures.boxes({name: run.shift for name, run in runs.items()}),
+        "shift": prediction_figures.boxes(shifts),
         "similarity": model_diagnostics.similarity(
             {name: run.similarity for name, run in runs.items()}
         ),
@@ -132,14 +139,13 @@ def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
 
 def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:
     """Return runs by name, several with their numbers, since names can repeat."""
-    if len(results) == 1:
-        return {results[0].name: results[0]}
-    return {f"{place}. {run.name}": run for place, run in enumerate(results, 1)}
+    names = [displayable(run.name) for run in results]  # pandas refuses surrogates
+    if len(names) > 1:
+        names = [f"{place}. {name}" for place, name in enumerate(names, 1)]
+    return dict(zip(names, results, strict=True))
 
 
-def _table(rows: Mapping[str, Mapping[str, float]], *, corner: str) -> Table:
+def _table(rows: pd.DataFrame, *, corner: str) -> Table:
     """Return a table of metrics, whose best are bold; ``corner`` is the heading of the names."""
-    names = list(map(displayable, rows))  # pandas refuses surrogates
-    index = pd.MultiIndex.from_product([names, [0]])  # one seed
-    scores = pd.DataFrame(list(rows.values()), index=index)
+    scores = rows.set_axis(pd.MultiIndex.from_product([rows.index, [0]]))  # one seed
     return replace(comparison_table(compare(scores), corner=corner), note="")

@@ -19,9 +19,11 @@ def imbalanced(result, confidence=0.9, **changes):
 
 
 def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
-    rows = {"cat": {"coverage": 5 / 30}, "frog": {"coverage": 1.0}, "ship": {"coverage": 1.0}}
+    coverage = {"class/cat": 5 / 30, "class/frog": 1.0, "class/ship": 1.0}
     accuracy, weak, *_ = imbalanced(
-        result, by_class=rows, decisions={"plain sets": {"coverage": 0.9, "size": 1.2}}
+        result,
+        sets={name: {"coverage": value} for name, value in coverage.items()},
+        decisions={"plain sets": {"coverage": 0.9, "size": 1.2}},
     )
     low, high = stats.binomtest(262, 300).proportion_ci(method="exact")
     for words in ("262 of 300", f"{100 * low:.1f} % to {100 * high:.1f} %", "60.0 %"):
