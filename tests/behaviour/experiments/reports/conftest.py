@@ -24,8 +24,9 @@ def result():
     """
 
     def build(test, *, sets=None, **changes):
+        count = 0 if test.probs is None else test.probs.shape[1]
         images = torch.arange(len(test), dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 5, 5)
-        scores = metrics.evaluate(test.probs, test.labels)
+        scores = metrics.evaluate(test)
         site = {"num_data": 100, "std_ratio": (0.25, 0.25, 0.25)}
         scale, share = torch.tensor([[4.0, 2]] * 2), torch.tensor([0.75, 0.85])
         parts = {
@@ -41,8 +42,8 @@ def result():
                 {"epoch": e, "step": 4, "valid/accuracy": 0.5, "valid/nll": 1.0} for e in (0, 1)
             ],
             "test": test,
-            "data": Images(images.contiguous(), test.labels),
-            "classes": tuple(f"class {number}" for number in range(test.probs.shape[1])),
+            "data": Images(images.contiguous(), test.labels.flatten().long()),
+            "classes": tuple(f"class {number}" for number in range(count)),
             "spectra": {
                 LAYERS[0]: Spectrum(
                     torch.tensor([[4.0, 2, 1], [3, 1, 0.5]]), scale, share, share + 0.1

@@ -99,6 +99,13 @@ def test_page_of_one_run_is_whole_self_contained_and_small(result, read, tmp_pat
     assert "http" not in page
 
 
+@pytest.mark.parametrize("sets", [{}, {"domain/far": {"accuracy": 0.25}}])
+def test_the_table_of_other_domains_stands_on_the_page_of_a_run_that_has_some(result, read, sets):
+    reader = read([result(random_prediction(), sets=sets)])
+    assert ("test data" in reader.text) == bool(sets)
+    assert ("25.00" in reader.text) == bool(sets)
+
+
 def test_any_text_is_visible_and_escaped(result, read, tmp_path):
     name, test = "".join(HOSTILE), random_prediction(8, classes=4)
     texts = Texts(tuple(f"{HOSTILE[place % 4]} {place}" for place in range(8)), test.labels)
