@@ -44,16 +44,16 @@ def test_confidence_is_judged_by_its_calibration(result, confidence, words):
 
 
 def test_numbers_are_judged_by_their_error_and_by_what_their_intervals_hold(result):
-    """40 predictions of N(0, 1): 10 true numbers are 1 below, 14 are 1.6 above, 16 are 2 above.
+    """40 predictions of N(3, 1): 10 true numbers are 1 below, 14 are 1.6 above, 16 are 2 above.
 
-    The central 90 % intervals end at 1.645.
+    The central 90 % intervals end 1.645 from their mean.
     """
     errors = torch.tensor([-1.0] * 10 + [1.6] * 14 + [2.0] * 16).unsqueeze(1)
-    loc = torch.zeros(40, 1)
+    loc = torch.full((40, 1), 3.0)
     test = Prediction(
         mean=loc,
         variance=torch.ones(40, 1),
-        labels=errors,
+        labels=loc + errors,
         components=(Normal(loc.unsqueeze(0), 1.0).to_event(1),),
     )
     size, thirds, intervals, abstaining = conclusion(result(test, variants={}))[:4]
