@@ -55,6 +55,7 @@ def test_markdown_and_latex_have_values_differences_and_the_best():
     assert head == ["method", "ACC % ↑", "NLL ×10 ↓", "AUROC % ↑"]
     assert rows == ROWS
     assert "over 1 to 3 seeds" in markdown(table)
+    assert r"\begin{tabular}{lrrr}" in latex(table)
     text = re.sub(r"\\textbf\{(.*?)\}(?= *[&\\])", r"**\1**", latex(table))
     for written, read in LATEX.items():
         text = text.replace(written, read)
