@@ -138,12 +138,17 @@ def mce(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
     return float(_calibration_gaps(probs, labels, bins)[1].max())
 
 
+def confidence_bins(confidence: Tensor, bins: int, dtype: torch.dtype) -> Tensor:
+    """Return the bin of each confidence ``(n,)``, in probabilities of a dtype."""
+    edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(dtype).double()
+    return torch.bucketize(confidence, edges, right=True)
+
+
 def _calibration_gaps(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     """Share of the examples and ``|accuracy − mean confidence|`` per bin ``(bins,)``; 0 for empty
     bins."""
     confidence, correct = confidence_and_correct(probs, labels)
-    edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(probs.dtype).double()
-    index = torch.bucketize(confidence, edges, right=True)
+    index = confidence_bins(confidence, bins, probs.dtype)
     count = torch.bincount(index, minlength=bins)
     difference = torch.bincount(index, weights=correct.double() - confidence, minlength=bins)
     return count.double() / len(confidence), (difference / count.clamp(min=1)).abs()
