@@ -55,7 +55,7 @@ class Depths(nn.Module):
         x, outputs = self.network.tokens(x), []
         for block in self.network.blocks:
             x = block(x, *mask)
-            outputs.append(self.network.readout(x, *mask))
+            outputs.append(self.network.outputs_of(x, *mask))
         return torch.stack(torch.broadcast_tensors(*outputs))
 
 

@@ -18,13 +18,11 @@ GROUPS = ("own", "digits", "kep-svgp", "cgp", "rff-gpa", "finetune")
 
 def _build() -> dict[str, Settings]:
     presets: dict[str, Settings] = {}
-    for name, content in (item for group in GROUPS for item in packaged(group).items()):
-        values = {section: value for section, value in content.items() if section != "base"}
-        presets[name] = (
-            presets[content["base"]].merged(values)
-            if "base" in content
-            else Settings.from_dict(values)
-        )
+    for group in GROUPS:
+        for name, content in packaged(group).items():
+            values = dict(content)
+            base = values.pop("base", None)
+            presets[name] = presets[base].merged(values) if base else Settings.from_dict(values)
     return presets
 
 

@@ -134,7 +134,7 @@ def test_one_record_makes_a_layer_known_to_python_the_demo_the_bench_and_the_gri
         print("python", [type(layer) is Uniform and layer.gate.item() for layer in layers])
         print("command", with_layer(PRESETS["digits/softmax"], "uniform").layer.gate)
         print("demo", "uniform" in SHOWN)
-        print("bench", type(suites.LAYERS["a toy"](8, 2)) is Uniform)
+        print("bench", type(suites.CASES["a toy"](8, 2)) is Uniform)
         print("measured", any("a toy" in names for names, _ in suites.SHAPES["layers"]))
         print("grid", type(GRID["uniform"](8, 2)) is Uniform)
         """
