@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
@@ -17,7 +17,6 @@ from probattn.inference.decisions.conformal import CQR, LAC, ByClass
 from probattn.inference.io.files import regular_file, undamaged, write_bytes
 from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
-from probattn.inference.programs import required
 
 CALIBRATION = "calibration.json"
 # Types of a share, of a temperature, and of a probability or infinity, with room for rounding.
@@ -120,7 +119,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     def accepts(self, probs: Tensor) -> Tensor:
         """Return which answers are accepted, bool ``(n,)``, of scaled probabilities
         ``(n, classes)``."""
-        return probs.double().amax(1) >= required(self.confidence)
+        return probs.double().amax(1) >= cast(float, self.confidence)
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, 1)`` of calibrated intervals of numbers, in their
@@ -143,7 +142,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             return {"conformal intervals": _means(coverage=inside, width=(high - low).clamp(min=0))}
         probs = class_probs(self.apply(test))
         threshold = RiskThreshold(target=self.max_risk)
-        threshold.confidence, threshold.fitted = required(self.confidence), True
+        threshold.confidence, threshold.fitted = cast(float, self.confidence), True
         sets = {"plain sets": self.sets(probs), "by-class sets": self.sets(probs, by_class=True)}
         return {"abstention": threshold.evaluate(probs, labels)} | {
             name: _means(coverage=_covered(members, labels), size=members.sum(1))

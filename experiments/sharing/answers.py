@@ -8,7 +8,6 @@ import pandas as pd
 from probattn.experiments.displayable import csv_text, displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
-from probattn.inference.programs import required
 
 
 def class_answers(
@@ -35,7 +34,7 @@ def class_answers(
     probs = scaled.require("probs").double().cpu()
     answers = pd.DataFrame({"predicted": [classes[index] for index in probs.argmax(1).tolist()]})
     answers["confidence"], answers["entropy"] = probs.amax(1).tolist(), scaled.entropy.tolist()
-    answers["mutual_information"] = required(prediction.mutual_information).tolist()
+    answers["mutual_information"] = prediction.require("mutual_information").tolist()
     if calibration is not None:
         members, order = (
             calibration.sets(probs, by_class=by_class).tolist(),

@@ -16,12 +16,11 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import draws
+from probattn import draws
 from probattn.functional.context import bound
 from probattn.guides import Guide, Program, global_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.prediction.aggregate import check_outputs
-from probattn.inference.programs import device
 from probattn.messages import is_auxiliary, is_global_latent, is_latent, is_local, law_of, value_of
 from probattn.pyro_internals import sampled_attributes
 from probattn.site_info import info_of, mark
@@ -68,10 +67,7 @@ def label_site(trace: Trace) -> Message:
     nodes = [node for node in trace.nodes.values() if node["type"] == "sample" and is_label(node)]
     if len(nodes) != 1:
         names = ", ".join(str(node["name"]) for node in nodes) or "none"
-        raise ValueError(
-            "a model to predict has one site of labels, y or that of Supervised; this one has "
-            f"{names}"
-        )
+        raise ValueError(f"a model to predict has one site of labels, y; this one has {names}")
     return nodes[0]
 
 
@@ -103,11 +99,16 @@ def first_draw() -> int | None:
     return _FIRST.get()
 
 
+def device(model: Program) -> torch.device | None:
+    """Return the device of a model's first parameter, or None without parameters."""
+    parameter = next(module_of(model).parameters(), None)
+    return None if parameter is None else parameter.device
+
+
 def is_program(source: Any) -> bool:
     """Return True for a guide, a module or function, as opposed to posterior samples."""
-    return (
-        callable(source) and not hasattr(source, "get_samples") and not isinstance(source, Mapping)
-    )
+    is_samples = hasattr(source, "get_samples") or isinstance(source, Mapping)
+    return callable(source) and not is_samples
 
 
 def parameters_of(source: Any) -> AbstractContextManager[Any]:
@@ -160,17 +161,15 @@ def _stored(
         vectorize = _are_of_layers(model, prior.nodes)
     traces = [Trace() for _ in range(1 if vectorize else num_samples)]
     for name, site in prior.nodes.items():
-        values, shape = samples[name], value_of(site).shape
+        values = samples[name]
+        shape = value_of(site).shape
         if values.shape[1:] != shape:
             raise ValueError(
                 f"samples of {name} must have shape {('R', *shape)}, got {tuple(values.shape)}"
             )
-        values = values[
-            torch.arange(num_samples, device=values.device) * len(values) // num_samples
-        ]
-        for trace, value in zip(
-            traces, [values.unsqueeze(1)] if vectorize else values, strict=True
-        ):
+        rows = torch.arange(num_samples, device=values.device) * len(values) // num_samples
+        draws = values[rows].unsqueeze(1)  # (S, 1, *event)
+        for trace, value in zip(traces, [draws] if vectorize else draws.squeeze(1), strict=True):
             trace.add_node(name, **site | {"value": value})
     return Latents(traces, vectorize)
 
@@ -200,15 +199,12 @@ def broadcasts(
 
 
 def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
-    layers = {
-        module.name for module in module_of(model).modules() if isinstance(module, SiteModule)
-    }
-    others = {site for site in sites if site.rpartition(".")[0] not in layers}
+    modules = module_of(model).modules()
+    layers = {module.name for module in modules if isinstance(module, SiteModule)}
+    others = sorted({site for site in sites if site.rpartition(".")[0] not in layers})
     if others:
-        message = (
-            "samples run one after another (vectorize=False): %s belongs to no attention layer"
-        )
-        _LOGGER.warning(message, ", ".join(sorted(others)))
+        reason = f"{', '.join(others)} belongs to no attention layer"
+        _LOGGER.warning("samples run one after another (vectorize=False): %s", reason)
     return not others
 
 

@@ -11,10 +11,9 @@ import torch
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import draws
+from probattn import NumericalError, draws, local_posteriors
 from probattn.evaluation_mode import evaluation_mode
 from probattn.functional import padding
-from probattn.functional.errors import NumericalError
 from probattn.guides import Program, global_sites, module_of
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.non_finite import NonFiniteOutputError, find_non_finite
@@ -23,6 +22,7 @@ from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import (
     Latents,
+    device,
     draw_latents,
     global_part,
     is_program,
@@ -32,8 +32,6 @@ from probattn.inference.prediction.latents import (
 )
 from probattn.inference.prediction.mixture import Stacked
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import device
-from probattn.local_sites import local_posteriors
 from probattn.messages import is_of_draws, law_of
 from probattn.param_store import follow
 from probattn.pyro_internals import without_validation
@@ -105,8 +103,8 @@ def predict(
     for module in modules.values():
         follow(module)
     replays = _Replays(model, guide, latents, num_samples=num_samples, vectorize=vectorize)
-    own_store, own_seed = parameters_of(guide), torch.random.fork_rng(enabled=seed is not None)
-    with own_store, own_seed, evaluation_mode(*modules.values()), torch.no_grad():
+    own_seed = torch.random.fork_rng(enabled=seed is not None)
+    with parameters_of(guide), own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
         return predict_batches(
@@ -140,17 +138,17 @@ def predict_batches(
             raise ValueError(f"NaN or Inf in the inputs of batch {number}")
         with _named_errors(number, modules):
             for rows, likelihood in likelihoods(x, mask):
-                if len(likelihood.batch_shape) > 2:
-                    actual = f"batch shape {tuple(likelihood.batch_shape)}"
-                    raise ValueError(
-                        f"the likelihood has {actual}, which must be (samples, examples)"
-                    )
-                labels = None if y is None else y[rows]
-                parts.append(
-                    summarise(
-                        likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws
-                    )
+                shape = tuple(likelihood.batch_shape)
+                if len(shape) > 2:
+                    raise ValueError(f"the likelihood's batch shape is {shape}, not (S, examples)")
+                part = summarise(
+                    likelihood,
+                    None if y is None else y[rows],
+                    x.device,
+                    num_samples=num_samples,
+                    keep_draws=keep_draws,
                 )
+                parts.append(part)
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
     return join(parts)
@@ -158,7 +156,8 @@ def predict_batches(
 
 def chunks(x: Tensor, num_samples: int) -> Iterator[slice]:
     """Yield slices of a batch with a bounded number of examples times samples that run at once."""
-    size = max(1, (CPU_CHUNK_SIZE if x.device.type == "cpu" else GPU_CHUNK_SIZE) // num_samples)
+    at_once = CPU_CHUNK_SIZE if x.device.type == "cpu" else GPU_CHUNK_SIZE
+    size = max(1, at_once // num_samples)
     for start in range(0, len(x), size):
         yield slice(start, start + size)
 
@@ -181,8 +180,11 @@ class _Replays:
     def __init__(
         self, model: Program, source: Any, latents: Latents | None, **options: Any
     ) -> None:
-        self.model, self.source, self.latents, self.options = model, source, latents, options
-        self.num_samples, self.is_first_chunk = options["num_samples"], True
+        self.model = model
+        self.source = source
+        self.latents = latents
+        self.options = options
+        self.is_first_chunk = True
 
     def likelihoods(
         self, x: Tensor, mask: Tensor | None
@@ -192,7 +194,7 @@ class _Replays:
         target = device(self.model) or x.device
         inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
         latents = self.latents = self.latents or self._draw(inputs)
-        at_once = self.num_samples if latents.vectorize else 1
+        at_once = self.options["num_samples"] if latents.vectorize else 1
         # Handlers and guides may set values for the examples of a whole batch.
         is_whole = latents.has_local_sites or not isinstance(self.model, nn.Module)
         for rows in [slice(None)] if is_whole else chunks(x, at_once):
@@ -224,23 +226,24 @@ class _Replays:
 
     def _likelihood(self, latents: Latents, chunk: list) -> dist.TorchDistribution:
         """Return the likelihood of some examples under all samples."""
-        with draws(self.num_samples) if latents.vectorize else nullcontext():
-            likelihoods = [self._run(latents, row, chunk) for row in range(len(latents.traces))]
-        return likelihoods[0] if latents.vectorize else Stacked(likelihoods)
+        if not latents.vectorize:
+            rows = range(len(latents.traces))
+            return Stacked([self._run(latents, row, chunk) for row in rows])
+        with draws(self.options["num_samples"]):
+            return self._run(latents, 0, chunk)
 
     def _run(self, latents: Latents, row: int, chunk: list) -> dist.TorchDistribution:
         """Return the likelihood of some examples under a trace of the global sites."""
-        guided, from_prior = latents.traces[row], self.source is None
+        guided = latents.traces[row]
+        from_prior = self.source is None
         if latents.has_local_sites:
             with torch.autocast(chunk[0].device.type, enabled=False):
-                guided = poutine.trace(
-                    poutine.replay(global_sites(self.source), trace=guided)
-                ).get_trace(*chunk)
+                guide = poutine.replay(global_sites(self.source), trace=guided)
+                guided = poutine.trace(guide).get_trace(*chunk)
+        model = poutine.replay(guided_by(guided)(self.model), trace=guided)
         local_sites = nullcontext() if from_prior else local_posteriors()
         with local_sites, poutine.mask(mask=False), predictive_sites(from_prior=from_prior):
-            trace = poutine.trace(
-                poutine.replay(guided_by(guided)(self.model), trace=guided)
-            ).get_trace(*chunk)
+            trace = poutine.trace(model).get_trace(*chunk)
         if self.is_first_chunk and is_program(self.source):
             check_coverage(trace, guided, scale=False)
         elif self.is_first_chunk:  # other chunks get the same values of a user's own sites
@@ -261,14 +264,9 @@ def _check_plated(label: Message, number: int) -> None:
     Raises:
         ValueError: they are not.
     """
-    sizes = [
-        frame.size
-        for frame in label["cond_indep_stack"]
-        if frame.dim == -1 and not is_of_draws(frame)
-    ]
-    if number not in sizes:
+    plates = [frame for frame in label["cond_indep_stack"] if not is_of_draws(frame)]
+    if (-1, number) not in [(frame.dim, frame.size) for frame in plates]:
         raise ValueError(
             f"the labels {label['name']} are in no plate of the {number} examples at dimension −1, "
-            "so they are one "
-            "event: sample them inside pyro.plate, or use Supervised"
+            "so they are one event: sample them inside pyro.plate, or use Supervised"
         )

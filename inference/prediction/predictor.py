@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import required
 
 POINT = ("probs", "energy", "mean", "variance")
 UNCERTAINTY = ("entropy", "expected_entropy", "mutual_information")
@@ -66,7 +65,7 @@ class Predictor(nn.Module, ABC):
         """
         prediction = self.predict_batch(x, mask)
         names = POINT if prediction.expected_entropy is None else POINT + UNCERTAINTY
-        return {name: value for name in names if (value := getattr(prediction, name)) is not None}
+        return prediction.known(names)
 
     def train(self, mode: bool = True) -> Self:
         """Keep evaluation mode."""
@@ -105,7 +104,9 @@ class PosteriorPredictive(SampledPredictor):
         self, model: nn.Module, guide: nn.Module | None = None, *, num_samples: int = 10
     ) -> None:
         super().__init__()
-        self.model, self.guide, self.num_samples = model, guide, num_samples
+        self.model = model
+        self.guide = guide
+        self.num_samples = num_samples
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict inputs or batches; all share the samples of this call."""
@@ -136,14 +137,26 @@ class FittedPredictor(Predictor):
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__()
-        self.predictor, self.fitted = predictor, False
+        self.predictor = predictor
+        self.fitted = False
         for name in self.fitted_values:
             setattr(self, name, math.nan)
+
+    @property
+    def inner(self) -> Predictor:
+        """The predictor inside.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.predictor is None:
+            raise ValueError(f"give this {type(self).__name__} a predictor, or predictions")
+        return self.predictor
 
     def fit(self, data: Iterable) -> Self:
         """Fit the method to labelled batches, which were used neither for training nor for fitting
         anything else."""
-        return self.fit_prediction(required(self.predictor).predict(data))
+        return self.fit_prediction(self.inner.predict(data))
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the method to a prediction with its labels."""
@@ -151,11 +164,11 @@ class FittedPredictor(Predictor):
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict as the predictor does."""
-        return required(self.predictor).predict(data)
+        return self.inner.predict(data)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch as the predictor does."""
-        return required(self.predictor).predict_batch(x, mask)
+        return self.inner.predict_batch(x, mask)
 
     def check_fitted(self) -> None:
         """Check that the method has a fitted state.
@@ -170,10 +183,8 @@ class FittedPredictor(Predictor):
 
     def get_extra_state(self) -> Tensor:
         """Return ``fitted`` and the fitted values, in float64."""
-        return torch.tensor(
-            [self.fitted, *(getattr(self, name) for name in self.fitted_values)],
-            dtype=torch.float64,
-        )
+        values = [getattr(self, name) for name in self.fitted_values]
+        return torch.tensor([self.fitted, *values], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set ``fitted`` and the fitted values."""
@@ -203,8 +214,10 @@ def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: no labels, or labels that are no class indices; as :func:`class_probs` raises.
     """
-    probs, labels = class_probs(prediction), labelled(prediction)
-    return probs, class_labels(labels, examples=len(probs), classes=probs.shape[1]).to(probs.device)
+    probs = class_probs(prediction)
+    examples, classes = probs.shape
+    labels = class_labels(labelled(prediction), examples=examples, classes=classes)
+    return probs, labels.to(probs.device)
 
 
 def class_probs(prediction: Prediction) -> Tensor:
