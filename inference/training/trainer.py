@@ -214,7 +214,7 @@ class Trainer(RunState):
         """Write ``last.pt``, with everything that a run needs to resume exactly."""
         states = distributed.gather_results(lambda: random_states(self._train, self._valid))
         extra = {
-            "run": asdict(self),
+            **asdict(self),
             "options": asdict(self.options),
             "num_data": self._objective.num_data,
             "optimizers": checkpoint.part_states(self._optimizers.parts()),
@@ -270,7 +270,7 @@ class Trainer(RunState):
     def _restore(self, content: dict[str, Any], best: dict[str, Any], *, path: Path) -> None:
         extra = content["extra"]
         self._check_options(extra, path=path)
-        run = extra["run"]
+        run = {field.name: extra[field.name] for field in fields(RunState)}
         # Else the run was killed before last.pt, and finds that epoch again.
         if best["epoch"] <= run["epoch"]:
             run |= {"best_epoch": best["epoch"], "best_value": best["value"]}
