@@ -45,10 +45,9 @@ class record(LockedMessenger):  # noqa: N801 - lower case like other handlers
                 self.latents[name] = rows[-self.num_samples :]
             self.run = {}
         elif is_global_latent(msg) and not is_auxiliary(msg):
+            value = value_of(msg)
             is_joint = any(map(is_of_draws, msg["cond_indep_stack"]))
-            self.run[str(msg["name"])] = (
-                value_of(msg).squeeze(1) if is_joint else value_of(msg).unsqueeze(0)
-            )
+            self.run[str(msg["name"])] = value.squeeze(1) if is_joint else value.unsqueeze(0)
 
 
 @one_thread_at_a_time
@@ -111,29 +110,25 @@ def replicate(
     """
     with record(num_samples) as recorder:
         prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
-    labels, likelihoods = prediction.require("labels"), prediction.components
+    labels = prediction.require("labels")
+    likelihoods = prediction.components
     if not likelihoods:
         probs = prediction.require("draws")
-        likelihoods = (
-            dist.Categorical(logits=probs.clamp(min=torch.finfo(probs.dtype).tiny).log()),
-        )
-    replicated, log_likelihood, start = [], [], 0
+        log_probs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+        likelihoods = (dist.Categorical(logits=log_probs),)
+    replicated = []
+    log_likelihood = []
+    start = 0
     for likelihood in likelihoods:
-        stop = start + likelihood.batch_shape[1]
-        rows = (
-            slice(start, stop),
-            *map(slice, likelihood.event_shape),
-        )  # of labels padded to the longest example
-        sampled = likelihood.sample()
-        missing = [
-            longest - size
-            for longest, size in zip(labels.shape[1:], sampled.shape[2:], strict=True)
-        ]
-        replicated.append(
-            nn.functional.pad(sampled, [side for size in reversed(missing) for side in (0, size)])
-        )
-        log_likelihood.append(likelihood.log_prob(labels[rows].to(sampled)).to(labels.device))
-        start = stop
+        rows = slice(start, start + likelihood.batch_shape[1])
+        # Without what pads the labels to the longest example.
+        own = labels[(rows, *map(slice, likelihood.event_shape))]
+        sampled = likelihood.sample()  # (R, *own.shape)
+        padded = sampled.new_zeros(len(sampled), len(own), *labels.shape[1:])
+        padded[(slice(None), slice(None), *map(slice, likelihood.event_shape))] = sampled
+        replicated.append(padded)
+        log_likelihood.append(likelihood.log_prob(own.to(sampled)).to(labels.device))
+        start = rows.stop
     replicated_labels = torch.cat(replicated, dim=1).to(labels.device)
     if (mask := prediction.mask) is not None:
         mask = mask.reshape(mask.shape + (1,) * (labels.dim() - mask.dim())).to(labels.device)

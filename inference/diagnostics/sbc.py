@@ -60,13 +60,10 @@ class SBC:
 
     def __str__(self) -> str:
         smallest, worst = self.p_values().min(0)
-        p_values = (
-            f"smallest p-value {smallest:.3g} ({self.names[worst]}), corrected {self.p_value():.3g}"
-        )
-        return (
-            f"{len(self.ranks)} simulations, {self.num_samples} draws, {len(self.names)} scalars: "
-            f"{p_values}"
-        )
+        size = f"{len(self.ranks)} simulations, {self.num_samples} draws, {len(self.names)} scalars"
+        where = self.names[worst]
+        corrected = f"corrected {self.p_value():.3g}"
+        return f"{size}: smallest p-value {smallest:.3g} ({where}), {corrected}"
 
 
 @one_thread_at_a_time
@@ -104,7 +101,7 @@ def simulation_based_calibration(
         ValueError: draws of a wrong shape, or too few.
     """
     x, *mask = (inputs,) if isinstance(inputs, Tensor) else inputs
-    ranks: list[dict[str, Tensor]] = []
+    ranks: list[Tensor] = []
     for _ in range(num_simulations):
         with frozen(model), torch.no_grad(), poutine.mask(mask=False):
             trace = poutine.trace(model).get_trace(x, None, *mask)
@@ -119,14 +116,10 @@ def simulation_based_calibration(
                     f"draws of {name} have shape {tuple(draws.shape)}, its values "
                     f"{tuple(truth.shape)}"
                 )
-            row[name] = (draws[torch.arange(num_samples) * len(draws) // num_samples] < truth).sum(
-                0
-            )
-        ranks.append(row)
-    table = torch.stack([torch.cat([rank.flatten() for rank in row.values()]) for row in ranks])
-    scalars = [
-        f"{name}{list(index)}"
-        for name, rank in ranks[0].items()
-        for index in np.ndindex(*rank.shape)
-    ]
-    return SBC(table.cpu(), tuple(scalars), num_samples)
+            thinned = draws[torch.arange(num_samples) * len(draws) // num_samples]
+            row[name] = (thinned < truth).sum(0)
+        ranks.append(torch.cat([rank.flatten() for rank in row.values()]))
+    scalars = []
+    for name, rank in row.items():
+        scalars += [f"{name}{list(index)}" for index in np.ndindex(*rank.shape)]
+    return SBC(torch.stack(ranks).cpu(), tuple(scalars), num_samples)
