@@ -9,7 +9,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from probattn.draws import at_mean, draws, sample_dimension
+from probattn import draws
+from probattn.draws import at_mean, sample_dimension
 from probattn.inference.export.stored_values import store
 from probattn.inference.objective import guide_checks
 from probattn.inference.prediction.aggregate import summarise

@@ -89,7 +89,10 @@ def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Any, sca
         probs = class_probs(predictor.predict([example]))
     expected = torch.cat(used).softmax(-1).mean(0, keepdim=True).to(probs)
     if expected.shape != probs.shape or not torch.allclose(expected, probs, rtol=1e-3, atol=1e-6):
-        raise ValueError("the network must end in its last nn.Linear and a softmax over classes")
+        raise ValueError(
+            "the network must end in its last nn.Linear, run once per batch, and a softmax over "
+            "classes"
+        )
 
 
 def _features(
@@ -183,7 +186,7 @@ def averaged(prediction: Prediction, samples: Iterable[Tensor]) -> Prediction:
         prediction: prediction whose probabilities, expected entropies and energies are replaced.
         samples: logits ``(S, n, classes)``, one tensor per sample of the last layer.
     """
-    totals = dict.fromkeys(("probs", "expected_entropy", "energy"), 0.0)
+    totals: dict[str, Any] = dict.fromkeys(("probs", "expected_entropy", "energy"), 0.0)
     number = 0
     for logits in samples:
         probs = logits.softmax(-1)

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import pyro.distributions as dist
 import torch
@@ -16,7 +16,6 @@ from probattn.functional import jitter
 from probattn.functional.kernels import rbf
 from probattn.inference.methods.features import Features, features, last_linear, training_labels
 from probattn.inference.prediction.predictor import PosteriorPredictive
-from probattn.pyro_internals import PathModule
 from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
@@ -245,7 +244,7 @@ def with_gp_readout(
     held_out = features(base, valid, head=reads)
     readout = GPReadout(head, anchors=min(anchors, seen.values.shape[1]), depths=number)
     model.set_submodule(path, readout)
-    cast(PathModule, model).set_path("")
+    cast(Any, model).set_path("")
     hidden = _one_sample(seen)
     readout.place(hidden)
     trils = []
