@@ -99,7 +99,11 @@ def broadcast_result(function: Callable[[], T]) -> T:
 def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
     """Return the means over ranks of numbers that have the same names on all."""
     gathered = gather_results(lambda: values)
-    return {name: sum(of_rank[name] for of_rank in gathered) / len(gathered) for name in values}
+    totals = dict.fromkeys(values, 0.0)
+    for of_rank in gathered:
+        for name in values:
+            totals[name] += of_rank[name]
+    return {name: total / len(gathered) for name, total in totals.items()}
 
 
 def seed_per_rank() -> None:

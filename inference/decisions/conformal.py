@@ -200,12 +200,7 @@ class ConformalIntervals(ConformalPredictor):
         """Predict one batch, with ``low`` and ``high``."""
         result = self.predict_batch(x, mask)
         low, high = self.intervals(result)
-        return {
-            "mean": result.require("mean"),
-            "variance": result.require("variance"),
-            "low": low,
-            "high": high,
-        }
+        return result.known(("mean", "variance")) | {"low": low, "high": high}
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.

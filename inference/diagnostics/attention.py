@@ -110,8 +110,7 @@ def _decomposed(
         scale = layer.scale.expand(*values.shape[:-1], -1)
         if layer.solves:
             scale = layer.spectrum(x, mask)
-    values, shares, scale = (part.flatten(0, -3).cpu() for part in (values, shares, scale))
-    return values, shares, scale
+    return values.flatten(0, -3).cpu(), shares.flatten(0, -3).cpu(), scale.flatten(0, -3).cpu()
 
 
 def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:

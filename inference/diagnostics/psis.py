@@ -113,5 +113,6 @@ class _LocalPosteriors(Messenger):
         if law is not None and not msg["is_observed"] and msg["value"] is None:
             law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
             self.laws[str(msg["name"])] = law
-            msg["value"], msg["done"] = law.rsample(), True
+            msg["value"] = law.rsample()
+            msg["done"] = True
             mark(msg, from_prior=True)  # the replay has no value

@@ -39,7 +39,8 @@ class SBC:
             proportional to the number of ranks in a bin, which varies by one if the number of bins
             does not divide L + 1.
         """
-        simulations, values = len(self.ranks), self.num_samples + 1
+        simulations = len(self.ranks)
+        values = self.num_samples + 1
         bins = min(20, values, max(2, simulations // 5))
         bin_of_rank = torch.arange(values) * bins // values
         counts = torch.nn.functional.one_hot(bin_of_rank[self.ranks], bins).sum(0)

@@ -71,10 +71,6 @@ class MCDropout(Predictor):
         with active_dropout(inner.model, rate=self.rate):
             return predict(inner.model, inner.guide, data, num_samples=number, vectorize=False)
 
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch with active dropout."""
-        return self.predict([(x, None, mask)])
-
 
 def _activate(module: nn.Module, args: tuple) -> None:
     module.training = True

@@ -177,7 +177,7 @@ def refit_guide(
         num_data = attribute(model, "num_data")
         refit = _Refit(objective, guide, num_data=num_data, epochs=epochs, tolerance=tolerance)
         elbo_before = refit.highest
-        converged = refit.maximise(lr=lr, scale=1 / kl_weight)
+        converged = refit.maximise(lr=lr, kl_weight=kl_weight)
         guide.zero_grad()
     return GuideRefit(elbo_before, refit.highest, refit.epoch, converged)
 
@@ -210,11 +210,11 @@ class _Refit:
         self.best = copy.deepcopy(guide.state_dict())
         self.epoch = 0
 
-    def maximise(self, *, lr: float, scale: float) -> bool | None:
+    def maximise(self, *, lr: float, kl_weight: float) -> bool | None:
         """Take natural-gradient and Adam's steps, then solve by L-BFGS.
 
         Args:
-            lr, scale: of :class:`NaturalGradientDescent`; Adam's rate is a tenth.
+            lr, kl_weight: as for :func:`refit_guide`.
 
         Returns:
             Whether it has converged; None if that cannot be told.
@@ -226,7 +226,7 @@ class _Refit:
         optimizers: list[torch.optim.Optimizer] = []
         natural: set[nn.Parameter] = set()
         if gaussians:
-            descent = NaturalGradientDescent(gaussians, lr=lr, scale=scale)
+            descent = NaturalGradientDescent(gaussians, lr=lr, scale=1 / kl_weight)
             natural = set(descent.parameters())
             optimizers.append(descent)
         others = [parameter for parameter in trained if parameter not in natural]

@@ -63,11 +63,13 @@ def summarise(
         if mask is not None:
             real = mask.to(labels.device)[(..., *(None,) * (labels.dim() - 2))]
             labels = labels.where(real, 0)
+    fields = {name: padding.zeroed(value, mask) for name, value in fields.items()}
+    if mask is not None:
+        fields["mask"] = mask
     return Prediction(
-        **{name: padding.zeroed(value, mask).to(device) for name, value in fields.items()},
+        **{name: value.to(device) for name, value in fields.items()},
         draws=draws,
         ordered=getattr(inner, "is_ordered", False),
-        mask=None if mask is None else mask.to(device),
         labels=labels,
         components=() if of_classes and mask is None else (likelihood,),
         num_samples=num_samples,

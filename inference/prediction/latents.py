@@ -64,7 +64,8 @@ def label_site(trace: Trace) -> Message:
     Raises:
         ValueError: no such site, or several.
     """
-    nodes = [node for node in trace.nodes.values() if node["type"] == "sample" and is_label(node)]
+    samples = [node for node in trace.nodes.values() if node["type"] == "sample"]
+    nodes = [node for node in samples if is_label(node)]
     if len(nodes) != 1:
         names = ", ".join(str(node["name"]) for node in nodes) or "none"
         raise ValueError(f"a model to predict has one site of labels, y; this one has {names}")

@@ -1,6 +1,7 @@
 """Likelihoods of S posterior samples, whose mixture is the posterior predictive of the labels."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import cast
 
 import pyro.distributions as dist
@@ -145,7 +146,7 @@ def parameter_checks(likelihood: Distribution) -> list[Tensor]:
     """Return True, on the device, for each parameter of the innermost distribution that PyTorch
     would allow."""
     if isinstance(likelihood, Stacked):
-        return [check for draw in likelihood.parts for check in parameter_checks(draw)]
+        return list(chain.from_iterable(map(parameter_checks, likelihood.parts)))
     inner = innermost(likelihood)
     if not isinstance(inner, Distribution):
         return []

@@ -45,10 +45,10 @@ class Predictor(nn.Module, ABC):
         """Predict inputs ``(n, ...)`` or the batches of a loader, as
         :func:`~probattn.inference.predict` does."""
 
-    @abstractmethod
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch without checks of values, by operations that ``torch.export``
-        records."""
+        """Predict one batch: by operations that ``torch.export`` records, without checks of values,
+        where samples are stored; else as :meth:`predict` does."""
+        return self.predict([(x, None, mask)])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Predict one batch as a dict of tensors, for :func:`~probattn.inference.export`.
@@ -111,11 +111,6 @@ class PosteriorPredictive(SampledPredictor):
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict inputs or batches; all share the samples of this call."""
         return predict(self.model, self.guide, data, num_samples=self.num_samples)
-
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch; a program of ``torch.export`` needs the fixed samples of
-        ``predictor_network`` instead."""
-        return self.predict([(x, None, mask)])
 
 
 class FittedPredictor(Predictor):

@@ -332,11 +332,12 @@ class Prediction:
         """
         mask = self.require("mask")
         names = [name for name in PER_EXAMPLE if name != "mask"]
+        components = () if self.mean is None else map(tokens_of, self.components)
         return Prediction(
             **self._fields(names, mask),
             draws=None if self.draws is None else self.draws[:, mask],
             ordered=self.ordered,
-            components=() if self.mean is None else tuple(map(tokens_of, self.components)),
+            components=tuple(components),
             num_samples=self.num_samples,
         )
 

@@ -52,7 +52,7 @@ def predict_sharded(
     inputs = (x.to(target), None, None if mask is None else mask.to(target))
     with torch.no_grad():
         latents = draw_latents(model, guide, inputs, num_samples=num_samples)
-    sites = [site for trace in latents.traces for site in trace.nodes.values()]
+    sites = list(chain.from_iterable(trace.nodes.values() for trace in latents.traces))
     values = broadcast_result(lambda: [site["value"] for site in sites])
     for site, value in zip(sites, values, strict=True):
         site["value"] = value

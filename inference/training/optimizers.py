@@ -61,9 +61,10 @@ class Optimizers:
         optimizer = optimizer or partial(
             adam, lr=options.lr, weight_decay=options.weight_decay, fused=True
         )
-        natural: list[NaturalGradientDescent] = []
+        natural: list[Optimizer] = []
+        modules: list[nn.Module] = []
         if options.guide_optimizer == "ngd" and any(True for _ in guide.parameters()):
-            modules = gaussian_modules(guide)
+            modules += gaussian_modules(guide)
             if not modules:
                 raise ValueError(
                     "guide_optimizer='ngd' trains the families 'full' and 'diagonal', which this "
@@ -72,7 +73,7 @@ class Optimizers:
             lr = options.lr * options.guide_lr_scale
             scale = num_data / options.kl_weight_of(num_data)
             natural = [NaturalGradientDescent(modules, lr=lr, scale=scale)]
-        without = [parameter for single in natural for parameter in single.parameters()]
+        without = list(nn.ModuleList(modules).parameters())
         self.optimizer = optimizer(parameter_groups(model, guide, options=options, without=without))
         self.all: tuple[Optimizer, ...] = (self.optimizer, *natural)
 
