@@ -78,5 +78,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _has_non_finite(value: object) -> bool:
-    is_number = isinstance(value, Tensor) and value.is_floating_point()
-    return is_number and not bool(value.isfinite().all())
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return False
+    return not bool(value.isfinite().all())

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro.infer import TraceMeanField_ELBO
@@ -50,7 +51,7 @@ class Objective:
         self.weights = weights
         self.device = device(model)
         vectorize = broadcasts(model, guide, lambda: next(self._batches()))
-        self.draws = ("example", num_samples) if vectorize else ()
+        self.draws: tuple[Any, ...] = ("example", num_samples) if vectorize else ()
         elbo = TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples)
         self.loss_of = ELBOLoss(model, guide, elbo)
 

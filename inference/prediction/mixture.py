@@ -90,10 +90,10 @@ def tokens_of(likelihood: Distribution) -> Selected:
     if isinstance(likelihood, Selected):
         example = likelihood.index[0][example]
         likelihood = likelihood.base_dist
-    is_stacked = isinstance(likelihood, Stacked)
-    parts = likelihood.parts if is_stacked else [likelihood]
-    tokens = [cast(dist.MaskedDistribution, masked(law)).base_dist for law in parts]
-    return Selected(Stacked(tokens) if is_stacked else tokens[0], (example, token))
+    parts = likelihood.parts if isinstance(likelihood, Stacked) else [likelihood]
+    laws = [cast(dist.MaskedDistribution, masked(law)).base_dist for law in parts]
+    law = Stacked(laws) if isinstance(likelihood, Stacked) else laws[0]
+    return Selected(law, (example, token))
 
 
 def innermost(likelihood: Distribution) -> Distribution:
@@ -125,8 +125,9 @@ def masked(likelihood: Distribution) -> dist.MaskedDistribution | None:
     inner = likelihood
     while isinstance(inner, Independent):
         inner = inner.base_dist
-    is_masked = inner is not likelihood and isinstance(inner, dist.MaskedDistribution)
-    return inner if is_masked else None
+    if inner is not likelihood and isinstance(inner, dist.MaskedDistribution):
+        return inner
+    return None
 
 
 def token_mask(likelihood: Distribution) -> Tensor | None:
@@ -135,11 +136,11 @@ def token_mask(likelihood: Distribution) -> Tensor | None:
     if isinstance(likelihood, Selected):
         mask = token_mask(likelihood.base_dist)
         return None if mask is None else mask[likelihood.index[0]]
-    is_stacked = isinstance(likelihood, Stacked)
-    inner = masked(likelihood.base_dist if is_stacked else likelihood)
-    if inner is None:
-        return None
-    return inner._mask if is_stacked else inner._mask[0]
+    if isinstance(likelihood, Stacked):
+        inner = masked(likelihood.base_dist)
+        return None if inner is None else inner._mask
+    inner = masked(likelihood)
+    return None if inner is None else inner._mask[0]
 
 
 def parameter_checks(likelihood: Distribution) -> list[Tensor]:

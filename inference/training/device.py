@@ -70,7 +70,7 @@ def compile_blocks(network: nn.Module) -> None:
     _leave_sites_in_python()
     for module in list(network.modules()):
         kinds = [type(child) for child in module.children()]
-        layers = [kind for kind in kinds if issubclass(kind, ProbabilisticAttention)]
+        layers: list[type] = [kind for kind in kinds if issubclass(kind, ProbabilisticAttention)]
         if layers:
             if "forward" not in vars(module):
                 module.forward = MethodType(_copy(type(module).forward, *layers), module)

@@ -62,9 +62,9 @@ class Optimizers:
             adam, lr=options.lr, weight_decay=options.weight_decay, fused=True
         )
         natural: list[Optimizer] = []
-        modules: list[nn.Module] = []
+        without: list[nn.Parameter] = []
         if options.guide_optimizer == "ngd" and any(True for _ in guide.parameters()):
-            modules += gaussian_modules(guide)
+            modules = gaussian_modules(guide)
             if not modules:
                 raise ValueError(
                     "guide_optimizer='ngd' trains the families 'full' and 'diagonal', which this "
@@ -72,8 +72,9 @@ class Optimizers:
                 )
             lr = options.lr * options.guide_lr_scale
             scale = num_data / options.kl_weight_of(num_data)
-            natural = [NaturalGradientDescent(modules, lr=lr, scale=scale)]
-        without = list(nn.ModuleList(modules).parameters())
+            descent = NaturalGradientDescent(modules, lr=lr, scale=scale)
+            natural.append(descent)
+            without += descent.parameters()
         self.optimizer = optimizer(parameter_groups(model, guide, options=options, without=without))
         self.all: tuple[Optimizer, ...] = (self.optimizer, *natural)
 

@@ -49,7 +49,8 @@ class RunState:
     def __post_init__(self) -> None:
         for field in fields(RunState):
             value = getattr(self, field.name)
-            if not isinstance(value, field.type) or (field.type is int and value < 0):
+            kind: Any = field.type
+            if not isinstance(value, kind) or (kind is int and value < 0):
                 raise ValueError(f"{field.name} is {value!r}")
 
 
