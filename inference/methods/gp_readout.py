@@ -231,18 +231,15 @@ def with_gp_readout(
     head = last_linear(base)
     path = next(path for path, module in model.named_modules() if module is head)
     reads: nn.Module = head
-    number = 1
     if depths == "all":
-        blocks = cast(nn.Sequential, model.get_submodule("network.blocks"))
-        norm = cast(nn.LayerNorm, model.get_submodule("network.norm"))
         reads = _HeadOfLast(head)
-        number = len(blocks)
-        model.set_submodule("network.blocks", _AllDepths(*blocks))
-        model.set_submodule("network.norm", _LastNorm(norm))
         model.set_submodule(path, reads)
+        _keep_all_depths(model)
     seen = features(base, train, head=reads)
     held_out = features(base, valid, head=reads)
-    readout = GPReadout(head, anchors=min(anchors, seen.values.shape[1]), depths=number)
+    _, examples, width = seen.values.shape
+    number = width // head.in_features
+    readout = GPReadout(head, anchors=min(anchors, examples), depths=number)
     model.set_submodule(path, readout)
     cast(Any, model).set_path("")
     hidden = _one_sample(seen)
@@ -256,6 +253,14 @@ def with_gp_readout(
         cast(guides.Guide, guide).cover(process.site("u"), posterior)
     _fit_scales(readout, held_out, trils, num_samples=predictor.num_samples)
     return PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
+
+
+def _keep_all_depths(model: nn.Module) -> None:
+    """Let the tokens after all blocks reach the head of a transformer, those of the last normed."""
+    blocks = cast(nn.Sequential, model.get_submodule("network.blocks"))
+    norm = cast(nn.LayerNorm, model.get_submodule("network.norm"))
+    model.set_submodule("network.blocks", _AllDepths(*blocks))
+    model.set_submodule("network.norm", _LastNorm(norm))
 
 
 @torch.no_grad()

@@ -60,9 +60,7 @@ def summarise(
         fields = {"mean": means.mean(0), "variance": variances.mean(0) + means.var(0, correction=0)}
     if labels is not None:
         check_shape(labels, (likelihood.batch_shape[1], *likelihood.event_shape))
-        if mask is not None:
-            real = mask.to(labels.device)[(..., *(None,) * (labels.dim() - 2))]
-            labels = labels.where(real, 0)
+        labels = _zeroed_labels(labels, mask)
     fields = {name: padding.zeroed(value, mask) for name, value in fields.items()}
     if mask is not None:
         fields["mask"] = mask
@@ -74,6 +72,14 @@ def summarise(
         components=() if of_classes and mask is None else (likelihood,),
         num_samples=num_samples,
     )
+
+
+def _zeroed_labels(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """Return labels ``(batch, tokens, ...)``, of whatever dtype, with 0 at padding."""
+    if mask is None:
+        return labels
+    real = mask.to(labels.device)[(..., *(None,) * (labels.dim() - 2))]
+    return labels.where(real, 0)
 
 
 def check_outputs(likelihood: dist.TorchDistribution) -> None:
