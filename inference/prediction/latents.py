@@ -88,6 +88,15 @@ class Latents:
     vectorize: bool
     has_local_sites: bool = False
 
+    def values(self) -> dict[str, Tensor]:
+        """Return the draws ``(S, *event)`` by site, without helper variables of guides."""
+        values = {}
+        for name, site in self.traces[0].nodes.items():
+            if not is_auxiliary(site):
+                draws = [value_of(trace.nodes[name]) for trace in self.traces]
+                values[name] = draws[0].squeeze(1) if self.vectorize else torch.stack(draws)
+        return values
+
 
 def numbered_draw(first: int) -> AbstractContextManager[Any]:
     """Declare the number of the first draw inside, counted from 0, for guides whose draws take

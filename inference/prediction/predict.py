@@ -3,6 +3,7 @@ set."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pyro.distributions as dist
@@ -77,7 +78,7 @@ def predict(
             distances.
         seed: seed of the samples; all of PyTorch's generators keep their states. None draws from
             the global generator.
-        keep_draws: keep the probabilities of each sample.
+        keep_draws: keep the probabilities of each sample, and the values of its latent variables.
         latents: result of :func:`~probattn.inference.prediction.latents.draw_latents`; None samples
             at the first batch.
         vectorize: True runs all samples at once, False one after another, for models whose shapes
@@ -107,9 +108,12 @@ def predict(
     with parameters_of(guide), own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
-        return predict_batches(
+        prediction = predict_batches(
             data, replays.likelihoods, modules, num_samples=num_samples, keep_draws=keep_draws
         )
+    if keep_draws and replays.latents is not None:
+        prediction = replace(prediction, latents=replays.latents.values())
+    return prediction
 
 
 def predict_batches(

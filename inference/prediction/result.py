@@ -2,8 +2,8 @@
 quantiles and entropies."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +45,8 @@ class Prediction:
         energy: mean over samples of −log Σ exp(logits), of the same shape (categorical with
             logits).
         draws: probabilities of each sample ``(S, *probs.shape)`` if kept (categorical).
+        latents: values ``(S, *event)`` of the global latent sites by name if the draws are kept;
+            row s belongs to ``draws[s]``.
         ordered: True if the classes are ordered.
         mask: ``(n, tokens)``, True at tokens that the likelihood counts; None without a label per
             token.
@@ -61,6 +63,7 @@ class Prediction:
     expected_entropy: Tensor | None = None
     energy: Tensor | None = None
     draws: Tensor | None = None
+    latents: Mapping[str, Tensor] = field(default_factory=dict)
     ordered: bool = False
     mask: Tensor | None = None
     mean: Tensor | None = None
