@@ -14,11 +14,13 @@ PACKAGES = ("models", "inference", "experiments")
 
 
 def listed():
-    """Full names in the tables of the API reference."""
+    """Full names in the tables of the API reference, and in its text."""
     names = set()
     for page in (ROOT / "docs/api").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        names |= set(re.findall(r"`(probattn\.\w+\.[\w.]+)`", text))
         module = ""
-        for line in page.read_text(encoding="utf-8").splitlines():
+        for line in text.splitlines():
             if line.startswith(".. currentmodule::"):
                 module = line.split()[-1]
             elif re.fullmatch(r" {3}[\w.]+", line):
