@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import Prediction
+from probattn.inference.prediction.result import Prediction, log_of
 from probattn.threads import one_thread_at_a_time
 
 
@@ -72,9 +72,7 @@ def replicate(
     labels = prediction.require("labels")
     likelihoods = prediction.components
     if not likelihoods:
-        probs = prediction.require("draws")
-        log_probs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
-        likelihoods = (dist.Categorical(logits=log_probs),)
+        likelihoods = (dist.Categorical(logits=log_of(prediction.require("draws"))),)
     replicated = []
     log_likelihood = []
     start = 0

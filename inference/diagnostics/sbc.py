@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.posterior.frozen import check_unit_scales, frozen
+from probattn.inference.prediction.latents import thinned
 from probattn.messages import value_of
 from probattn.threads import one_thread_at_a_time
 
@@ -117,8 +118,7 @@ def simulation_based_calibration(
                     f"draws of {name} have shape {tuple(draws.shape)}, its values "
                     f"{tuple(truth.shape)}"
                 )
-            thinned = draws[torch.arange(num_samples) * len(draws) // num_samples]
-            row[name] = (thinned < truth).sum(0)
+            row[name] = (thinned(draws, num_samples) < truth).sum(0)
         ranks.append(torch.cat([rank.flatten() for rank in row.values()]))
     scalars = []
     for name, rank in row.items():

@@ -38,6 +38,12 @@ class Features:
     head: nn.Module
     prediction: Prediction
 
+    def one_sample(self) -> Tensor:
+        """Return features ``(n, D)``, of example i those of sample i mod S."""
+        samples, examples, _ = self.values.shape
+        rows = torch.arange(examples, device=self.values.device)
+        return self.values[rows % samples, rows]
+
 
 def features(
     predictor: SampledPredictor, data: Tensor | Iterable, *, head: nn.Module | None = None

@@ -242,7 +242,7 @@ def with_gp_readout(
     readout = GPReadout(head, anchors=min(anchors, examples), depths=number)
     model.set_submodule(path, readout)
     cast(Any, model).set_path("")
-    hidden = _one_sample(seen)
+    hidden = seen.one_sample()
     readout.place(hidden)
     trils = []
     for process, of_depth in zip(readout.processes, readout.split(hidden), strict=True):
@@ -276,7 +276,7 @@ def _fit_scales(
     from scipy.optimize import minimize_scalar  # here, since it changes the filters of warnings
 
     labels = training_labels(held_out)
-    hidden = readout.split(_one_sample(held_out))
+    hidden = readout.split(held_out.one_sample())
     logits = readout.head(hidden[-1])
     variances = []
     for process, of_depth, tril in zip(readout.processes, hidden, trils, strict=True):
@@ -306,10 +306,3 @@ def _fit_scales(
         if excess.mean() <= excess.std() / math.sqrt(len(excess)):
             readout.amplitude.fill_(amplitude)
             readout.temperature.fill_(math.exp(log_temperature))
-
-
-def _one_sample(features: Features) -> Tensor:
-    """Return features ``(n, D)``, of example i those of sample i mod S."""
-    samples, examples, _ = features.values.shape
-    rows = torch.arange(examples, device=features.values.device)
-    return features.values[rows % samples, rows]

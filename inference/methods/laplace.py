@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -96,8 +95,7 @@ class Laplace(FeaturePredictor):
 def _posterior(features: Features, labels: Tensor, prior_precision: float | None) -> Any:
     """Fit laplace-torch's ``KronLaplace`` of a copy of the head to one sample of the features per
     example."""
-    examples = torch.arange(len(labels))
-    inputs = features.values[examples % len(features.values), examples].double()
+    inputs = features.one_sample().double()
     head = copy.deepcopy(features.head).to(inputs).requires_grad_()
     with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
         # From an import of laplace-torch.

@@ -177,11 +177,16 @@ def _stored(
             raise ValueError(
                 f"samples of {name} must have shape {('R', *shape)}, got {tuple(values.shape)}"
             )
-        rows = torch.arange(num_samples, device=values.device) * len(values) // num_samples
-        draws = values[rows].unsqueeze(1)  # (S, 1, *event)
+        draws = thinned(values, num_samples).unsqueeze(1)  # (S, 1, *event)
         for trace, value in zip(traces, [draws] if vectorize else draws.squeeze(1), strict=True):
             trace.add_node(name, **site | {"value": value})
     return Latents(traces, vectorize)
+
+
+def thinned(samples: Tensor, number: int) -> Tensor:
+    """Return some of R samples ``(R, ...)``, at equal distances; some repeat if R is smaller."""
+    rows = torch.arange(number, device=samples.device) * len(samples) // number
+    return samples[rows]
 
 
 @one_thread_at_a_time

@@ -169,8 +169,7 @@ class Prediction:
     @property
     def log_probs(self) -> Tensor:
         """Log of the mean probabilities, finite: zeros count as the smallest normal number."""
-        probs = self.require("probs")
-        return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+        return log_of(self.require("probs"))
 
     @property
     def mutual_information(self) -> Tensor | None:
@@ -348,6 +347,11 @@ class Prediction:
 def entropy(probs: Tensor) -> Tensor:
     """Entropy ``(...)`` of probabilities ``(..., classes)``, in nats."""
     return torch.special.entr(probs).sum(-1)
+
+
+def log_of(probs: Tensor) -> Tensor:
+    """Log of probabilities, finite: zeros count as the smallest normal number."""
+    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
 def _normal_cdf(loc: Tensor, scale: Tensor, value: Tensor) -> Tensor:
