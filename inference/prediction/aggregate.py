@@ -3,6 +3,7 @@ into one."""
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -51,7 +52,10 @@ def summarise(
         if keep_draws:
             draws = probs.to(device)
         used = 1 if deterministic else num_samples  # the mean of S copies differs in the last bit
-        fields = {"probs": probs[:used].mean(0), "expected_entropy": entropy(probs[:used]).mean(0)}
+        fields: dict[str, Any] = {
+            "probs": probs[:used].mean(0),
+            "expected_entropy": entropy(probs[:used]).mean(0),
+        }
         if hasattr(inner, "energy"):
             fields["energy"] = values(likelihood, "energy")[:used].mean(0)
     else:
@@ -121,8 +125,9 @@ def join(parts: Sequence[Prediction]) -> Prediction:
             tensors = [nn.functional.pad(x, [*after, 0, number]) for x, number in pairs]
         return torch.cat(tensors, dim)
 
+    joined: dict[str, Any] = {field: concatenate(field) for field in PER_EXAMPLE}
     return Prediction(
-        **{field: concatenate(field) for field in PER_EXAMPLE},
+        **joined,
         draws=concatenate("draws", 1),
         ordered=parts[0].ordered,
         num_samples=parts[0].num_samples,
