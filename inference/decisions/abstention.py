@@ -70,8 +70,9 @@ class RiskThreshold(FittedPredictor):
         """
         confidence, correct = confidence_and_correct(*labelled_classes(prediction))
         # From the most confident on, equal ones together.
-        groups = np.unique(-confidence.numpy(), return_inverse=True, return_counts=True)
-        negated, group, sizes = groups
+        negated, group, sizes = np.unique(
+            -confidence.numpy(), return_inverse=True, return_counts=True
+        )
         accepted = sizes.cumsum()
         errors = np.bincount(group, weights=~correct.numpy()).cumsum()
         starts = _starts(len(correct), self.target, self.delta)

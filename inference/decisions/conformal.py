@@ -60,6 +60,8 @@ class ConformalPredictor(FittedPredictor):
             are n < 1/α − 1 calibration examples.
     """
 
+    fitted_values = ("alpha",)
+
     def __init__(self, predictor: predictors.Predictor | None = None, *, alpha: float) -> None:
         super().__init__(predictor)
         self.alpha = alpha
@@ -77,12 +79,11 @@ class ConformalPredictor(FittedPredictor):
 
     def get_extra_state(self) -> Tensor:
         """Return ``fitted``, alpha and the quantiles, in float64."""
-        return torch.tensor([self.fitted, self.alpha, *self.quantile.tolist()], dtype=torch.float64)
+        return torch.cat([super().get_extra_state(), self.quantile])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set ``fitted``, alpha and the quantiles."""
-        self.fitted = bool(state[0])
-        self.alpha = float(state[1])
+        super().set_extra_state(state[:2])
         self.quantile = state[2:].cpu().clone()
 
 

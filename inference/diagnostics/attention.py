@@ -90,7 +90,7 @@ def attention_spectra(
 
 def _decomposed(
     layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor
-) -> tuple[Tensor, Tensor, Tensor] | None:
+) -> tuple[Tensor, ...] | None:
     """Return σ of the attention matrix ``(examples, H, N)``, the shares of energy
     ``(examples, H, 2)`` and λ ``(examples, H, s)``."""
     attention_matrix = getattr(layer, "attention_matrix", None)
@@ -110,7 +110,7 @@ def _decomposed(
         scale = layer.scale.expand(*values.shape[:-1], -1)
         if layer.solves:
             scale = layer.spectrum(x, mask)
-    return values.flatten(0, -3).cpu(), shares.flatten(0, -3).cpu(), scale.flatten(0, -3).cpu()
+    return tuple(part.flatten(0, -3).cpu() for part in (values, shares, scale))
 
 
 def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
@@ -147,11 +147,9 @@ def token_similarity(
     Returns:
         By path, in execution order: the similarity in [−1, 1], NaN if no example has two tokens.
     """
-
-    def similarity(layer: nn.Module, x: Tensor, mask: Tensor | None, output: Tensor) -> Tensor:
-        return mean_pairwise_cosine(output, mask).flatten()
-
-    collected = _collect(model, guide, data, similarity)
+    collected = _collect(
+        model, guide, data, lambda _, __, mask, output: mean_pairwise_cosine(output, mask).flatten()
+    )
     return {path: torch.cat(parts).nanmean().item() for path, parts in collected.items()}
 
 

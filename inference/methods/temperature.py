@@ -135,9 +135,9 @@ class TemperatureScaling(FittedPredictor):
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict and scale."""
         self.check_fitted()
-        return scale(self.inner.predict(data), self.temperature)
+        return scale(self.predictor.predict(data), self.temperature)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict and scale one batch."""
         self.check_fitted()
-        return scale(self.inner.predict_batch(x, mask), self.temperature)
+        return scale(self.predictor.predict_batch(x, mask), self.temperature)

@@ -38,11 +38,7 @@ class NaturalGradientDescent(torch.optim.Optimizer):
     ) -> None:
         self.modules = modules
         self.scale = scale
-        super().__init__(self.parameters(), {"lr": lr})
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of all modules."""
-        return list(nn.ModuleList(self.modules).parameters())
+        super().__init__(nn.ModuleList(modules).parameters(), {"lr": lr})
 
     @torch.no_grad()
     # It evaluates no closure.

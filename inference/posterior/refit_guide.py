@@ -224,14 +224,12 @@ class _Refit:
         if not trained:
             return True
         gaussians = [module for module in gaussian_modules(self.guide) if _is_trained(module)]
-        optimizers: list[torch.optim.Optimizer] = []
-        natural: set[nn.Parameter] = set()
-        if gaussians:
-            descent = NaturalGradientDescent(gaussians, lr=lr, scale=1 / kl_weight)
-            natural = set(descent.parameters())
-            optimizers.append(descent)
+        natural = set(nn.ModuleList(gaussians).parameters())
         others = [parameter for parameter in trained if parameter not in natural]
-        optimizers.append(torch.optim.Adam([{"params": others}], lr=lr / 10))
+        adam = torch.optim.Adam([{"params": others}], lr=lr / 10)
+        optimizers: list[torch.optim.Optimizer] = [adam]
+        if gaussians:
+            optimizers.append(NaturalGradientDescent(gaussians, lr=lr, scale=1 / kl_weight))
         self.descend(optimizers)
         return self.solve([module.loc for module in gaussians], trained)
 

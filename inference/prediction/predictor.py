@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -132,26 +132,15 @@ class FittedPredictor(Predictor):
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__()
-        self.predictor = predictor
+        self.predictor = cast(Predictor, predictor)
         self.fitted = False
         for name in self.fitted_values:
             setattr(self, name, math.nan)
 
-    @property
-    def inner(self) -> Predictor:
-        """The predictor inside.
-
-        Raises:
-            ValueError: there is none.
-        """
-        if self.predictor is None:
-            raise ValueError(f"give this {type(self).__name__} a predictor, or predictions")
-        return self.predictor
-
     def fit(self, data: Iterable) -> Self:
         """Fit the method to labelled batches, which were used neither for training nor for fitting
         anything else."""
-        return self.fit_prediction(self.inner.predict(data))
+        return self.fit_prediction(self.predictor.predict(data))
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the method to a prediction with its labels."""
@@ -159,11 +148,11 @@ class FittedPredictor(Predictor):
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict as the predictor does."""
-        return self.inner.predict(data)
+        return self.predictor.predict(data)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch as the predictor does."""
-        return self.inner.predict_batch(x, mask)
+        return self.predictor.predict_batch(x, mask)
 
     def check_fitted(self) -> None:
         """Check that the method has a fitted state.

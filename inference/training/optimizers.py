@@ -72,9 +72,8 @@ class Optimizers:
                 )
             lr = options.lr * options.guide_lr_scale
             scale = num_data / options.kl_weight_of(num_data)
-            descent = NaturalGradientDescent(modules, lr=lr, scale=scale)
-            natural.append(descent)
-            without += descent.parameters()
+            natural.append(NaturalGradientDescent(modules, lr=lr, scale=scale))
+            without += nn.ModuleList(modules).parameters()
         self.optimizer = optimizer(parameter_groups(model, guide, options=options, without=without))
         self.all: tuple[Optimizer, ...] = (self.optimizer, *natural)
 

@@ -119,7 +119,11 @@ class Trainer(RunState):
             self.epoch += 1
             monitor = self.options.monitor or ("nll" if "valid/accuracy" in metrics else "log_prob")
             value = None if self._valid is None else metrics[f"valid/{monitor}"]
-            self._judge(monitor, value, metrics)
+            self.is_best = value is None or is_better(monitor, value, self.best_value)
+            self._call("on_train_epoch_end", metrics)
+            if self.is_best:
+                self.best_epoch = self.epoch
+                self.best_value = value
             seconds = time.perf_counter() - started
             log.write("epoch", self.step, epoch=self.epoch, seconds=seconds, **metrics)
             progress.set_description(f"epoch {self.epoch}/{self.options.epochs}", refresh=False)
@@ -136,15 +140,6 @@ class Trainer(RunState):
         except NumericalError as error:
             place = f"epoch {self.epoch + 1}, after step {self.step}"
             raise NonFiniteError(f"{place}: {error}") from error
-
-    def _judge(self, monitor: str, value: float | None, metrics: dict[str, float]) -> None:
-        """Decide, with the callbacks, whether the epoch is the best so far; without a monitored
-        value it is."""
-        self.is_best = value is None or is_better(monitor, value, self.best_value)
-        self._call("on_train_epoch_end", metrics)
-        if self.is_best:
-            self.best_epoch = self.epoch
-            self.best_value = value
 
     def _save(self) -> None:
         """Keep the weights if they are the best, and write ``last.pt`` if that is due."""
@@ -256,9 +251,11 @@ class Trainer(RunState):
             CheckpointError: a damaged checkpoint, or one of other options, optimisers, loaders or
                 another architecture.
         """
-        if self._folder is None or not (self._folder / "last.pt").exists():
+        if self._folder is None:
             return
         path = self._folder / "last.pt"
+        if not path.exists():
+            return
         content = checkpoint.read(path)
         best = checkpoint.read(path.with_name("best.pt"))
         try:
