@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyro
@@ -96,6 +96,15 @@ class Latents:
                 draws = [value_of(trace.nodes[name]) for trace in self.traces]
                 values[name] = draws[0].squeeze(1) if self.vectorize else torch.stack(draws)
         return values
+
+    def part(self, rows: slice) -> "Latents":
+        """Return those of some of the samples."""
+        if not self.vectorize:
+            return replace(self, traces=self.traces[rows])
+        part = Trace()
+        for name, site in self.traces[0].nodes.items():
+            part.add_node(name, **site | {"value": value_of(site)[rows]})
+        return replace(self, traces=[part])
 
 
 def numbered_draw(first: int) -> AbstractContextManager[Any]:

@@ -96,21 +96,30 @@ class PosteriorPredictive(SampledPredictor):
     Args:
         model, guide: as for :func:`~probattn.inference.predict`.
         num_samples: number of posterior samples S.
+        refine: as for :func:`~probattn.inference.predict`.
     """
 
     num_samples: int
 
     def __init__(
-        self, model: nn.Module, guide: nn.Module | None = None, *, num_samples: int = 10
+        self,
+        model: nn.Module,
+        guide: nn.Module | None = None,
+        *,
+        num_samples: int = 10,
+        refine: float | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.guide = guide
         self.num_samples = num_samples
+        self.refine = refine
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict inputs or batches; all share the samples of this call."""
-        return predict(self.model, self.guide, data, num_samples=self.num_samples)
+        return predict(
+            self.model, self.guide, data, num_samples=self.num_samples, refine=self.refine
+        )
 
 
 class FittedPredictor(Predictor):

@@ -209,7 +209,7 @@ def test_a_benchmark_goes_over_no_other_file(command, home, contents, monkeypatc
     monkeypatch.setattr(measure, "TURN", 0.0)
     toy = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
     monkeypatch.setattr(
-        suites, "SHAPES", {"layers": ((("softmax",), toy), (("softmax", "CGP"), toy))}
+        suites, "SHAPES", {"layers": ((("softmax",), toy), (("softmax", "cgp"), toy))}
     )
     before = contents(home)
     for out in ("mine.csv", "run/settings.json", "run/new.csv", "encoder/config.json", "/dev/null"):

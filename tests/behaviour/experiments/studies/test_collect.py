@@ -68,6 +68,13 @@ def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
         collect.read_runs([plain, evaluated(tmp_path / "f", "digits/softmax")])
 
 
+def test_runs_with_other_posterior_samples_are_no_rows_of_one_comparison(tmp_path):
+    ten = evaluated(tmp_path / "ten", "digits/softmax")
+    five = evaluated(tmp_path / "five", "digits/kep-svgp", draws=(5, 0))
+    with pytest.raises(SettingsError, match="num_samples"):
+        collect.read_runs([ten, five])
+
+
 @pytest.mark.parametrize(
     ("change", "paired"),
     [
