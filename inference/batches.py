@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from probattn.inference.programs import required
-
 INPUTS = (
     "x",
     "input_ids",
@@ -94,9 +92,9 @@ def unpack_batch(batch: Any) -> Batch:
                 f"{type(batch)}"
             )
         fields = dict(zip(Batch._fields, batch, strict=False))
-    x, y, mask, padding = (
-        _one_of(fields, names) for names in (INPUTS, LABELS, MASKS + PADDING_MASKS, PADDING_MASKS)
-    )
+    x = _one_of(fields, INPUTS)
+    y = _one_of(fields, LABELS)
+    mask = _one_of(fields, MASKS + PADDING_MASKS)
     if x is None:
         raise ValueError(
             f"no field of the batch is known as inputs, which are {INPUTS}: use select_fields"
@@ -114,7 +112,8 @@ def unpack_batch(batch: Any) -> Batch:
             raise ValueError(
                 f"the mask of the batch must be boolean or of integers, 0 or 1, got {mask.dtype}"
             )
-        mask = mask != 0 if padding is None else mask == 0
+        is_padding = _one_of(fields, PADDING_MASKS) is not None
+        mask = (mask != 0) != is_padding
     for name, value in fields.items():
         if name not in INPUTS + LABELS + MASKS + PADDING_MASKS and _is_needed(name, value):
             kinds = "a second segment, positions, a mask"
@@ -137,13 +136,12 @@ def iterate_batches(data: Any) -> Iterable:
         return DataLoader(data, batch_size=PREDICTION_BATCH_SIZE)
     if _fields(data) is not None:
         return (data,)
-    if (
-        isinstance(data, tuple)
-        and len({(value.ndim, str(value.dtype)) for value in data if _is_array(value)}) > 1
-    ):
-        raise TypeError(
-            "data is a tuple of different arrays: pass [(x, y)] for a single batch with labels"
-        )
+    if isinstance(data, tuple):
+        kinds = {(value.ndim, str(value.dtype)) for value in data if _is_array(value)}
+        if len(kinds) > 1:
+            raise TypeError(
+                "data is a tuple of different arrays: pass [(x, y)] for a single batch with labels"
+            )
     return data
 
 
@@ -160,9 +158,8 @@ def check_loader(data: Any, name: str, *, sized: bool = False) -> None:
         TypeError: says which loader to build.
         ValueError: there are no batches.
     """
-    advice = (
-        f"{name} must be a loader of batches, such as DataLoader(data, batch_size=64, shuffle=True)"
-    )
+    example = "DataLoader(data, batch_size=64, shuffle=True)"
+    advice = f"{name} must be a loader of batches, such as {example}"
     if _is_dataset(data):
         raise TypeError(advice)
     if not isinstance(data, Iterable) or iter(data) is data:
@@ -212,7 +209,7 @@ def select_fields(
 
 
 def _collate(collate: Callable[[list], Any], names: dict[str, str | None], examples: list) -> Batch:
-    fields = required(_fields(collate(examples)))
+    fields = _fields(collate(examples)) or {}
     return unpack_batch({known: fields[name] for known, name in names.items() if name is not None})
 
 
@@ -231,9 +228,8 @@ def _one_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
         raise TypeError(
             f"{present[0]} of the batch must be a tensor or a NumPy array, not {type(value)}"
         )
-    return torch.as_tensor(
-        value, dtype=torch.get_default_dtype() if value.dtype == np.float64 else None
-    )
+    dtype = torch.get_default_dtype() if value.dtype == np.float64 else None
+    return torch.as_tensor(value, dtype=dtype)
 
 
 def _is_needed(name: str, value: Any) -> bool:

@@ -1,5 +1,5 @@
-"""Several processes under torchrun, by Lightning Fabric: ranks, collective calls, random states,
-rows of batches."""
+"""Several processes under torchrun, by Lightning Fabric: ranks, collective calls, rows of
+batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import distributed as dist
 
 from probattn.inference.batches import Loader, unpack_batch
 from probattn.inference.imports import without_side_effects
-from probattn.inference.io.checkpoint import random_states, set_random_states
+from probattn.inference.random_states import kept
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -59,11 +59,9 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
             return Fabric(accelerator=accelerator, devices=devices)
         except TypeError as error:
             raise ValueError(f"devices={devices!r}: {error}") from error
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
     # A step need not use all parameters, as networks of others may not.
-    local, strategy = (
-        int(os.environ["LOCAL_WORLD_SIZE"]),
-        DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True),
-    )
+    strategy = DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True)
     fabric = Fabric(
         accelerator=accelerator, devices=local, num_nodes=size // local, strategy=strategy
     )
@@ -81,17 +79,16 @@ def gather_results(function: Callable[[], T]) -> list[T]:
     """
     if world().size == 1:
         return [function()]
-    buffer, gathered = io.BytesIO(), [b""] * world().size
+    buffer = io.BytesIO()
     torch.save(function(), buffer)
+    gathered = [b""] * world().size
     dist.all_gather_object(gathered, buffer.getvalue())
     gpus = {
         f"cuda:{number}": f"cuda:{torch.cuda.current_device()}"
         for number in range(torch.cuda.device_count())
     }
-    return [
-        torch.load(io.BytesIO(content), map_location=gpus, weights_only=False)
-        for content in gathered
-    ]
+    files = map(io.BytesIO, gathered)
+    return [torch.load(file, map_location=gpus, weights_only=False) for file in files]
 
 
 def broadcast_result(function: Callable[[], T]) -> T:
@@ -102,7 +99,11 @@ def broadcast_result(function: Callable[[], T]) -> T:
 def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
     """Return the means over ranks of numbers that have the same names on all."""
     gathered = gather_results(lambda: values)
-    return {name: sum(of_rank[name] for of_rank in gathered) / len(gathered) for name in values}
+    totals = dict.fromkeys(values, 0.0)
+    for of_rank in gathered:
+        for name in values:
+            totals[name] += of_rank[name]
+    return {name: total / len(gathered) for name, total in totals.items()}
 
 
 def seed_per_rank() -> None:
@@ -134,13 +135,13 @@ def rank_batches(loader: Iterable) -> Iterator[RankBatch]:
     0.
     """
     rank, size = world()
-    for batch in (unpack_batch(data).arguments() for data in loader):
+    for data in loader:
+        batch = unpack_batch(data).arguments()
         examples = len(batch[0])
         rows = len(range(rank, examples, size))
         index = slice(rank, None, size) if rows else slice(0, 1)
-        yield RankBatch(
-            tuple(tensor[index].contiguous() for tensor in batch), size * rows / examples, examples
-        )
+        tensors = tuple(tensor[index].contiguous() for tensor in batch)
+        yield RankBatch(tensors, size * rows / examples, examples)
 
 
 def check_same_batches(loader: Loader) -> None:
@@ -151,13 +152,15 @@ def check_same_batches(loader: Loader) -> None:
     """
     if world().size == 1:
         return
-    sampler, states = getattr(loader, "batch_sampler", None), random_states(loader)
-    torch.manual_seed(
-        world().rank
-    )  # in training, too, the global random numbers of the ranks differ
-    first = next(iter(getattr(loader, "sampler", ()) if sampler is None else sampler), None)
-    set_random_states(states, loader)
-    if len(set(gather_results(lambda: repr((len(loader), first))))) > 1:
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    if sampler is None:
+        sampler = getattr(loader, "sampler", ())
+    with kept(loader):
+        # In training, too, the global random numbers of the ranks differ.
+        torch.manual_seed(world().rank)
+        first = next(iter(sampler), None)
+    seen = gather_results(lambda: repr((len(loader), first)))
+    if len(set(seen)) > 1:
         raise ValueError(
             "each rank takes its rows of each batch, so all need the same data and order, without "
             "DistributedSampler: "

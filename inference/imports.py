@@ -28,18 +28,17 @@ def extra(name: str, *, needed_by: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        message = (
-            f"{needed_by} needs {error.name}, which is not installed: pip install "
-            f"'probattn[{name}]'"
-        )
-        raise MissingExtraError(message, name=error.name) from error
+        missing = f"{needed_by} needs {error.name}, which is not installed"
+        command = f"pip install 'probattn[{name}]'"
+        raise MissingExtraError(f"{missing}: {command}", name=error.name) from error
 
 
 @contextmanager
 def without_side_effects() -> Iterator[None]:
     """Undo what imports inside do to warning filters, environment variables and Python's random
     state."""
-    environment, random_state = dict(os.environ), random.getstate()
+    environment = dict(os.environ)
+    random_state = random.getstate()
     with warnings.catch_warnings():
         try:
             yield

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from probattn.inference.batches import unpack_batch
 from probattn.inference.imports import extra, without_side_effects
 from probattn.inference.objective import guide_checks
+from probattn.inference.objective.num_data import attribute
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import attribute
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.step import Objective, StepCoefficients
@@ -92,17 +92,22 @@ class SVIModule(LightningModule):
                 "the guide has no parameters yet: call inference.materialise(guide, (x, y)) first"
             )
         guide_checks.check(model, guide)
-        self.model, self.guide, self.options = model, guide, options
+        self.model = model
+        self.guide = guide
+        self.options = options
         self._objective: Objective | None = None
         self._schedule: dict[str, Any] = {}
         self._predictions: list[Prediction] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss −ELBO/N of a batch in nats per example."""
-        options, arguments = self._schedule["options"], unpack_batch(batch).arguments()
+        arguments = unpack_batch(batch).arguments()
         if self._objective is None:
             self._objective = Objective(
-                self.model, self.guide, options=options, first_batch=lambda: arguments
+                self.model,
+                self.guide,
+                options=self._schedule["options"],
+                first_batch=lambda: arguments,
             )
         loss = self._objective(arguments, StepCoefficients.at(self.global_step, **self._schedule))
         self.log("train_loss", loss.detach(), prog_bar=True, batch_size=len(arguments[0]))
@@ -124,10 +129,7 @@ class SVIModule(LightningModule):
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the posterior predictive of a batch: tensors of
         :class:`~probattn.inference.Prediction` by name."""
-        prediction = self._predict(batch)
-        return {
-            name: value for name in PREDICTED if (value := getattr(prediction, name)) is not None
-        }
+        return self._predict(batch).known(PREDICTED)
 
     def _predict(self, batch: Any) -> Prediction:
         data = batch if isinstance(batch, Tensor) else [batch]
@@ -140,12 +142,10 @@ class SVIModule(LightningModule):
         steps_per_epoch = math.ceil(
             self.trainer.num_training_batches / self.trainer.accumulate_grad_batches
         )
-        options = replace(self.options, epochs=math.ceil(steps / steps_per_epoch))
-        num_data = attribute(self.model, "num_data")
         self._schedule = {
-            "options": options,
+            "options": replace(self.options, epochs=math.ceil(steps / steps_per_epoch)),
             "steps_per_epoch": steps_per_epoch,
-            "num_data": num_data,
+            "num_data": attribute(self.model, "num_data"),
         }
         optimizers = Optimizers(self.model, self.guide, **self._schedule)
         (scheduler,) = optimizers.schedulers

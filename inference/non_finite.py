@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pyro.poutine import Trace
 from torch import Tensor, nn
 
+from probattn import NumericalError
 from probattn.functional import padding
-from probattn.functional.errors import NumericalError
 
 
 class NonFiniteError(NumericalError):
@@ -28,24 +28,43 @@ def find_non_finite(
         modules: model and guide by name; may be empty.
         traces: traces of the step, in the order in which they were run; may be empty.
     """
+    return _in_batch(batch) or _in_parameters(modules) or _in_traces(traces)
+
+
+def in_gradients(module: nn.Module) -> str | None:
+    """Return the first parameter of a module whose gradient holds a NaN or Inf, else None."""
+    for name, parameter in module.named_parameters():
+        if _has_non_finite(parameter.grad):
+            return f"the gradient of {name}"
+    return None
+
+
+def _in_batch(batch: tuple) -> str | None:
     mask = batch[2] if len(batch) > 2 else None
     for name, value in zip(("inputs", "labels"), batch, strict=False):
-        value = padding.zeroed(value, mask) if isinstance(value, Tensor) else value
+        if isinstance(value, Tensor):
+            value = padding.zeroed(value, mask)
         if _has_non_finite(value):
-            rows = (~value.isfinite()).flatten(1).any(1) if value.dim() > 1 else ~value.isfinite()
-            return (
-                f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean "
-                "the data"
-            )
+            is_bad = ~value.isfinite().reshape(len(value), -1).all(1)
+            rows = is_bad.nonzero().flatten().tolist()
+            return f"the {name}, rows {rows[:10]} of the batch: clean the data"
+    return None
+
+
+def _in_parameters(modules: Mapping[str, nn.Module]) -> str | None:
     for role, module in modules.items():
         for name, parameter in module.named_parameters():
             if _has_non_finite(parameter):
                 return f"parameter {name} of the {role}: lower lr, or set clip_norm"
+    return None
+
+
+def _in_traces(traces: tuple[Trace, ...]) -> str | None:
     for trace in traces:
         for name, site in trace.nodes.items():
-            if site["type"] == "sample" and any(
-                map(_has_non_finite, (site["value"], site.get("log_prob")))
-            ):
+            if site["type"] != "sample":
+                continue
+            if _has_non_finite(site["value"]) or _has_non_finite(site.get("log_prob")):
                 return f"site {name}: lower lr, set clip_norm, or check the layer's scale"
     return None
 
@@ -59,6 +78,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _has_non_finite(value: object) -> bool:
-    return (
-        isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all())
-    )
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return False
+    return not bool(value.isfinite().all())

@@ -5,7 +5,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from probattn.local_sites import local_sites
+from probattn import local_sites
 
 
 class Above(nn.Module):

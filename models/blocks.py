@@ -6,12 +6,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import LayerFactory, ProbabilisticAttention
+from probattn import ProbabilisticAttention, name_layers
+from probattn.attention.base import LayerFactory
 from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.dropout import make_dropout
 from probattn.models.layer_factories import Attention, layer_factories
-from probattn.sites import name_layers
 
 
 class Block(nn.Module):

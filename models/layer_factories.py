@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from probattn.attention.base import LayerFactory, ProbabilisticAttention
-from probattn.attention.softmax import SoftmaxAttention
+from probattn import ProbabilisticAttention, SoftmaxAttention
+from probattn.attention.base import LayerFactory
 
 Attention = str | LayerFactory | Sequence[str | LayerFactory]
 """Argument ``attention`` of networks: a name, a class or a factory, for every block, or a sequence

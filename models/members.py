@@ -8,8 +8,8 @@ import torch
 from pyro.ops.indexing import Vindex
 from torch import Tensor, nn
 
+from probattn import local_site
 from probattn.models.blocks import Transformer
-from probattn.site_info import local_site
 from probattn.sites import SiteModule
 
 

@@ -5,11 +5,11 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
+from probattn import name_layers
 from probattn.attention.base import LayerFactory
 from probattn.attention.options import check_choice, dropout_rate
 from probattn.models.blocks import masked_mean
 from probattn.models.third_party import replace_attention
-from probattn.sites import name_layers
 
 
 class PretrainedClassifier(nn.Module):

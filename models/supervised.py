@@ -4,16 +4,16 @@ import pyro
 import pyro.distributions as dist
 from torch import Tensor, nn
 
+from probattn import local_sites, name_layers
 from probattn.functional import errors, padding
 from probattn.guides import latent_sites
-from probattn.local_sites import local_sites
 from probattn.models import likelihoods
 from probattn.models.above import Above
 from probattn.models.blocks import Blocks, Transformer
 from probattn.models.label_distributions import Masked
 from probattn.param_store import StoredModule
 from probattn.site_info import site_info
-from probattn.sites import join, name_layers
+from probattn.sites import join
 
 
 class Supervised(StoredModule):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.softmax import SoftmaxAttention
+from probattn import SoftmaxAttention
 from probattn.models.blocks import Transformer
 from probattn.models.layer_factories import Attention
 

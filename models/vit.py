@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probattn.attention.softmax import SoftmaxAttention
+from probattn import SoftmaxAttention
 from probattn.models.blocks import Transformer
 from probattn.models.layer_factories import Attention
 

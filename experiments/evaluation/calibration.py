@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 import pandas as pd
 from pydantic import BaseModel, Field, model_validator
@@ -19,7 +19,6 @@ from probattn.inference.io.files import regular_file, undamaged, write_bytes
 from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.inference.metrics import regression
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
-from probattn.inference.programs import required
 
 CALIBRATION = "calibration.json"
 # Types of a share, of a temperature, and of a probability or infinity, with room for rounding.
@@ -128,7 +127,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     def accepts(self, probs: Tensor) -> Tensor:
         """Return which answers are accepted, bool ``(n,)``, of scaled probabilities
         ``(n, classes)``."""
-        return probs.double().amax(1) >= required(self.confidence)
+        return probs.double().amax(1) >= cast(float, self.confidence)
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, 1)`` of calibrated intervals of numbers, in their
@@ -152,7 +151,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             return {"conformal intervals": _means(coverage=inside, width=width)}
         probs = class_probs(self.apply(test))
         threshold = RiskThreshold(target=self.max_risk)
-        threshold.confidence = required(self.confidence)
+        threshold.confidence = cast(float, self.confidence)
         threshold.fitted = True
         decisions = {"abstention": threshold.evaluate(probs, labels)}
         for name, by_class in (("plain sets", False), ("by-class sets", True)):

@@ -3,7 +3,7 @@ one on another."""
 
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -17,7 +17,6 @@ from probattn.inference.methods.features import FeaturePredictor, features
 from probattn.inference.methods.gp_readout import with_gp_readout
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.prediction.predictor import Predictor
-from probattn.inference.programs import required
 from probattn.models import Supervised
 from probattn.models.blocks import Transformer
 
@@ -98,7 +97,7 @@ class Forward:
         of the pass."""
         torch.manual_seed(self.seed + 1)
         if isinstance(method, FeaturePredictor):
-            return method.predict_features(required(self.features))
+            return method.predict_features(cast(Any, self.features))
         if isinstance(method, PosteriorPredictive) and method.model is self.model:
             return self.prediction
         return method.predict(self.batches)

@@ -8,7 +8,6 @@ import pandas as pd
 from probattn.experiments.displayable import csv_text, displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
-from probattn.inference.programs import required
 
 
 def class_answers(
@@ -37,7 +36,7 @@ def class_answers(
     answers = pd.DataFrame({"predicted": predicted})
     answers["confidence"] = probs.amax(1).tolist()
     answers["entropy"] = scaled.entropy.tolist()
-    answers["mutual_information"] = required(prediction.mutual_information).tolist()
+    answers["mutual_information"] = prediction.require("mutual_information").tolist()
     if calibration is not None:
         members = calibration.sets(probs, by_class=by_class).tolist()
         order = probs.argsort(1, descending=True).tolist()

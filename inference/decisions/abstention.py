@@ -59,7 +59,8 @@ class RiskThreshold(FittedPredictor):
         super().__init__(predictor)
         if not (0 < target < 1 and 0 < delta < 1):
             raise ValueError(f"target and delta must lie between 0 and 1, got {target} and {delta}")
-        self.target, self.delta = target, delta
+        self.target = target
+        self.delta = delta
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Choose the threshold on a prediction of validation data with its labels.
@@ -67,27 +68,31 @@ class RiskThreshold(FittedPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        confidence, correct = (
-            values.numpy() for values in confidence_and_correct(*labelled_classes(prediction))
-        )
+        confidence, correct = confidence_and_correct(*labelled_classes(prediction))
+        # From the most confident on, equal ones together.
         negated, group, sizes = np.unique(
-            -confidence, return_inverse=True, return_counts=True
-        )  # equal ones together
-        accepted, errors = sizes.cumsum(), np.bincount(group, weights=~correct).cumsum()
+            -confidence.numpy(), return_inverse=True, return_counts=True
+        )
+        accepted = sizes.cumsum()
+        errors = np.bincount(group, weights=~correct.numpy()).cumsum()
         starts = _starts(len(correct), self.target, self.delta)
-        level, best = self.delta / len(starts), 0
+        level = self.delta / len(starts)
         passes = bdtr(errors, accepted, self.target) <= level
+        best = 0
         for first in np.searchsorted(accepted, starts):
-            length = np.append(
-                passes[first:], False
-            ).argmin()  # of the sequence until the first test that fails
-            best = max(best, first + length if length else 0)
-        self.confidence, self.bound, self.coverage = math.inf, 1.0, 0.0
+            length = np.append(passes[first:], False).argmin()  # until a test fails
+            if length:
+                best = max(best, first + length)
+        self.confidence = math.inf
+        self.bound = 1.0
+        self.coverage = 0.0
         if best:
-            number, failures = int(accepted[best - 1]), int(errors[best - 1])
-            self.confidence, self.coverage = float(-negated[best - 1]), number / len(correct)
-            self.bound = risk_bound(failures, number, delta=level)
-        self.error_free, self.fitted = int(accepted[errors == 0].max(initial=0)), True
+            number = int(accepted[best - 1])
+            self.confidence = float(-negated[best - 1])
+            self.coverage = number / len(correct)
+            self.bound = risk_bound(int(errors[best - 1]), number, delta=level)
+        self.error_free = int(accepted[errors == 0].max(initial=0))
+        self.fitted = True
         return self
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -111,7 +116,8 @@ class RiskThreshold(FittedPredictor):
         self.check_fitted()
         confidence, correct = confidence_and_correct(probs, labels)
         accepted = confidence >= self.confidence
-        count, errors = int(accepted.sum()), int((accepted & ~correct).sum())
+        count = int(accepted.sum())
+        errors = int((accepted & ~correct).sum())
         return {
             "accepted": count,
             "coverage": count / len(labels),
@@ -123,18 +129,12 @@ class RiskThreshold(FittedPredictor):
     def __str__(self) -> str:
         promise = f"risk ≤ {100 * self.target:g} % with {100 * (1 - self.delta):g} % confidence"
         if math.isinf(self.confidence):
-            needed = (
-                f"takes at least {_min_accepted(self.target, self.delta)} validation examples "
-                "without an error"
-            )
-            return (
-                f"abstain from everything: {promise} {needed}; here the {self.error_free:g} most "
-                "confident have none"
-            )
-        return (
-            f"accept if confidence ≥ {self.confidence:.4g}: {promise}, coverage "
-            f"{100 * self.coverage:.1f} %"
-        )
+            number = _min_accepted(self.target, self.delta)
+            needed = f"takes at least {number} validation examples without an error"
+            here = f"here the {self.error_free:g} most confident have none"
+            return f"abstain from everything: {promise} {needed}; {here}"
+        coverage = f"coverage {100 * self.coverage:.1f} %"
+        return f"accept if confidence ≥ {self.confidence:.4g}: {promise}, {coverage}"
 
 
 def risk_bound(wrong: int, accepted: int, *, delta: float) -> float:

@@ -35,21 +35,16 @@ def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
         FewExamplesWarning: coverage given these examples may well be :data:`SHORTFALL` below 1 − α.
     """
     examples = len(scores)
-    excluded = math.floor(
-        (examples + 1) * alpha + 1e-9
-    )  # examples with scores of at least q̂; 100 · 0.29 is 28.999…
+    # Examples with scores of at least q̂; 100 · 0.29 is 28.999…
+    excluded = math.floor((examples + 1) * alpha + 1e-9)
     if not excluded:
         return torch.full_like(scores[0], math.inf)
-    low = betaincinv(
-        examples + 1 - excluded, excluded, 0.05
-    )  # of the coverage given these examples, if without ties
+    # Of the coverage given these examples, if without ties.
+    low = betaincinv(examples + 1 - excluded, excluded, 0.05)
     if low < 1 - alpha - SHORTFALL:
         promise = f"{examples} calibration examples promise {1 - alpha:.4g} on average over samples"
-        warnings.warn(
-            f"{promise}; these may cover only {low:.2f} (5 % quantile)",
-            FewExamplesWarning,
-            stacklevel=3,
-        )
+        message = f"{promise}; these may cover only {low:.2f} (5 % quantile)"
+        warnings.warn(message, FewExamplesWarning, stacklevel=3)
     return scores.sort(0).values[-excluded]
 
 
@@ -65,9 +60,12 @@ class ConformalPredictor(FittedPredictor):
             are n < 1/α − 1 calibration examples.
     """
 
+    fitted_values = ("alpha",)
+
     def __init__(self, predictor: predictors.Predictor | None = None, *, alpha: float) -> None:
         super().__init__(predictor)
-        self.alpha, self.quantile = alpha, torch.full((1,), math.nan, dtype=torch.float64)
+        self.alpha = alpha
+        self.quantile = torch.full((1,), math.nan, dtype=torch.float64)
 
     def calibrate(self, scores: Tensor) -> Self:
         """Set the quantile from nonconformity scores ``(n, ...)``.
@@ -75,23 +73,18 @@ class ConformalPredictor(FittedPredictor):
         Warns:
             FewExamplesWarning: see :func:`conformal_quantile`.
         """
-        self.quantile, self.fitted = (
-            conformal_quantile(scores, self.alpha).flatten().cpu().clone(),
-            True,
-        )
+        self.quantile = conformal_quantile(scores, self.alpha).flatten().cpu().clone()
+        self.fitted = True
         return self
 
     def get_extra_state(self) -> Tensor:
         """Return ``fitted``, alpha and the quantiles, in float64."""
-        return torch.tensor([self.fitted, self.alpha, *self.quantile.tolist()], dtype=torch.float64)
+        return torch.cat([super().get_extra_state(), self.quantile])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set ``fitted``, alpha and the quantiles."""
-        self.fitted, self.alpha, self.quantile = (
-            bool(state[0]),
-            float(state[1]),
-            state[2:].cpu().clone(),
-        )
+        super().set_extra_state(state[:2])
+        self.quantile = state[2:].cpu().clone()
 
 
 class LAC(ConformalPredictor):
@@ -139,9 +132,13 @@ class LAC(ConformalPredictor):
         """
         probs, labels = validate(probs, labels)
         sets = self._members(probs)
-        covered, size = sets.gather(1, labels[:, None]), sets.sum(1)
-        shares = {"coverage": covered, "size": size, "empty": size == 0, "singletons": size == 1}
-        return {name: float(values.double().mean()) for name, values in shares.items()}
+        size = sets.sum(1)
+        return _means(
+            coverage=sets.gather(1, labels[:, None]),
+            size=size,
+            empty=size == 0,
+            singletons=size == 1,
+        )
 
     def _members(self, probs: Tensor) -> Tensor:
         self.check_fitted()
@@ -168,10 +165,10 @@ class ByClass(LAC):
         probs, labels = validate(*predictors.labelled_classes(prediction))
         padded = torch.full((probs.shape[1],), math.inf, dtype=probs.dtype)
         for label in labels.unique().tolist():
-            padded[label] = conformal_quantile(
-                1 - probs[labels == label, label, None], self.alpha
-            ).item()
-        self.quantile, self.fitted = padded.double(), True
+            scores = 1 - probs[labels == label, label]
+            padded[label] = conformal_quantile(scores, self.alpha)
+        self.quantile = padded.double()
+        self.fitted = True
         return self
 
 
@@ -204,12 +201,7 @@ class ConformalIntervals(ConformalPredictor):
         """Predict one batch, with ``low`` and ``high``."""
         result = self.predict_batch(x, mask)
         low, high = self.intervals(result)
-        return {
-            "mean": result.require("mean"),
-            "variance": result.require("variance"),
-            "low": low,
-            "high": high,
-        }
+        return result.known(("mean", "variance")) | {"low": low, "high": high}
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.
@@ -232,8 +224,7 @@ class ConformalIntervals(ConformalPredictor):
         low, high = self.intervals(prediction)
         values = regression.validate(prediction, labels)
         covered = (low <= values) & (values <= high)
-        parts = {"coverage": covered, "width": (high - low).clamp(min=0), "empty": high < low}
-        return {name: float(values.double().mean()) for name, values in parts.items()}
+        return _means(coverage=covered, width=(high - low).clamp(min=0), empty=high < low)
 
 
 class Normalised(ConformalIntervals):
@@ -262,3 +253,7 @@ class CQR(ConformalIntervals):
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:
         """Return the quantiles, and 1."""
         return *prediction.quantiles([self.alpha / 2, 1 - self.alpha / 2]), 1.0
+
+
+def _means(**values: Tensor) -> dict[str, float]:
+    return {name: float(value.double().mean()) for name, value in values.items()}

@@ -38,9 +38,8 @@ def to_datatree(
     with extra("arviz", needed_by="to_datatree"):
         import arviz_base
     batches = list(iterate_batches(data))
-    posterior, prior = (
-        replicate(model, source, batches, num_samples=num_samples) for source in (guide, None)
-    )
+    posterior = replicate(model, guide, batches, num_samples=num_samples)
+    prior = replicate(model, None, batches, num_samples=num_samples)
     groups = {
         "posterior": posterior.latents,
         "posterior_predictive": {"y": _signed(posterior.replicated_labels)},
@@ -48,13 +47,11 @@ def to_datatree(
         "prior": prior.latents,
         "prior_predictive": {"y": _signed(prior.replicated_labels)},
     }
-    chains = {
-        group: {name: values[None].cpu().numpy() for name, values in draws.items()}
-        for group, draws in groups.items()
-        if draws
-    }
-    observed = {"y": _signed(posterior.labels).cpu().numpy()}
-    return arviz_base.from_dict(chains | {"observed_data": observed}, dims={"y": ["example"]})
+    content = {"observed_data": {"y": _signed(posterior.labels).cpu().numpy()}}
+    for group, draws in groups.items():
+        if draws:
+            content[group] = {name: value[None].cpu().numpy() for name, value in draws.items()}
+    return arviz_base.from_dict(content, dims={"y": ["example"]})
 
 
 def _signed(labels: Tensor) -> Tensor:

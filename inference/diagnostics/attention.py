@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.kep_svgp import KEPSVGPAttention
+from probattn import KEPSVGPAttention, ProbabilisticAttention
 from probattn.draws import at_mean
 from probattn.functional import ksvd
+from probattn.functional.dtypes import at_least_float32
 from probattn.inference.prediction.predict import predict
 from probattn.threads import one_thread_at_a_time
 
@@ -74,42 +74,43 @@ def attention_spectra(
     """
     spectra = {}
     for path, parts in _collect(model, guide, data, _decomposed).items():
-        values, shares, scales = zip(
-            *([block.flatten(0, -3).cpu() for block in row] for row in parts), strict=True
-        )
+        values, shares, scales = zip(*parts, strict=True)
         tokens = max(sigma.shape[-1] for sigma in values)
-        padded = torch.cat(
-            [nn.functional.pad(sigma, (0, tokens - sigma.shape[-1])) for sigma in values]
-        )
-        mean_shares, scale = torch.cat(shares).nanmean(0), torch.cat(scales).mean(0)
-        captured, best = (
-            mean_shares.unbind(-1) if mean_shares.numel() else (mean_shares.flatten(),) * 2
-        )
+        padded = [nn.functional.pad(sigma, (0, tokens - sigma.shape[-1])) for sigma in values]
+        mean_shares = torch.cat(shares).nanmean(0)  # (heads, 2), or (heads, 0)
         spectra[path] = Spectrum(
-            padded.mean(0), scale.sort(descending=True).values, captured, best, len(padded)
+            torch.cat(padded).mean(0),
+            scale=torch.cat(scales).mean(0).sort(descending=True).values,
+            captured=mean_shares[:, :1].flatten(),
+            best=mean_shares[:, 1:].flatten(),
+            examples=sum(map(len, values)),
         )
     return spectra
 
 
 def _decomposed(
     layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return σ of the attention matrix ``(..., H, N)``, the shares of energy ``(..., H, 2)`` and λ
-    ``(..., H, s)``."""
+) -> tuple[Tensor, ...] | None:
+    """Return σ of the attention matrix ``(examples, H, N)``, the shares of energy
+    ``(examples, H, 2)`` and λ ``(examples, H, s)``."""
     attention_matrix = getattr(layer, "attention_matrix", None)
     if attention_matrix is None:
         return None
     number = max(FEW, int(BUDGET / x.shape[-2] ** 3))
-    x, mask = x[..., :number, :, :], None if mask is None else mask[:number]
-    matrix = attention_matrix(x, mask)
-    matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
-    matrix = matrix if mask is None else matrix.where(mask[:, None, :, None], 0.0)
+    x = x[..., :number, :, :]
+    if mask is not None:
+        mask = mask[:number]
+    matrix = at_least_float32(attention_matrix(x, mask))
+    if mask is not None:
+        matrix = matrix.where(mask[:, None, :, None], 0.0)
     values = torch.linalg.svdvals(matrix)
-    if not isinstance(layer, KEPSVGPAttention):
-        return values, values[..., :0], values[..., :0]
-    shares = energy_shares(matrix, values, layer.scores(x, mask)[0].to(matrix))
-    scale = layer.spectrum(x, mask) if layer.solves else layer.scale.expand(*values.shape[:-1], -1)
-    return values, shares, scale
+    shares = scale = values[..., :0]
+    if isinstance(layer, KEPSVGPAttention):
+        shares = energy_shares(matrix, values, layer.scores(x, mask)[0].to(matrix))
+        scale = layer.scale.expand(*values.shape[:-1], -1)
+        if layer.solves:
+            scale = layer.spectrum(x, mask)
+    return tuple(part.flatten(0, -3).cpu() for part in (values, shares, scale))
 
 
 def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
@@ -198,8 +199,7 @@ def _collect(
     with ExitStack() as hooks, at_mean():
         for path, layer in model.named_modules():
             if isinstance(layer, ProbabilisticAttention):
-                hooks.enter_context(
-                    layer.register_forward_hook(partial(compute, path), with_kwargs=True)
-                )
+                hook = layer.register_forward_hook(partial(compute, path), with_kwargs=True)
+                hooks.enter_context(hook)
         predict(model, guide, data, num_samples=1)
     return collected

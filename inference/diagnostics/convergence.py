@@ -14,9 +14,9 @@ from probattn.families import stddev_of
 from probattn.guides import Guide, latent_sites
 from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
+from probattn.inference.objective.num_data import attribute
 from probattn.inference.posterior.frozen import frozen, prepared
 from probattn.inference.posterior.refit_guide import Objective, refit_guide
-from probattn.inference.programs import attribute, required
 from probattn.threads import one_thread_at_a_time
 
 DRAWS = 1000
@@ -85,14 +85,12 @@ class SiteConvergence:
         return "unknown" if self.gain is None else "alive"
 
     def __str__(self) -> str:
-        gain = (
-            "unknown" if self.gain is None else f"{self.gain / self.num_data:.2g} nats per example"
-        )
-        kl = (
-            f"KL {self.kl / self.size:.2g} nats per variable, sd {self.std_ratio[0]:.2f} of the "
-            "prior's"
-        )
-        return f"{self.site}: {self.state}, gain of refitting {gain}, {kl}"
+        gain = "unknown"
+        if self.gain is not None:
+            gain = f"{self.gain / self.num_data:.2g} nats per example"
+        kl = f"KL {self.kl / self.size:.2g} nats per variable"
+        spread = f"sd {self.std_ratio[0]:.2f} of the prior's"
+        return f"{self.site}: {self.state}, gain of refitting {gain}, {kl}, {spread}"
 
 
 @one_thread_at_a_time
@@ -144,7 +142,8 @@ def convergence(
         objective = Objective(
             model, guide, batches * PASSES, num_samples=number, weights=kl_weights
         )
-        initial, (before, sizes) = copy.deepcopy(guide.state_dict()), objective.estimate()
+        initial = copy.deepcopy(guide.state_dict())
+        before, sizes = objective.estimate()
         refit_guide(
             model,
             guide,
@@ -155,16 +154,13 @@ def convergence(
         )
         refitted = copy.deepcopy(guide.state_dict())
         for row, site in enumerate(sites):
-            prefix = (
-                f"{site.site}." if isinstance(guide, Guide) and site.site in guide.sites else ""
-            )
+            is_own = isinstance(guide, Guide) and site.site in guide.sites
+            prefix = f"{site.site}." if is_own else ""
             changed = {name: value for name, value in refitted.items() if name.startswith(prefix)}
             guide.load_state_dict(initial | changed)
             gains = objective.estimate()[0] - before
-            gain, error = (
-                (gains @ sizes / sizes.sum()).item(),
-                gains.std().item() / len(gains) ** 0.5,
-            )
+            gain = (gains @ sizes / sizes.sum()).item()
+            error = gains.std().item() / len(gains) ** 0.5
             sites[row] = replace(site, gain=gain, gain_error=error)
     return sites
 
@@ -185,14 +181,13 @@ def posterior_summary(
         x: inputs; needed for other guides than this library's, of which moments of draws count.
     """
     if isinstance(guide, Guide) and guide.rest is None:
-        laws = {
-            site: (guide.get_submodule(site)(prior), prior) for site, prior in latent_sites(model)
-        }
+        priors = dict(latent_sites(model))
+        laws = {site: (guide.get_submodule(site)(priors[site]), priors[site]) for site in priors}
+    elif x is None:
+        raise ValueError("posterior_summary needs inputs x for a guide of another kind")
     else:
-        posterior, prior = (
-            posterior_draws(model, source, required(x), num_samples=DRAWS)
-            for source in (guide, None)
-        )
+        posterior = posterior_draws(model, guide, x, num_samples=DRAWS)
+        prior = posterior_draws(model, None, x, num_samples=DRAWS)
         laws = {site: (_gaussian(posterior[site]), _gaussian(prior[site])) for site in posterior}
     sites = []
     for site, (q, p) in laws.items():
@@ -202,9 +197,14 @@ def posterior_summary(
             u = q.sample((DRAWS,))
             kl = (q.log_prob(u) - p.log_prob(u)).mean(0)
         ratio = stddev_of(q) / stddev_of(p)
-        std_ratio = (ratio.mean().item(), ratio.min().item(), ratio.max().item())
-        sizes = {"size": p.event_shape.numel(), "num_data": attribute(model, "num_data")}
-        sites.append(SiteConvergence(site=site, kl=kl.sum().item(), std_ratio=std_ratio, **sizes))
+        summary = SiteConvergence(
+            site=site,
+            size=p.event_shape.numel(),
+            num_data=attribute(model, "num_data"),
+            kl=kl.sum().item(),
+            std_ratio=(ratio.mean().item(), ratio.min().item(), ratio.max().item()),
+        )
+        sites.append(summary)
     return sites
 
 

@@ -5,50 +5,11 @@ from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
-from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import Prediction
-from probattn.messages import is_auxiliary, is_global_latent, is_of_draws, value_of
-from probattn.site_info import info_of
-from probattn.threads import LockedMessenger, one_thread_at_a_time
-
-
-class record(LockedMessenger):  # noqa: N801 - lower case like other handlers
-    """Handler that records the global latent sites that :func:`~probattn.inference.predict` draws
-    in its context.
-
-    >>> with record(200) as drawn:  # doctest: +SKIP
-    ...     prediction = predict(model, guide, x, num_samples=200, keep_draws=True)
-    >>> u = drawn.latents["network.blocks.1.attention.u"]  # doctest: +SKIP
-
-    Row s of ``u``, ``(200, *event)``, belongs to ``prediction.draws[s]``.
-
-    Args:
-        num_samples: S, the number of draws of the prediction.
-
-    Attributes:
-        latents: draws ``(S, *event)`` by site.
-    """
-
-    def __init__(self, num_samples: int) -> None:
-        super().__init__()
-        self.num_samples = num_samples
-        self.run: dict[str, Tensor] = {}  # rows of the present run; the model's replace the guide's
-        self.latents: dict[str, Tensor] = {}
-
-    def _pyro_post_sample(self, msg: Message) -> None:
-        if info_of(msg).label:  # the end of a run of the model
-            for name, values in self.run.items():
-                rows = torch.cat([self.latents.get(name, values[:0]), values])
-                self.latents[name] = rows[-self.num_samples :]
-            self.run = {}
-        elif is_global_latent(msg) and not is_auxiliary(msg):
-            is_joint = any(map(is_of_draws, msg["cond_indep_stack"]))
-            self.run[str(msg["name"])] = (
-                value_of(msg).squeeze(1) if is_joint else value_of(msg).unsqueeze(0)
-            )
+from probattn.inference.prediction.result import Prediction, log_of
+from probattn.threads import one_thread_at_a_time
 
 
 @one_thread_at_a_time
@@ -65,9 +26,7 @@ def posterior_draws(
     Returns:
         Draws ``(S, *event)`` by site; empty for a network without global latent sites.
     """
-    with record(num_samples) as recorder:
-        predict(model, guide, batch, num_samples=num_samples)
-    return recorder.latents
+    return dict(predict(model, guide, batch, num_samples=num_samples, keep_draws=True).latents)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -109,31 +68,24 @@ def replicate(
     Raises:
         ValueError: errors of ``predict``.
     """
-    with record(num_samples) as recorder:
-        prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
-    labels, likelihoods = prediction.require("labels"), prediction.components
+    prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
+    labels = prediction.require("labels")
+    likelihoods = prediction.components
     if not likelihoods:
-        probs = prediction.require("draws")
-        likelihoods = (
-            dist.Categorical(logits=probs.clamp(min=torch.finfo(probs.dtype).tiny).log()),
-        )
-    replicated, log_likelihood, start = [], [], 0
+        likelihoods = (dist.Categorical(logits=log_of(prediction.require("draws"))),)
+    replicated = []
+    log_likelihood = []
+    start = 0
     for likelihood in likelihoods:
-        stop = start + likelihood.batch_shape[1]
-        rows = (
-            slice(start, stop),
-            *map(slice, likelihood.event_shape),
-        )  # of labels padded to the longest example
-        sampled = likelihood.sample()
-        missing = [
-            longest - size
-            for longest, size in zip(labels.shape[1:], sampled.shape[2:], strict=True)
-        ]
-        replicated.append(
-            nn.functional.pad(sampled, [side for size in reversed(missing) for side in (0, size)])
-        )
-        log_likelihood.append(likelihood.log_prob(labels[rows].to(sampled)).to(labels.device))
-        start = stop
+        rows = slice(start, start + likelihood.batch_shape[1])
+        # Without what pads the labels to the longest example.
+        own = labels[(rows, *map(slice, likelihood.event_shape))]
+        sampled = likelihood.sample()  # (R, *own.shape)
+        padded = sampled.new_zeros(len(sampled), len(own), *labels.shape[1:])
+        padded[(slice(None), slice(None), *map(slice, likelihood.event_shape))] = sampled
+        replicated.append(padded)
+        log_likelihood.append(likelihood.log_prob(own.to(sampled)).to(labels.device))
+        start = rows.stop
     replicated_labels = torch.cat(replicated, dim=1).to(labels.device)
     if (mask := prediction.mask) is not None:
         mask = mask.reshape(mask.shape + (1,) * (labels.dim() - mask.dim())).to(labels.device)
@@ -142,6 +94,6 @@ def replicate(
         labels=labels.to(torch.promote_types(labels.dtype, replicated_labels.dtype)),
         replicated_labels=replicated_labels,
         log_likelihood=torch.cat(log_likelihood, dim=1),
-        latents=recorder.latents,
+        latents=dict(prediction.latents),
         prediction=prediction,
     )

@@ -24,9 +24,8 @@ Statistic = Callable[[Tensor, Prediction], Tensor | float]
 
 
 def _frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
-    return labels.long().bincount(minlength=prediction.require("probs").shape[-1]).double() / len(
-        labels
-    )
+    classes = prediction.require("probs").shape[-1]
+    return labels.long().bincount(minlength=classes).double() / len(labels)
 
 
 CLASSIFICATION: dict[str, Statistic] = {
@@ -66,22 +65,18 @@ class PredictiveCheck(Replicates):
     @property
     def p_values(self) -> dict[str, Tensor]:
         """P(T(replicate) ≥ T(data)) by name, in the shape of the statistic: see :func:`p_value`."""
-        return {
-            name: p_value(observed, self.replicated[name])
-            for name, observed in self.observed.items()
-        }
+        return {name: p_value(self.observed[name], self.replicated[name]) for name in self.observed}
 
     def __str__(self) -> str:
         lines = [f"{'statistic':24}  observed   rep. 5 %    median      95 %  P(rep ≥ obs)"]
         levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
         for name, observed in self.observed.items():
             quantiles = self.replicated[name].quantile(levels, dim=0)
-            rows = (
-                torch.stack((observed, *quantiles, self.p_values[name])).reshape(5, -1).T.tolist()
-            )
-            for entry, (*numbers, p) in enumerate(rows):
+            columns = torch.stack((observed, *quantiles, self.p_values[name])).reshape(5, -1)
+            for entry, (*numbers, p) in enumerate(columns.T.tolist()):
                 label = f"{name}[{entry}]" if observed.dim() else name
-                lines.append(f"{label:24}{''.join(f'{value:10.4g}' for value in numbers)}{p:14.3f}")
+                shown = "".join(f"{value:10.4g}" for value in numbers)
+                lines.append(f"{label:24}{shown}{p:14.3f}")
         return "\n".join(lines)
 
 
@@ -121,13 +116,16 @@ def posterior_predictive_check(
         ValueError: a statistic that is NaN; errors of :func:`~probattn.inference.predict`.
     """
     replicates = replicate(model, guide, data, num_samples=num_replicates)
-    prediction, mask = replicates.prediction, replicates.prediction.mask
-    prediction = prediction if mask is None else prediction.tokens()
+    prediction = replicates.prediction
+    mask = prediction.mask
+    if mask is not None:
+        prediction = prediction.tokens()
     if statistics is None:
         statistics = CLASSIFICATION if prediction.probs is not None else dict(REGRESSION)
         if prediction.probs is None and not prediction.require("mean").isfinite().all():
             del statistics["rmse"]
-    observed, replicated = {}, {}
+    observed = {}
+    replicated = {}
     for name, statistic in statistics.items():
         values = []
         for labels in (replicates.labels, *replicates.replicated_labels):
@@ -136,7 +134,8 @@ def posterior_predictive_check(
         stacked = torch.stack(values)  # refuses different shapes, which would broadcast
         if stacked.isnan().any():
             raise ValueError(f"statistic {name!r} is NaN for some labels, and NaN cannot be ranked")
-        observed[name], replicated[name] = stacked[0], stacked[1:]
+        observed[name] = stacked[0]
+        replicated[name] = stacked[1:]
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
 
 

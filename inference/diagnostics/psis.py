@@ -77,27 +77,24 @@ def psis_khat(
     guide = prepared(model, guide, [batch])
     check_unit_scales(model, batch)
     with frozen(model), torch.no_grad():
-        log_weights = torch.stack(
-            [_log_weight(model, guide, batch) for _ in range(num_samples)]
-        ).cpu()
+        draws = [_log_weight(model, guide, batch) for _ in range(num_samples)]
+    log_weights = torch.stack(draws).cpu()
     rounding = torch.finfo(log_weights.dtype).eps ** 0.5 * log_weights.abs().max()
     if log_weights.max() - log_weights.min() <= rounding:
         raise ValueError(
             "all importance ratios are equal: this guide is a point mass, or the posterior itself"
         )
     log_weights = log_weights.double()
-    smoothed, khat = array_stats.psislw(
-        -log_weights.numpy()
-    )  # whose argument is a log likelihood: weights 1 / p
+    # Its argument is a log likelihood: weights 1 / p.
+    smoothed, khat = array_stats.psislw(-log_weights.numpy())
     return PSIS(float(khat), log_weights, torch.as_tensor(smoothed))
 
 
 def _log_weight(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     with _LocalPosteriors() as local:
         guided = poutine.trace(global_sites(guide)).get_trace(*batch)
-        joint = poutine.trace(poutine.replay(guided_by(guided)(model), trace=guided)).get_trace(
-            *batch
-        )
+        replayed = poutine.replay(guided_by(guided)(model), trace=guided)
+        joint = poutine.trace(replayed).get_trace(*batch)
     for name, law in local.laws.items():
         guided.add_node(name, **joint.nodes[name] | {"fn": law})
     check_coverage(joint, guided)
@@ -116,5 +113,6 @@ class _LocalPosteriors(Messenger):
         if law is not None and not msg["is_observed"] and msg["value"] is None:
             law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
             self.laws[str(msg["name"])] = law
-            msg["value"], msg["done"] = law.rsample(), True
+            msg["value"] = law.rsample()
+            msg["done"] = True
             mark(msg, from_prior=True)  # the replay has no value

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.posterior.frozen import check_unit_scales, frozen
+from probattn.inference.prediction.latents import thinned
 from probattn.messages import value_of
 from probattn.threads import one_thread_at_a_time
 
@@ -39,7 +40,8 @@ class SBC:
             proportional to the number of ranks in a bin, which varies by one if the number of bins
             does not divide L + 1.
         """
-        simulations, values = len(self.ranks), self.num_samples + 1
+        simulations = len(self.ranks)
+        values = self.num_samples + 1
         bins = min(20, values, max(2, simulations // 5))
         bin_of_rank = torch.arange(values) * bins // values
         counts = torch.nn.functional.one_hot(bin_of_rank[self.ranks], bins).sum(0)
@@ -60,13 +62,10 @@ class SBC:
 
     def __str__(self) -> str:
         smallest, worst = self.p_values().min(0)
-        p_values = (
-            f"smallest p-value {smallest:.3g} ({self.names[worst]}), corrected {self.p_value():.3g}"
-        )
-        return (
-            f"{len(self.ranks)} simulations, {self.num_samples} draws, {len(self.names)} scalars: "
-            f"{p_values}"
-        )
+        size = f"{len(self.ranks)} simulations, {self.num_samples} draws, {len(self.names)} scalars"
+        where = self.names[worst]
+        corrected = f"corrected {self.p_value():.3g}"
+        return f"{size}: smallest p-value {smallest:.3g} ({where}), {corrected}"
 
 
 @one_thread_at_a_time
@@ -104,7 +103,7 @@ def simulation_based_calibration(
         ValueError: draws of a wrong shape, or too few.
     """
     x, *mask = (inputs,) if isinstance(inputs, Tensor) else inputs
-    ranks: list[dict[str, Tensor]] = []
+    ranks: list[Tensor] = []
     for _ in range(num_simulations):
         with frozen(model), torch.no_grad(), poutine.mask(mask=False):
             trace = poutine.trace(model).get_trace(x, None, *mask)
@@ -119,14 +118,9 @@ def simulation_based_calibration(
                     f"draws of {name} have shape {tuple(draws.shape)}, its values "
                     f"{tuple(truth.shape)}"
                 )
-            row[name] = (draws[torch.arange(num_samples) * len(draws) // num_samples] < truth).sum(
-                0
-            )
-        ranks.append(row)
-    table = torch.stack([torch.cat([rank.flatten() for rank in row.values()]) for row in ranks])
-    scalars = [
-        f"{name}{list(index)}"
-        for name, rank in ranks[0].items()
-        for index in np.ndindex(*rank.shape)
-    ]
-    return SBC(table.cpu(), tuple(scalars), num_samples)
+            row[name] = (thinned(draws, num_samples) < truth).sum(0)
+        ranks.append(torch.cat([rank.flatten() for rank in row.values()]))
+    scalars = []
+    for name, rank in row.items():
+        scalars += [f"{name}{list(index)}" for index in np.ndindex(*rank.shape)]
+    return SBC(torch.stack(ranks).cpu(), tuple(scalars), num_samples)

@@ -9,16 +9,16 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from probattn.draws import at_mean, draws, sample_dimension
+from probattn import draws
+from probattn.draws import at_mean, sample_dimension
 from probattn.inference.export.stored_values import store
 from probattn.inference.objective import guide_checks
 from probattn.inference.prediction.aggregate import summarise
-from probattn.inference.prediction.latents import global_part, run_guide
+from probattn.inference.prediction.latents import device, global_part, run_guide
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.replays import chunks
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.streaming import predict_batches
-from probattn.inference.programs import device
 from probattn.messages import is_auxiliary, value_of
 from probattn.threads import one_thread_at_a_time
 
@@ -63,11 +63,11 @@ class PosteriorNetwork(SampledPredictor):
         Raises:
             ValueError, NumericalError: as :func:`~probattn.inference.predict` raises.
         """
+        modules = {"model": self.model}
+        number = self.num_samples or 1
         with torch.no_grad():
-            number, modules = self.num_samples or 1, {"model": self.model}
-            return self._without_spread(
-                predict_batches(data, self._likelihoods, modules, num_samples=number)
-            )
+            prediction = predict_batches(data, self._likelihoods, modules, num_samples=number)
+        return self._without_spread(prediction)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch with the stored samples.
@@ -76,22 +76,18 @@ class PosteriorNetwork(SampledPredictor):
             ValueError: outputs NaN or Inf.
             NumericalError: a layer's numerics failed.
         """
-        likelihood, number = self._likelihood(x, mask), self.num_samples or 1
-        return self._without_spread(
-            summarise(likelihood, None, x.device, num_samples=number, keep_draws=False)
-        )
+        likelihood = self._likelihood(x, mask)
+        number = self.num_samples or 1
+        prediction = summarise(likelihood, None, x.device, num_samples=number)
+        return self._without_spread(prediction)
 
     def _likelihoods(
         self, x: Tensor, mask: Tensor | None
     ) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         target = device(self.model)
         for rows in chunks(x, self.num_samples or 1):
-            yield (
-                rows,
-                self._likelihood(
-                    x[rows].to(target), None if mask is None else mask[rows].to(target)
-                ),
-            )
+            mask_of_rows = None if mask is None else mask[rows].to(target)
+            yield rows, self._likelihood(x[rows].to(target), mask_of_rows)
 
     def _likelihood(self, x: Tensor, mask: Tensor | None) -> dist.TorchDistribution:
         with sample_dimension(self.num_samples):
@@ -99,9 +95,9 @@ class PosteriorNetwork(SampledPredictor):
 
     def _without_spread(self, prediction: Prediction) -> Prediction:
         """Return a prediction at the posterior mean without the entropies that need samples."""
-        return (
-            replace(prediction, expected_entropy=None) if self.num_samples is None else prediction
-        )
+        if self.num_samples is None:
+            return replace(prediction, expected_entropy=None)
+        return prediction
 
 
 def mean_network(model: nn.Module, guide: nn.Module | None, *inputs: Tensor) -> PosteriorNetwork:

@@ -30,20 +30,18 @@ def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None
     remaining = dict(values)
     for module in network.modules():
         if isinstance(module, SiteModule):
-            for site in [site for site in remaining if site.rpartition(".")[0] == module.name]:
-                module.register_buffer(
-                    f"value_{site.rpartition('.')[2]}", remaining.pop(site).detach().clone()
-                )
+            for site in list(remaining):
+                owner, _, name = site.rpartition(".")
+                if owner == module.name:
+                    value = remaining.pop(site).detach().clone()
+                    module.register_buffer(f"value_{name}", value)
             statements = {
                 "sample": partial(_stored, module),
                 "sample_local": partial(_draw, num_samples),
             }
             vars(module).update(statements, is_scored=_is_not_scored)
     if sites := [*remaining, *sampled_attributes(network)]:
-        raise ValueError(
-            f"site {', '.join(sites)} belongs to no layer of this library: only their sites can be "
-            "stored"
-        )
+        raise ValueError(f"{', '.join(sites)} belongs to no layer of this library")
 
 
 def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:

@@ -69,9 +69,10 @@ def _ones(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     The batch size 13 differs from other sizes, such as the number of draws, so that no comparison
     holds by chance.
     """
-    shapes = [list(tensor.shape) for tensor in example]
-    for shape in shapes:
-        shape[0] = 13
+    ones = []
+    for tensor in example:
+        shape = [13, *tensor.shape[1:]]
         if len(example) > 1:
             shape[1] = max(2, shape[1])
-    return tuple(tensor.new_ones(shape) for tensor, shape in zip(example, shapes, strict=True))
+        ones.append(tensor.new_ones(shape))
+    return tuple(ones)

@@ -1,25 +1,20 @@
-"""Checkpoints: weights, and the states of optimisers and random number generators that a run
-resumes from.
+"""Checkpoints: weights, and the states of optimisers and other parts that a run resumes from.
 
 A file is written under another name and renamed, and read with ``weights_only=True``, so that it
 cannot run code.
 """
 
-import json
-import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import ProbabilisticAttention
+from probattn import ProbabilisticAttention
 from probattn.inference.io.files import read_archive, write_archive
 
 FORMAT = "probattn-1"
-Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 
 
 class CheckpointError(RuntimeError):
@@ -205,72 +200,3 @@ def _check_kind(value: Any, like: Any) -> None:
         inside = zip(value, like, strict=False)
     for pair in inside:
         _check_kind(*pair)
-
-
-def random_states(*loaders: Any) -> dict[str, Any]:
-    """Return the states of the global random number generators of this process, and of loaders.
-
-    Of a loader, these are its own generators and those of its samplers and its data set: attributes
-    that are generators of PyTorch, NumPy or Python.
-    """
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
-        "python": random.getstate(),
-        "numpy": _plain(np.random.get_state(legacy=False)),
-        "generators": [_state(generator) for generator in _generators(loaders)],
-    }
-
-
-def set_random_states(states: Mapping[str, Any], *loaders: Any) -> None:
-    """Set the states that :func:`random_states` returned.
-
-    Raises:
-        ValueError: loaders with another number of generators than those of the states.
-    """
-    torch.set_rng_state(states["torch"])
-    if states["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    for generator, state in zip(_generators(loaders), states["generators"], strict=True):
-        if isinstance(generator, random.Random):
-            generator.setstate(state)
-        elif isinstance(generator, np.random.Generator):
-            generator.bit_generator.state = state
-        else:
-            generator.set_state(state)
-
-
-def peek(loader: Iterable) -> Any:
-    """Return the first batch of a loader, and leave all :func:`random_states` as they are."""
-    states = random_states(loader)
-    batch = next(iter(loader))
-    set_random_states(states, loader)
-    return batch
-
-
-def _state(generator: Generator) -> Any:
-    if isinstance(generator, np.random.Generator):
-        return _plain(generator.bit_generator.state)
-    if isinstance(generator, np.random.RandomState):
-        return _plain(generator.get_state(legacy=False))
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def _plain(state: Any) -> Any:
-    """Return a state of NumPy's with lists in place of arrays, which ``weights_only`` reads."""
-    return json.loads(json.dumps(state, default=np.ndarray.tolist))
-
-
-def _generators(loaders: Iterable[Any]) -> list[Generator]:
-    """Return the generators that loaders, their samplers and data sets have as attributes, each
-    once."""
-    generators: dict[int, Generator] = {}
-    for loader in loaders:
-        batches = getattr(loader, "batch_sampler", None)
-        samplers = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
-        for owner in (loader, *samplers, getattr(loader, "dataset", None)):
-            values = getattr(owner, "__dict__", {}).values()
-            generators |= {id(value): value for value in values if isinstance(value, Generator)}
-    return list(generators.values())

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from probattn.attention.base import ProbabilisticAttention
+from probattn import ProbabilisticAttention
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
 

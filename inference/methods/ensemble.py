@@ -29,38 +29,27 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
     if not predictions:
         raise ValueError("a mixture has at least one member")
     shapes = [tuple(class_probs(prediction).shape) for prediction in predictions]
-    if any(
-        shape != shapes[0] for shape in shapes
-    ):  # sizes of programs are symbols, which no set takes
-        raise ValueError(
-            "members must predict the same examples and classes, got probabilities of shapes "
-            f"{shapes}"
-        )
+    if any(shape != shapes[0] for shape in shapes):  # of symbols in programs, which no set takes
+        raise ValueError(f"members must predict the same examples and classes, got {shapes}")
     labels = predictions[0].labels
     if not all(_same(prediction.labels, labels) for prediction in predictions):
         raise ValueError(
             "the labels of the members differ: each must see the examples in one order; do not "
             "shuffle"
         )
-    names = ("probs", "expected_entropy", "energy", "draws", "num_samples")
-    fields = {name: [getattr(prediction, name) for prediction in predictions] for name in names}
-    known = {
-        name: values
-        for name, values in fields.items()
-        if all(value is not None for value in values)
-    }
-    draws, samples = known.pop("draws", None), known.pop("num_samples", None)
-    if draws and len({len(values) for values in draws}) > 1:
-        raise ValueError(
-            "members have different numbers of draws: "
-            f"{', '.join(str(len(values)) for values in draws)}"
-        )
-    means: dict[str, Any] = {name: torch.stack(values).mean(0) for name, values in known.items()}
+    draws = _of_all(predictions, "draws")
+    numbers = [len(values) for values in draws]
+    if len(set(numbers)) > 1:
+        raise ValueError(f"members have different numbers of draws: {numbers}")
+    means: dict[str, Any] = {}
+    for name in ("probs", "expected_entropy", "energy"):
+        if values := _of_all(predictions, name):
+            means[name] = torch.stack(values).mean(0)
     return Prediction(
         **means,
         draws=torch.cat(draws) if draws else None,
         labels=labels,
-        num_samples=sum(samples) if samples else None,
+        num_samples=sum(_of_all(predictions, "num_samples")) or None,
     )
 
 
@@ -107,6 +96,12 @@ class Ensemble(Predictor):
         chosen = x[rows], None if mask is None else mask[rows]
         there = mix([prediction[rows], *(member.predict_batch(*chosen) for member in others)])
         return refined(prediction, there, rows)
+
+
+def _of_all(predictions: Sequence[Prediction], name: str) -> list[Any]:
+    """Return a field of each prediction; nothing if one of them lacks it."""
+    values = [getattr(prediction, name) for prediction in predictions]
+    return [] if any(value is None for value in values) else values
 
 
 def _same(labels: Tensor | None, others: Tensor | None) -> bool:

@@ -38,6 +38,12 @@ class Features:
     head: nn.Module
     prediction: Prediction
 
+    def one_sample(self) -> Tensor:
+        """Return features ``(n, D)``, of example i those of sample i mod S."""
+        samples, examples, _ = self.values.shape
+        rows = torch.arange(examples, device=self.values.device)
+        return self.values[rows % samples, rows]
+
 
 def features(
     predictor: SampledPredictor, data: Tensor | Iterable, *, head: nn.Module | None = None
@@ -101,16 +107,16 @@ def _features(
     *data: Tensor | Iterable | None,
     head: nn.Module | None = None,
 ) -> Features:
-    head, recorded = head or last_linear(predictor), []
+    head = head or last_linear(predictor)
+    recorded: list[Tensor] = []
     latest: list[Tensor] = []
 
     def record_latest(head: nn.Module, inputs: tuple[Tensor]) -> None:
         latest[:] = inputs
 
     def record(network: nn.Module, _: tuple, output: Tensor) -> None:
-        inputs = latest[0].reshape(
-            *output.shape[:-1], -1
-        )  # draws may have been folded into the batch
+        # Draws may have been folded into the batch.
+        inputs = latest[0].reshape(*output.shape[:-1], -1)
         recorded.append(inputs.clone())  # a view would keep its base tensor in memory
 
     network = predictor.model.get_submodule("network")
@@ -151,9 +157,8 @@ class FeaturePredictor(FittedPredictor):
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch with the fitted last layer."""
         self.check_fitted()
-        return self.predict_features(
-            _features(self.predictor, self.predictor.predict_batch, x, mask)
-        )
+        batch = _features(self.predictor, self.predictor.predict_batch, x, mask)
+        return self.predict_features(batch)
 
     @abstractmethod
     def fit_features(self, features: Features) -> Self:
@@ -175,11 +180,8 @@ def training_labels(features: Features) -> Tensor:
 
 def last_linear(predictor: SampledPredictor) -> nn.Linear:
     """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last."""
-    return [
-        layer
-        for layer in predictor.model.get_submodule("network").modules()
-        if isinstance(layer, nn.Linear)
-    ][-1]
+    layers = predictor.model.get_submodule("network").modules()
+    return [layer for layer in layers if isinstance(layer, nn.Linear)][-1]
 
 
 @torch.no_grad()
@@ -190,13 +192,13 @@ def averaged(prediction: Prediction, samples: Iterable[Tensor]) -> Prediction:
         prediction: prediction whose probabilities, expected entropies and energies are replaced.
         samples: logits ``(S, n, classes)``, one tensor per sample of the last layer.
     """
-    totals, number = [torch.zeros((), dtype=torch.float64)] * 3, 0
+    totals: dict[str, Any] = dict.fromkeys(("probs", "expected_entropy", "energy"), 0.0)
+    number = 0
     for logits in samples:
         probs = logits.softmax(-1)
-        values = probs, entropy(probs), -logits.logsumexp(-1)
-        totals = [
-            total + value.double().mean(0) for total, value in zip(totals, values, strict=True)
-        ]
+        totals["probs"] += probs.double().mean(0)
+        totals["expected_entropy"] += entropy(probs).double().mean(0)
+        totals["energy"] -= logits.logsumexp(-1).double().mean(0)
         number += 1
-    probs, expected_entropy, energy = ((total / number).to(prediction.probs) for total in totals)
-    return replace(prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)
+    means = {name: (total / number).to(prediction.probs) for name, total in totals.items()}
+    return replace(prediction, **means)

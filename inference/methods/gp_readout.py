@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import pyro.distributions as dist
 import torch
@@ -16,7 +16,6 @@ from probattn.functional import jitter
 from probattn.functional.kernels import rbf
 from probattn.inference.methods.features import Features, features, last_linear, training_labels
 from probattn.inference.prediction.predictor import PosteriorPredictive
-from probattn.pyro_internals import PathModule
 from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
@@ -34,7 +33,7 @@ REPEATS = 8
 class FeatureGP(SiteModule):
     """GP of unit variance on normalised features h: u ψ(h) + √(1 − ‖ψ(h)‖²) ε for each output.
 
-    u ~ N(0, I) weighs M features ψ of anchors (see :mod:`probattn.functional.anchored`); ε ~ N(0,
+    u ~ N(0, I) weighs M features ψ of anchors (see :mod:`probattn.functional.feature_regression`); ε ~ N(0,
     1) is the variance that they do not explain. Sites: ``u``, latent, global, event
     ``(output, anchor)``; ``residual``, latent, local, event ``(output,)``, whose posterior is its
     prior.
@@ -50,7 +49,8 @@ class FeatureGP(SiteModule):
     def __init__(self, dim: int, outputs: int, *, anchors: int) -> None:
         super().__init__()
         self.outputs = outputs
-        self.lengthscale, self.whitening = nn.Buffer(torch.ones(())), nn.Buffer(torch.eye(anchors))
+        self.lengthscale = nn.Buffer(torch.ones(()))
+        self.whitening = nn.Buffer(torch.eye(anchors))
         self.anchors = nn.Buffer(F.layer_norm(torch.randn(anchors, dim), (dim,)))
         self._whiten()
 
@@ -66,9 +66,8 @@ class FeatureGP(SiteModule):
         points = F.layer_norm(hidden.double(), hidden.shape[1:])
         clusters = KMeans(len(self.anchors), n_init=1, random_state=0).fit(points.cpu().numpy())
         self.anchors.copy_(torch.as_tensor(clusters.cluster_centers_))
-        distances = torch.pdist(
-            points[torch.linspace(0, len(points) - 1, min(len(points), 2000)).long()]
-        )
+        rows = torch.linspace(0, len(points) - 1, min(len(points), 2000)).long()
+        distances = torch.pdist(points[rows])
         self.lengthscale.fill_(LENGTHSCALE * distances.median())
         self._whiten()
 
@@ -92,11 +91,8 @@ class FeatureGP(SiteModule):
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``u``."""
-        return {
-            "u": dist.Normal(0.0, self.anchors.new_ones(self.outputs, len(self.anchors))).to_event(
-                2
-            )
-        }
+        unit = self.anchors.new_ones(self.outputs, len(self.anchors))
+        return {"u": dist.Normal(0.0, unit).to_event(2)}
 
     def has_local_sites(self) -> bool:
         """Return True, for the residual."""
@@ -104,7 +100,8 @@ class FeatureGP(SiteModule):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return draws ``(*draws, batch, outputs)`` at features ``(*draws, batch, D)``."""
-        u, psi = self.sample("u", self.sites()["u"]), self.kernel_features(hidden)
+        u = self.sample("u", self.sites()["u"])
+        psi = self.kernel_features(hidden)
         explained = (psi.unsqueeze(-2) @ u.mT).squeeze(-2)
         unit = dist.Normal(torch.zeros_like(explained), 1.0).to_event(1)
         stddev = (1 - psi.square().sum(-1, keepdim=True)).clamp(min=0).sqrt()
@@ -137,10 +134,11 @@ class GPReadout(nn.Module):
     ) -> None:
         super().__init__()
         check_positive(anchors=anchors, depths=depths, amplitude=amplitude, temperature=temperature)
-        self.head, sizes = head, (head.in_features, head.out_features)
-        processes = nn.ModuleList(
-            FeatureGP(*sizes, anchors=anchors).to(head.weight) for _ in range(depths)
-        )
+        self.head = head
+        processes = nn.ModuleList()
+        for _ in range(depths):
+            process = FeatureGP(head.in_features, head.out_features, anchors=anchors)
+            processes.append(process.to(head.weight))
         self.processes = cast(Sequence[FeatureGP], processes)
         self.amplitude = nn.Buffer(head.weight.new_tensor(amplitude))
         self.temperature = nn.Buffer(head.weight.new_tensor(temperature))
@@ -159,13 +157,10 @@ class GPReadout(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
         depths = self.split(hidden)
-        total = sum(
-            process(of_depth) for process, of_depth in zip(self.processes, depths, strict=True)
-        )
-        return (
-            self.head(depths[-1]) / self.temperature
-            + self.amplitude / math.sqrt(len(depths)) * total
-        )
+        pairs = zip(self.processes, depths, strict=True)
+        total = sum(process(of_depth) for process, of_depth in pairs)  # Σ_l f_l(h_l)
+        scale = self.amplitude / math.sqrt(len(depths))
+        return self.head(depths[-1]) / self.temperature + scale * total
 
 
 class _AllDepths(nn.Sequential):
@@ -232,32 +227,40 @@ def with_gp_readout(
     check_choice("depths", depths, ("last", "all"))
     initial = guides.for_model(predictor.model) if predictor.guide is None else predictor.guide
     model, guide = copy.deepcopy((predictor.model, initial))
-    base, number = PosteriorPredictive(model, guide, num_samples=predictor.num_samples), 1
+    base = PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
     head = last_linear(base)
     path = next(path for path, module in model.named_modules() if module is head)
     reads: nn.Module = head
     if depths == "all":
-        blocks = cast(nn.Sequential, model.get_submodule("network.blocks"))
-        number, reads = len(blocks), _HeadOfLast(head)
-        model.set_submodule("network.blocks", _AllDepths(*blocks))
-        model.set_submodule(
-            "network.norm", _LastNorm(cast(nn.LayerNorm, model.get_submodule("network.norm")))
-        )
+        reads = _HeadOfLast(head)
         model.set_submodule(path, reads)
-    seen, held_out = (features(base, data, head=reads) for data in (train, valid))
-    readout = GPReadout(head, anchors=min(anchors, seen.values.shape[1]), depths=number)
+        _keep_all_depths(model)
+    seen = features(base, train, head=reads)
+    held_out = features(base, valid, head=reads)
+    _, examples, width = seen.values.shape
+    number = width // head.in_features
+    readout = GPReadout(head, anchors=min(anchors, examples), depths=number)
     model.set_submodule(path, readout)
-    cast(PathModule, model).set_path("")
-    hidden = _one_sample(seen)
+    cast(Any, model).set_path("")
+    hidden = seen.one_sample()
     readout.place(hidden)
-    pairs = zip(readout.processes, readout.split(hidden), strict=True)
-    trils = [process.posterior_tril(of_depth) for process, of_depth in pairs]
-    for process, tril in zip(readout.processes, trils, strict=True):
+    trils = []
+    for process, of_depth in zip(readout.processes, readout.split(hidden), strict=True):
+        tril = process.posterior_tril(of_depth)
+        trils.append(tril)
         posterior = families.Full(process.sites()["u"], init_loc=0.0)
         posterior.raw_tril.data.copy_(families.TRIL.inv(tril))
         cast(guides.Guide, guide).cover(process.site("u"), posterior)
     _fit_scales(readout, held_out, trils, num_samples=predictor.num_samples)
     return PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
+
+
+def _keep_all_depths(model: nn.Module) -> None:
+    """Let the tokens after all blocks reach the head of a transformer, those of the last normed."""
+    blocks = cast(nn.Sequential, model.get_submodule("network.blocks"))
+    norm = cast(nn.LayerNorm, model.get_submodule("network.norm"))
+    model.set_submodule("network.blocks", _AllDepths(*blocks))
+    model.set_submodule("network.norm", _LastNorm(norm))
 
 
 @torch.no_grad()
@@ -272,8 +275,10 @@ def _fit_scales(
     """
     from scipy.optimize import minimize_scalar  # here, since it changes the filters of warnings
 
-    hidden, labels = readout.split(_one_sample(held_out)), training_labels(held_out)
-    logits, variances = readout.head(hidden[-1]), []
+    labels = training_labels(held_out)
+    hidden = readout.split(held_out.one_sample())
+    logits = readout.head(hidden[-1])
+    variances = []
     for process, of_depth, tril in zip(readout.processes, hidden, trils, strict=True):
         psi = process.kernel_features(of_depth)
         variances.append((1 - psi.square().sum(-1)).clamp(min=0) + (psi @ tril).square().sum(-1))
@@ -281,37 +286,23 @@ def _fit_scales(
     noise = torch.randn(REPEATS, num_samples, *logits.shape, generator=generator).to(logits)
     noise = torch.stack(variances).mean(0).sqrt().unsqueeze(-1) * noise
 
-    def losses(amplitude: float, temperature: float) -> Tensor:
-        log_probs = (logits / temperature + amplitude * noise).log_softmax(-1).logsumexp(1)
-        return (
-            -log_probs.gather(-1, labels.expand(REPEATS, -1).unsqueeze(-1))
-            .double()
-            .mean(0)
-            .squeeze(-1)
-        )
+    def losses(log_temperature: float, amplitude: float) -> Tensor:
+        scaled = logits / math.exp(log_temperature) + amplitude * noise
+        log_probs = scaled.log_softmax(-1).logsumexp(1)  # (REPEATS, n, classes)
+        of_labels = log_probs[:, torch.arange(len(labels)), labels]
+        return -of_labels.double().mean(0)
+
+    def mean_loss(log_temperature: float, amplitude: float) -> float:
+        return float(losses(log_temperature, amplitude).mean())
 
     profile = []
     for amplitude in AMPLITUDES:
-
-        def mean_loss(log: float, amplitude: float = amplitude) -> float:
-            return float(losses(amplitude, math.exp(log)).mean())
-
-        best = minimize_scalar(mean_loss, (-1.0, 1.0))
-        profile.append((amplitude, math.exp(best.x), losses(amplitude, math.exp(best.x))))
+        best = minimize_scalar(mean_loss, (-1.0, 1.0), args=(amplitude,))
+        profile.append((amplitude, best.x, losses(best.x, amplitude)))
     _, _, lowest = min(profile, key=lambda row: float(row[2].mean()))
-    for (
-        amplitude,
-        temperature,
-        loss,
-    ) in profile:  # the last one that is not worse by more than its standard error
+    # The last one that is not worse by more than its standard error.
+    for amplitude, log_temperature, loss in profile:
         excess = loss - lowest
         if excess.mean() <= excess.std() / math.sqrt(len(excess)):
             readout.amplitude.fill_(amplitude)
-            readout.temperature.fill_(temperature)
-
-
-def _one_sample(features: Features) -> Tensor:
-    """Return features ``(n, D)``, of example i those of sample i mod S."""
-    samples, examples, _ = features.values.shape
-    rows = torch.arange(examples, device=features.values.device)
-    return features.values[rows % samples, rows]
+            readout.temperature.fill_(math.exp(log_temperature))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -67,9 +66,7 @@ class Laplace(FeaturePredictor):
     ) -> None:
         super().__init__(predictor)
         if prior_precision is not None and not prior_precision > 0:
-            raise ValueError(
-                f"prior_precision must be positive, or None to optimise it, got {prior_precision}"
-            )
+            raise ValueError(f"prior_precision must be positive, or None, got {prior_precision}")
         self._given_precision = prior_precision
         parameters = nn.utils.parameters_to_vector(last_linear(predictor).parameters()).detach()
         self.register_buffer("samples", math.nan * parameters.expand(num_weight_samples, -1))
@@ -78,7 +75,8 @@ class Laplace(FeaturePredictor):
         """Fit the posterior to features with labels, and draw its samples."""
         posterior = _posterior(features, training_labels(features), self._given_precision)
         self.samples = posterior.sample(len(self.samples)).detach().to(features.values)
-        self.prior_precision, self.fitted = float(posterior.prior_precision), True
+        self.fitted = True
+        self.prior_precision = float(posterior.prior_precision)
         self.log_marginal_likelihood = float(posterior.log_marginal_likelihood())
         return self
 
@@ -97,13 +95,11 @@ class Laplace(FeaturePredictor):
 def _posterior(features: Features, labels: Tensor, prior_precision: float | None) -> Any:
     """Fit laplace-torch's ``KronLaplace`` of a copy of the head to one sample of the features per
     example."""
-    examples = torch.arange(len(labels))
-    inputs = features.values[examples % len(features.values), examples].double()
+    inputs = features.one_sample().double()
     head = copy.deepcopy(features.head).to(inputs).requires_grad_()
     with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", ".torch.jit", FutureWarning
-        )  # from an import of laplace-torch
+        # From an import of laplace-torch.
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)
         warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)
         from laplace import KronLaplace
 

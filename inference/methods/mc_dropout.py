@@ -57,30 +57,19 @@ class MCDropout(Predictor):
 
     def __init__(self, predictor: PosteriorPredictive, *, rate: float | None = None) -> None:
         super().__init__()
-        rates = [
-            getattr(module, name) if rate is None else rate
-            for module, name in _dropouts(predictor.model)
-        ]
+        rates = [rate or getattr(module, name) for module, name in _dropouts(predictor.model)]
         if rate != 0 and not any(rates):
-            raise ValueError(
-                "MC dropout needs dropout modules; if their rates are 0, pass rate= to MCDropout"
-            )
-        self.predictor, self.rate = predictor, rate
+            raise ValueError("MC dropout needs dropout modules; if their rates are 0, pass rate=")
+        self.predictor = predictor
+        self.rate = rate
 
     @one_thread_at_a_time
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with active dropout."""
-        model, guide, number = (
-            self.predictor.model,
-            self.predictor.guide,
-            self.predictor.num_samples,
-        )
-        with active_dropout(model, rate=self.rate):
-            return predict(model, guide, data, num_samples=number, vectorize=False)
-
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch with active dropout."""
-        return self.predict([(x, None, mask)])
+        inner = self.predictor
+        number = inner.num_samples
+        with active_dropout(inner.model, rate=self.rate):
+            return predict(inner.model, inner.guide, data, num_samples=number, vectorize=False)
 
 
 def _activate(module: nn.Module, args: tuple) -> None:

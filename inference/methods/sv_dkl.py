@@ -56,20 +56,19 @@ class SVDKL(FeaturePredictor):
         lr: float = 0.03,
     ) -> None:
         super().__init__(predictor)
-        self.num_gp_samples, self.epochs, self.lr = num_gp_samples, epochs, lr
+        self.num_gp_samples = num_gp_samples
+        self.epochs = epochs
+        self.lr = lr
         head = last_linear(predictor)
         self._build(head, head.weight.new_tensor([[-1.0], [1.0]]).expand(1, 2, head.in_features))
 
     def fit_features(self, features: Features) -> Self:
         """Train the GP layer on features with labels."""
-        labels, inputs = (
-            training_labels(features),
-            self._build(cast(nn.Linear, features.head), features.values),
-        )
+        labels = training_labels(features)
+        inputs = self._build(cast(nn.Linear, features.head), features.values)
         draws, number, _ = inputs.shape
-        optimizer = torch.optim.Adam(
-            [*self.gps.parameters(), *self.mixing.parameters()], lr=self.lr
-        )
+        trained = nn.ModuleList([self.gps, self.mixing])
+        optimizer = torch.optim.Adam(trained.parameters(), lr=self.lr)
         self.gps.train()
         for _ in range(self.epochs):
             for batch in torch.randperm(number).split(BATCH_SIZE):
@@ -85,12 +84,9 @@ class SVDKL(FeaturePredictor):
         """Estimate the ELBO per training example from a batch of features ``(n, D)`` in the bounds
         of the grid."""
         logits = self.mixing(self.gps.marginals(z).rsample((num_samples,)))
-        log_likelihood = torch.distributions.Categorical(
-            logits=logits, validate_args=False
-        ).log_prob(labels)
-        return (
-            log_likelihood.mean() - self.gps.variational_strategy.kl_divergence().sum() / num_data
-        )
+        likelihood = torch.distributions.Categorical(logits=logits, validate_args=False)
+        kl = self.gps.variational_strategy.kl_divergence().sum()
+        return likelihood.log_prob(labels).mean() - kl / num_data
 
     @torch.no_grad()
     def _build(self, head: nn.Linear, values: Tensor) -> Tensor:
@@ -100,9 +96,8 @@ class SVDKL(FeaturePredictor):
         The mixture is initialised as the pretrained last layer: GPs at the identity yield the
         network's logits.
         """
-        from gpytorch.utils.grid import (
-            ScaleToBounds,
-        )  # here, since the import of GPyTorch takes a second
+        # Here, since the import of GPyTorch takes a second.
+        from gpytorch.utils.grid import ScaleToBounds
 
         from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs
 
@@ -112,9 +107,8 @@ class SVDKL(FeaturePredictor):
         self.gps = FeatureGPs(values.shape[-1]).to(inputs.device).eval()
         self.mixing = nn.utils.skip_init(nn.Linear, head.in_features, head.out_features).to(inputs)
         ends = torch.stack([self.scale.min_val, self.scale.max_val])
-        unit = (
-            ends.diff() / self.scale(ends).diff()
-        )  # of the grid: a feature is the centre of the ends + unit · z
+        # Of the grid: a feature is the centre of the ends + unit · z.
+        unit = ends.diff() / self.scale(ends).diff()
         self.mixing.weight.copy_(head.weight * unit)
         self.mixing.bias.copy_(head(ends.mean().expand(head.in_features)))
         return inputs
@@ -127,6 +121,5 @@ class SVDKL(FeaturePredictor):
         mean = torch.cat([f.mean for f in marginals]).view_as(features.values)
         stddev = torch.cat([f.stddev for f in marginals]).view_as(features.values)
         samples = range(math.ceil(self.num_gp_samples / len(features.values)))
-        return averaged(
-            features.prediction, (self.mixing(torch.normal(mean, stddev)) for _ in samples)
-        )
+        logits = (self.mixing(torch.normal(mean, stddev)) for _ in samples)
+        return averaged(features.prediction, logits)

@@ -15,7 +15,6 @@ from probattn.inference.prediction.predictor import (
     labelled_classes,
 )
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import required
 
 TEMPERATURE_RANGE = (0.05, 20.0)
 """Range of fitted temperatures."""
@@ -49,7 +48,9 @@ def fit_temperature(prediction: Prediction) -> float:
             is above :data:`MAX_ERROR`.
     """
     _, labels = labelled_classes(prediction)
-    log_probs, examples = prediction.log_probs.double(), len(labels)
+    log_probs = prediction.log_probs.double()
+    examples = len(labels)
+    supported = (examples + 1) / (examples + 2)
     of_labels = log_probs.gather(1, labels.unsqueeze(1)).mean()
 
     def slope(inverse: float) -> float:
@@ -57,9 +58,8 @@ def fit_temperature(prediction: Prediction) -> float:
         return float(expected.mean() - of_labels)
 
     def excess_confidence(inverse: float) -> float:
-        return float((inverse * log_probs).softmax(-1).amax(-1).mean()) - (examples + 1) / (
-            examples + 2
-        )
+        confidence = (inverse * log_probs).softmax(-1).amax(-1)
+        return float(confidence.mean()) - supported
 
     coldest, hottest = TEMPERATURE_RANGE
     inverse = _root(slope, 1 / hottest, 1 / coldest)
@@ -68,10 +68,8 @@ def fit_temperature(prediction: Prediction) -> float:
         inverse = _root(excess_confidence, 1.0, inverse)
     error = relative_error(log_probs, inverse)
     if raised or error > MAX_ERROR:
-        message = (
-            f"the temperature {1 / inverse:.2g}, from {examples} examples, has a standard error of "
-            f"{error:.0%}"
-        )
+        fitted = f"the temperature {1 / inverse:.2g}, from {examples} examples,"
+        message = f"{fitted} has a standard error of {error:.0%}"
         warnings.warn(message, FewExamplesWarning, stacklevel=3)
     return 1 / inverse
 
@@ -82,7 +80,9 @@ def _root(increasing: Callable[[float], float], low: float, high: float) -> floa
 
     if increasing(low) >= 0:
         return low
-    return high if increasing(high) <= 0 else brentq(increasing, low, high, xtol=1e-14, rtol=1e-12)
+    if increasing(high) <= 0:
+        return high
+    return brentq(increasing, low, high, xtol=1e-14, rtol=1e-12)
 
 
 def relative_error(log_probs: Tensor, inverse: float) -> float:
@@ -90,7 +90,8 @@ def relative_error(log_probs: Tensor, inverse: float) -> float:
     probabilities."""
     scaled = (inverse * log_probs).softmax(-1)
     mean = (scaled * log_probs).sum(-1, keepdim=True)
-    return float((scaled * (log_probs - mean).square()).sum().rsqrt()) / inverse
+    information = (scaled * (log_probs - mean).square()).sum()
+    return float(information.rsqrt()) / inverse
 
 
 def scale(prediction: Prediction, temperature: float) -> Prediction:
@@ -127,15 +128,16 @@ class TemperatureScaling(FittedPredictor):
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the temperature to a prediction with its labels."""
-        self.temperature, self.fitted = fit_temperature(prediction), True
+        self.temperature = fit_temperature(prediction)
+        self.fitted = True
         return self
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict and scale."""
         self.check_fitted()
-        return scale(required(self.predictor).predict(data), self.temperature)
+        return scale(self.predictor.predict(data), self.temperature)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict and scale one batch."""
         self.check_fitted()
-        return scale(required(self.predictor).predict_batch(x, mask), self.temperature)
+        return scale(self.predictor.predict_batch(x, mask), self.temperature)

@@ -35,7 +35,8 @@ def check_coverage(
     Raises:
         CoverageError: naming the sites.
     """
-    latent, guided = _layouts(model_trace, scale=scale), _layouts(guide_trace, scale=scale)
+    latent = _layouts(model_trace, scale=scale)
+    guided = _layouts(guide_trace, scale=scale)
     known = latent if scale else model_trace.nodes
     problems = []
     for name, layout in latent.items():
@@ -73,14 +74,21 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
         self.trace = trace
 
     def _pyro_sample(self, msg: Message) -> None:
-        node, value = self.trace.nodes.get(str(msg["name"])), msg["value"]
+        node = self.trace.nodes.get(str(msg["name"]))
+        value = msg["value"]
         if node is None or msg["is_observed"]:
             return
         if is_latent(msg):
-            of_guide, of_model = info_of(node), info_of(msg)
+            of_guide = info_of(node)
+            of_model = info_of(msg)
             node["infer"] = (msg["infer"] or {}) | (node["infer"] or {})
-            mark(node, local=of_model.local, regulariser=of_model.regulariser)
-            mark(node, posterior=of_guide.posterior, weight=of_guide.weight)
+            mark(
+                node,
+                local=of_model.local,
+                regulariser=of_model.regulariser,
+                posterior=of_guide.posterior,
+                weight=of_guide.weight,
+            )
         elif isinstance(value, Tensor) and not torch.equal(value, torch.as_tensor(node["value"])):
             raise CoverageError(
                 f"plate {msg['name']} has other rows in the guide: see create_plates of AutoGuides"
@@ -92,18 +100,13 @@ def _layouts(trace: Trace, *, scale: bool) -> dict[str, str]:
     sizes, too."""
     layouts = {}
     for name, site in trace.nodes.items():
-        if is_latent(site):
-            frames = [
-                frame
-                for frame in site["cond_indep_stack"]
-                if frame.vectorized and not is_of_draws(frame)
-            ]
-            sizes = [
-                (frame.dim, int(frame.size), frame.full_size or frame.size) for frame in frames
-            ]
-            plates = sorted(sizes) if scale else sorted(size[:2] for size in sizes)
-            layouts[name] = (
-                f"event shape {tuple(law_of(site).event_shape)} and plates (dim, rows, size) "
-                f"{plates}"
-            )
+        if not is_latent(site):
+            continue
+        plates = []
+        for frame in site["cond_indep_stack"]:
+            if frame.vectorized and not is_of_draws(frame):
+                sizes = (frame.dim, int(frame.size), frame.full_size or frame.size)
+                plates.append(sizes if scale else sizes[:2])
+        shape = f"event shape {tuple(law_of(site).event_shape)}"
+        layouts[name] = f"{shape} and plates (dim, rows, size) {sorted(plates)}"
     return layouts

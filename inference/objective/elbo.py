@@ -18,12 +18,12 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
+from probattn import local_posteriors
 from probattn.families import PointMass
 from probattn.functional import dtypes
 from probattn.guides import global_sites
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.objective.guide_checks import check_local
-from probattn.local_sites import local_posteriors
 from probattn.messages import is_auxiliary, law_of
 from probattn.param_store import follow
 from probattn.site_info import info_of
@@ -74,11 +74,13 @@ class ELBOLoss(nn.Module):
                 ``TraceMeanField_ELBO``.
         """
         device_type = next(self.parameters(), torch.empty(0)).device.type
-        dtype, is_autocast = (
-            torch.get_autocast_dtype(device_type),
-            torch.is_autocast_enabled(device_type),
+        autocast = torch.autocast(
+            device_type,
+            dtype=torch.get_autocast_dtype(device_type),
+            enabled=torch.is_autocast_enabled(device_type),
         )
-        precision, guided = dtypes.matmul_precision(), Trace()
+        precision = dtypes.matmul_precision()
+        guided = Trace()
         self.pairs = []
         for module in (self.model, self.guide):
             follow(module)
@@ -92,12 +94,9 @@ class ELBOLoss(nn.Module):
             return result
 
         def model(*args: Any, **kwargs: Any) -> Any:
-            usual = (
-                torch.autocast(device_type, dtype=dtype, enabled=is_autocast),
-                dtypes.float32_products(precision),
-            )
-            with usual[0], usual[1], poutine.trace() as run, guided_by(guided), local_posteriors():
-                result = self.model(*args, **kwargs)
+            usual_precision = dtypes.float32_products(precision)
+            with autocast, usual_precision, poutine.trace() as run, guided_by(guided):
+                result = local_posteriors(self.model)(*args, **kwargs)
             self.pairs.append((run.trace, guided))
             check_coverage(run.trace, guided, enumerates=isinstance(self.elbo, TraceEnum_ELBO))
             return result
@@ -116,15 +115,14 @@ class ELBOLoss(nn.Module):
         has no term: its KL is 0.
         """
         terms: defaultdict[str, Any] = defaultdict(float)
-        for pair in self.pairs:
-            model_sites, guide_sites = map(_scored_sites, pair)
+        number = len(self.pairs)
+        for of_model, of_guide in self.pairs:
+            model_sites = _scored_sites(of_model)
             for name, site in model_sites.items():
                 if site["is_observed"]:
-                    is_factor, of = is_auxiliary(site), info_of(site).kl_of
-                    key = f"kl/{of}" if of else f"penalty/{name}" if is_factor else "nll"
-                    terms[key] -= site["log_prob_sum"] / len(self.pairs)
-            for name, site in guide_sites.items():
-                terms[f"kl/{name}"] += self._kl(site, model_sites.get(name)) / len(self.pairs)
+                    terms[_term(name, site)] -= site["log_prob_sum"] / number
+            for name, site in _scored_sites(of_guide).items():
+                terms[f"kl/{name}"] += self._kl(site, model_sites.get(name)) / number
         return dict(terms)
 
     @property
@@ -154,6 +152,14 @@ class _WithDensity(Messenger):
         fn = msg["fn"]
         if type(fn) is dist.Delta and not is_identically_zero(fn.log_density):
             msg["fn"] = PointMass(fn.v, log_density=fn.log_density, event_dim=fn.event_dim)
+
+
+def _term(name: str, site: Message) -> str:
+    """Return the name of the term that an observed site of the model belongs to."""
+    latent = info_of(site).kl_of
+    if latent:
+        return f"kl/{latent}"
+    return f"penalty/{name}" if is_auxiliary(site) else "nll"
 
 
 def _scored_sites(trace: Trace) -> dict[str, Message]:

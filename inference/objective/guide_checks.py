@@ -33,10 +33,8 @@ def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
         batch: the arguments of the model, ``(x, y)`` or ``(x, y, mask)``.
     """
     if is_lazy(guide):
-        with (
-            torch.no_grad(),
-            pyro.get_param_store().scope(),
-        ):  # it would take those of another guide from Pyro's store
+        # In a store of its own: it would take those of another guide from Pyro's.
+        with torch.no_grad(), pyro.get_param_store().scope():
             guide(*batch)
         check_local(guide)
 
@@ -65,24 +63,23 @@ def check(model: Program, guide: nn.Module) -> None:
     """
     check_local(guide)
     known = set(module_of(model).modules())
-    covered = {
-        site for module in guide.modules() if isinstance(module, Guide) for site in module.sites
-    }
+    covered: set[str] = set()
+    has_points = False
     for module in guide.modules():
-        if isinstance(module, Guide) and module_of(module._model[0]) not in known:
-            raise ValueError(
-                "the guide was built for another model: copy both together, copy.deepcopy((model, "
-                "guide))"
-            )
-        for site, prior in (
-            latent_sites(model) if isinstance(module, AutoDelta | AutoLaplaceApproximation) else ()
-        ):
-            if site not in covered and stddev_of(prior).requires_grad:
+        has_points |= isinstance(module, AutoDelta | AutoLaplaceApproximation)
+        if isinstance(module, Guide):
+            covered |= set(module.sites)
+            if module_of(module._model[0]) not in known:
                 raise ValueError(
-                    f"a point mass on {site} has an unbounded density as the learned Λ goes to 0. "
-                    "Build the layer with "
-                    'learn_scale=False, or use guides.for_model(model, "delta")'
+                    "the guide was built for another model: copy both together, "
+                    "copy.deepcopy((model, guide))"
                 )
+    for site, prior in latent_sites(model) if has_points else ():
+        if site not in covered and stddev_of(prior).requires_grad:
+            raise ValueError(
+                f"a point mass on {site} has an unbounded density as the learned Λ goes to 0. "
+                'Build the layer with learn_scale=False, or use guides.for_model(model, "delta")'
+            )
 
 
 def check_local(guide: nn.Module) -> None:
@@ -92,16 +89,13 @@ def check_local(guide: nn.Module) -> None:
         ValueError: naming the site and what to build the guide on.
     """
     for module in guide.modules():
-        trace = getattr(module, "prototype_trace", None) if isinstance(module, AutoGuide) else None
-        for name, node in trace.nodes.items() if trace else ():
-            if (
-                node.get("type") == "sample"
-                and info_of(node).posterior is not None
-                and not node["is_observed"]
-            ):
+        if not isinstance(module, AutoGuide) or module.prototype_trace is None:
+            continue
+        for name, node in module.prototype_trace.nodes.items():
+            is_sample = node.get("type") == "sample"
+            if is_sample and not node["is_observed"] and info_of(node).posterior is not None:
                 raise ValueError(
                     f"this AutoGuide also guides {name}, whose posterior its layer has: build it "
-                    "on the rest, "
-                    f"{type(module).__name__}(local_posteriors(model)), or use "
+                    f"on the rest, {type(module).__name__}(local_posteriors(model)), or use "
                     "guides.for_model(model, rest=...)"
                 )

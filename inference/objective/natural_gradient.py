@@ -1,12 +1,12 @@
 """Natural-gradient descent of the Gaussian modules of a guide."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from probattn.families import Diagonal, Full
-from probattn.inference.programs import required
 
 
 class NaturalGradientDescent(torch.optim.Optimizer):
@@ -36,30 +36,25 @@ class NaturalGradientDescent(torch.optim.Optimizer):
     def __init__(
         self, modules: Sequence[Full | Diagonal], *, lr: float = 1.0, scale: float
     ) -> None:
-        self.modules, self.scale = modules, scale
-        super().__init__(
-            [parameter for module in modules for parameter in module.parameters()], {"lr": lr}
-        )
+        self.modules = modules
+        self.scale = scale
+        super().__init__(nn.ModuleList(modules).parameters(), {"lr": lr})
 
     @torch.no_grad()
     # It evaluates no closure.
     def step(self, closure: Callable | None = None) -> None:  # type: ignore[override]
         """Update mean and covariance of each module whose parameters have gradients."""
-        modules = [
-            module
-            for module in self.modules
-            if all(p.grad is not None for p in module.parameters())
-        ]
+        modules = [module for module in self.modules if _has_gradients(module)]
         if not modules:
             return
-        lr, blocks = self.param_groups[0]["lr"], sum(module.blocks() for module in modules)
+        lr = self.param_groups[0]["lr"]
+        blocks = sum(module.blocks() for module in modules)
         length = self._length([module.loc for module in modules], lr / blocks, lr)
         for module in modules:
             direction = module.natural_step(lr, scale=self.scale)
-            decrement = (direction * required(module.loc.grad)).sum()
             self.state[module.loc] = {
                 "direction": direction,
-                "decrement": decrement,
+                "decrement": (direction * cast(Tensor, module.loc.grad)).sum(),
                 "length": length,
             }
             module.loc.sub_(length * direction)
@@ -68,13 +63,12 @@ class NaturalGradientDescent(torch.optim.Optimizer):
         self, locs: list[nn.Parameter], shortest: float | Tensor, longest: float | Tensor
     ) -> Tensor:
         """Return the length of the means' step."""
-        states, length = [self.state[loc] for loc in locs], locs[0].new_zeros(())
+        states = [self.state[loc] for loc in locs]
+        length = locs[0].new_zeros(())
         if all(states):
-            slope = sum(
-                (state["direction"] * loc.grad).sum()
-                for state, loc in zip(states, locs, strict=True)
-            )
-            decrement = sum(state["decrement"] for state in states)
+            pairs = zip(states, locs, strict=True)
+            slope = sum((state["direction"] * loc.grad).sum() for state, loc in pairs)  # dᵀ g_new
+            decrement = sum(state["decrement"] for state in states)  # dᵀ g
             share = slope / decrement.clamp(min=torch.finfo(decrement.dtype).tiny)  # c
             length = states[0]["length"] * 1.5 / (1 - share).clamp(min=0.75)
         return length.clamp(min=shortest).clamp(max=longest)
@@ -83,3 +77,7 @@ class NaturalGradientDescent(torch.optim.Optimizer):
 def gaussian_modules(guide: nn.Module) -> list[Full | Diagonal]:
     """Return a guide's modules of the families ``full`` and ``diagonal``."""
     return [module for module in guide.modules() if isinstance(module, Full | Diagonal)]
+
+
+def _has_gradients(module: nn.Module) -> bool:
+    return all(parameter.grad is not None for parameter in module.parameters())

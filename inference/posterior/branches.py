@@ -62,11 +62,12 @@ class Branches(PyroModule):
                 with poutine.trace() as run:
                     point(*args, **kwargs)
                 points.append(run.trace)
-        sites = [name for name, node in points[0].nodes.items() if is_latent(node)]
-        return {
-            name: torch.stack([cast(dist.Delta, trace.nodes[name]["fn"]).v for trace in points])
-            for name in sites
-        }
+        values = {}
+        for name, node in points[0].nodes.items():
+            if is_latent(node):
+                laws = [cast(dist.Delta, trace.nodes[name]["fn"]) for trace in points]
+                values[name] = torch.stack([law.v for law in laws])
+        return values
 
     def get_extra_state(self) -> Tensor:
         """Return the turn, so that a resumed training goes on with the same point."""
@@ -90,7 +91,9 @@ class _Turns(Messenger):
 
     def __init__(self, values: dict[str, Tensor], first: int) -> None:
         super().__init__()
-        self.values, self.first, self.number = values, first, 1
+        self.values = values
+        self.first = first
+        self.number = 1
 
     def _pyro_sample(self, msg: Message) -> None:
         name = str(msg["name"])
@@ -100,11 +103,8 @@ class _Turns(Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         name = str(msg["name"])
         if name in self.values:
-            own = self.values[name][0].numel()
-            self.number = max(
-                self.number,
-                law_of(msg).batch_shape.numel() * law_of(msg).event_shape.numel() // own,
-            )
+            drawn = law_of(msg).shape().numel()
+            self.number = max(self.number, drawn // self.values[name][0].numel())
 
 
 class PointsInTurn(dist.Delta):
@@ -128,16 +128,15 @@ class PointsInTurn(dist.Delta):
         first: int = 0,
         batch_shape: torch.Size | None = None,
     ) -> None:
-        self.points, self.first = points, first
+        self.points = points
+        self.first = first
         own = points.shape[1 : points.dim() - event_dim]
+        event = points.shape[points.dim() - event_dim :]
         batch_shape = own if batch_shape is None else batch_shape
         turns = batch_shape[: len(batch_shape) - len(own)]
         index = first + torch.arange(turns.numel(), device=points.device)
-        values = points[index % len(points)]  # (turns, *own batch, *event)
-        event = points.shape[points.dim() - event_dim :]
-        super().__init__(
-            values.reshape(turns + own + event).expand(batch_shape + event), event_dim=event_dim
-        )
+        values = points[index % len(points)].reshape(turns + own + event)
+        super().__init__(values.expand(batch_shape + event), event_dim=event_dim)
 
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> "PointsInTurn":
         """Return the distribution with a larger batch shape, whose entries take turns."""

@@ -66,7 +66,5 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:
         if site["type"] == "sample" and not is_auxiliary(site):
             scale = torch.as_tensor(site["scale"], dtype=torch.float64)
             if (scale - 1).abs().max() > 1e-6:
-                raise ValueError(
-                    f"site {name} has scale {scale.max().item():.3g}, not 1: pass the whole data "
-                    "set"
-                )
+                largest = scale.max().item()
+                raise ValueError(f"site {name} has scale {largest:.3g}: pass the whole data set")

@@ -4,20 +4,20 @@ import copy
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from probattn.draws import draws
+from probattn import draws
 from probattn.inference.batches import unpack_batch
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.objective.elbo import ELBOLoss
 from probattn.inference.objective.natural_gradient import NaturalGradientDescent, gaussian_modules
+from probattn.inference.objective.num_data import attribute
 from probattn.inference.posterior.frozen import frozen, prepared
-from probattn.inference.prediction.latents import broadcasts
-from probattn.inference.programs import attribute, device
+from probattn.inference.prediction.latents import broadcasts, device
 from probattn.threads import one_thread_at_a_time
 from probattn.weights import kl_weight as weighted_kl
 
@@ -47,14 +47,13 @@ class Objective:
         num_samples: int,
         weights: tuple[float, float],
     ) -> None:
-        self.data, self.weights, self.device = data, weights, device(model)
+        self.data = data
+        self.weights = weights
+        self.device = device(model)
         vectorize = broadcasts(model, guide, lambda: next(self._batches()))
-        self.draws: tuple[int | Literal["example"], ...] = (
-            ("example", num_samples) if vectorize else ()
-        )
-        self.loss_of = ELBOLoss(
-            model, guide, TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples)
-        )
+        self.draws: tuple[Any, ...] = ("example", num_samples) if vectorize else ()
+        elbo = TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples)
+        self.loss_of = ELBOLoss(model, guide, elbo)
 
     def losses(self) -> Iterator[tuple[Tensor, int]]:
         """Yield −ELBO of the data set in nats, estimated on a batch, and the batch's size.
@@ -172,14 +171,6 @@ def refit_guide(
         ValueError: a guide of another model.
     """
     guide = prepared(model, guide, data)
-    trained = [parameter for parameter in guide.parameters() if parameter.requires_grad]
-    gaussians = [
-        module
-        for module in gaussian_modules(guide)
-        if all(parameter.requires_grad for parameter in module.parameters())
-    ]
-    natural = {id(parameter) for module in gaussians for parameter in module.parameters()}
-    others = [parameter for parameter in trained if id(parameter) not in natural]
     with frozen(model):
         objective = Objective(
             model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight)
@@ -187,14 +178,7 @@ def refit_guide(
         num_data = attribute(model, "num_data")
         refit = _Refit(objective, guide, num_data=num_data, epochs=epochs, tolerance=tolerance)
         elbo_before = refit.highest
-        adam = torch.optim.Adam([{"params": others}], lr=lr / 10)
-        optimizers: list[torch.optim.Optimizer] = [adam]
-        if gaussians:
-            optimizers.append(NaturalGradientDescent(gaussians, lr=lr, scale=1 / kl_weight))
-        converged: bool | None = not trained
-        if trained:
-            refit.descend(optimizers)
-            converged = refit.solve([module.loc for module in gaussians], trained)
+        converged = refit.maximise(lr=lr, kl_weight=kl_weight)
         guide.zero_grad()
     return GuideRefit(elbo_before, refit.highest, refit.epoch, converged)
 
@@ -216,14 +200,38 @@ class _Refit:
         epochs: int,
         tolerance: float,
     ) -> None:
-        self.objective, self.guide = objective, guide
-        self.epochs, self.tolerance = epochs, tolerance
+        self.objective = objective
+        self.guide = guide
+        self.epochs = epochs
+        self.tolerance = tolerance
         elbos, sizes = objective.estimate()
         self.mean_size = sizes.mean()
         self.scale = 1 / (sizes.sum().item() * num_data)
         self.highest = self.scale * (elbos @ sizes).item()
         self.best = copy.deepcopy(guide.state_dict())
         self.epoch = 0
+
+    def maximise(self, *, lr: float, kl_weight: float) -> bool | None:
+        """Take natural-gradient and Adam's steps, then solve by L-BFGS.
+
+        Args:
+            lr, kl_weight: as for :func:`refit_guide`.
+
+        Returns:
+            Whether it has converged; None if that cannot be told.
+        """
+        trained = [parameter for parameter in self.guide.parameters() if parameter.requires_grad]
+        if not trained:
+            return True
+        gaussians = [module for module in gaussian_modules(self.guide) if _is_trained(module)]
+        natural = set(nn.ModuleList(gaussians).parameters())
+        others = [parameter for parameter in trained if parameter not in natural]
+        adam = torch.optim.Adam([{"params": others}], lr=lr / 10)
+        optimizers: list[torch.optim.Optimizer] = [adam]
+        if gaussians:
+            optimizers.append(NaturalGradientDescent(gaussians, lr=lr, scale=1 / kl_weight))
+        self.descend(optimizers)
+        return self.solve([module.loc for module in gaussians], trained)
 
     def descend(self, optimizers: list[torch.optim.Optimizer]) -> None:
         """Take the optimisers' steps until the last reduction of their rates."""
@@ -306,3 +314,7 @@ class _Refit:
         else:
             self.guide.load_state_dict(self.best)
         return gain
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return all(parameter.requires_grad for parameter in module.parameters())

@@ -12,7 +12,7 @@ from torch import Tensor
 from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
-from probattn.messages import is_global_latent, is_latent
+from probattn.messages import is_latent, is_local
 from probattn.threads import one_thread_at_a_time
 
 
@@ -50,16 +50,9 @@ def sgld(
     batches = [unpack_batch(batch).arguments() for batch in data]
     with frozen(model):
         trace = poutine.trace(model).get_trace(*batches[0])
-        local = [
-            name
-            for name, node in trace.nodes.items()
-            if is_latent(node) and not is_global_latent(node, trace)
-        ]
-        if local:
-            raise ValueError(
-                "sgld samples global latent sites; this model has the local ones "
-                f"{', '.join(local)}"
-            )
+        for name, node in trace.nodes.items():
+            if is_latent(node) and is_local(node, trace):
+                raise ValueError(f"sgld samples global latent sites, and {name} is a local one")
         starts = [initialize_model(model, batch, init_strategy=init_to_sample) for batch in batches]
         state, _, transforms, _ = starts[0]
         samples: dict[str, list[Tensor]] = {name: [] for name in state}
@@ -67,11 +60,8 @@ def sgld(
             _, potential, _, _ = starts[step % len(batches)]
             gradients, _ = potential_grad(potential, state)
             for name, gradient in gradients.items():
-                state[name] = (
-                    state[name]
-                    - 0.5 * step_size * gradient
-                    + step_size**0.5 * torch.randn_like(gradient)
-                )
+                noise = step_size**0.5 * torch.randn_like(gradient)
+                state[name] = state[name] - 0.5 * step_size * gradient + noise
                 if step >= warmup_steps:
                     samples[name].append(transforms[name].inv(state[name]))
     return {name: torch.stack(values) for name, values in samples.items()}

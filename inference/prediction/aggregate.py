@@ -2,6 +2,8 @@
 into one."""
 
 from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -20,7 +22,7 @@ def summarise(
     device: torch.device,
     *,
     num_samples: int,
-    keep_draws: bool,
+    keep_draws: bool = False,
 ) -> Prediction:
     """Average the likelihood of a batch over posterior samples.
 
@@ -38,35 +40,50 @@ def summarise(
     deterministic = len(likelihood.batch_shape) == 1
     if deterministic:
         likelihood = likelihood.expand((num_samples, *likelihood.batch_shape))
-    mask, inner = token_mask(likelihood), innermost(likelihood)
-    of_classes = isinstance(inner, torch.distributions.Categorical)
     check_outputs(likelihood)
+    mask = token_mask(likelihood)
+    inner = innermost(likelihood)
+    of_classes = isinstance(inner, torch.distributions.Categorical)
+    draws = None
     if of_classes:
         probs = values(likelihood, "probs")
-        probs = probs if mask is None else probs.where(mask.unsqueeze(-1), 0.0)
-        draws = {"draws": probs.to(device)} if keep_draws else {}
-        used = (
-            1 if deterministic else num_samples
-        )  # the mean of S copies would differ in the last bit
-        fields = {"probs": probs[:used].mean(0), "expected_entropy": entropy(probs[:used]).mean(0)}
+        if mask is not None:
+            probs = probs.where(mask.unsqueeze(-1), 0.0)
+        if keep_draws:
+            draws = probs.to(device)
+        used = 1 if deterministic else num_samples  # the mean of S copies differs in the last bit
+        fields: dict[str, Any] = {
+            "probs": probs[:used].mean(0),
+            "expected_entropy": entropy(probs[:used]).mean(0),
+        }
         if hasattr(inner, "energy"):
             fields["energy"] = values(likelihood, "energy")[:used].mean(0)
     else:
-        draws, means, variances = {}, values(likelihood, "mean"), values(likelihood, "variance")
+        means = values(likelihood, "mean")
+        variances = values(likelihood, "variance")
         fields = {"mean": means.mean(0), "variance": variances.mean(0) + means.var(0, correction=0)}
     if labels is not None:
         check_shape(labels, (likelihood.batch_shape[1], *likelihood.event_shape))
-        if mask is not None:
-            labels = labels.where(mask.to(labels.device)[(..., *(None,) * (labels.dim() - 2))], 0)
+        labels = _zeroed_labels(labels, mask)
+    fields = {name: padding.zeroed(value, mask) for name, value in fields.items()}
+    if mask is not None:
+        fields["mask"] = mask
     return Prediction(
-        **{name: padding.zeroed(value, mask).to(device) for name, value in fields.items()},
-        **draws,
+        **{name: value.to(device) for name, value in fields.items()},
+        draws=draws,
         ordered=getattr(inner, "is_ordered", False),
-        mask=None if mask is None else mask.to(device),
         labels=labels,
         components=() if of_classes and mask is None else (likelihood,),
         num_samples=num_samples,
     )
+
+
+def _zeroed_labels(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """Return labels ``(batch, tokens, ...)``, of whatever dtype, with 0 at padding."""
+    if mask is None:
+        return labels
+    real = mask.to(labels.device)[(..., *(None,) * (labels.dim() - 2))]
+    return labels.where(real, 0)
 
 
 def check_outputs(likelihood: dist.TorchDistribution) -> None:
@@ -80,10 +97,8 @@ def check_outputs(likelihood: dist.TorchDistribution) -> None:
         checks = [values(likelihood, "probs").isfinite().all()]
     else:
         checks = parameter_checks(likelihood)
-    message = (
-        "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
-    )
     if checks:
+        message = "the network's outputs are NaN or Inf: load an earlier checkpoint"
         errors.refuse(~torch.stack(checks), lambda _: NonFiniteOutputError(message))
 
 
@@ -97,24 +112,24 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     tokens = max((mask.shape[1] for mask in masks), default=None)
 
     def concatenate(field: str, dim: int = 0) -> Tensor | None:
-        tensors = [
-            tensor for prediction in parts if (tensor := getattr(prediction, field)) is not None
-        ]
+        values = [getattr(prediction, field) for prediction in parts]
+        tensors = [value for value in values if value is not None]
         if not tensors:
             return None
         if len(tensors) < len(parts):
             raise TypeError(f"only some batches have {field}: give them to all, or to none")
         if tokens is not None:
             after = [0, 0] * (tensors[0].dim() - dim - 2)  # dimensions after that of the tokens
-            tensors = [
-                nn.functional.pad(x, [*after, 0, tokens - x.shape[dim + 1]]) for x in tensors
-            ]
+            missing = [tokens - x.shape[dim + 1] for x in tensors]
+            pairs = zip(tensors, missing, strict=True)
+            tensors = [nn.functional.pad(x, [*after, 0, number]) for x, number in pairs]
         return torch.cat(tensors, dim)
 
+    joined: dict[str, Any] = {field: concatenate(field) for field in PER_EXAMPLE}
     return Prediction(
-        **{field: concatenate(field) for field in PER_EXAMPLE},
+        **joined,
         draws=concatenate("draws", 1),
         ordered=parts[0].ordered,
         num_samples=parts[0].num_samples,
-        components=tuple(component for prediction in parts for component in prediction.components),
+        components=tuple(chain.from_iterable(prediction.components for prediction in parts)),
     )

@@ -13,10 +13,8 @@ def class_labels(labels: Tensor, *, examples: int, classes: int) -> Tensor:
     """
     check_shape(labels, (examples,))
     if labels.is_floating_point() or (labels < 0).any() or (labels >= classes).any():
-        values = (
-            f"lie in 0..{classes - 1} for {classes} classes, got {labels.min()}..{labels.max()}"
-        )
-        raise ValueError(f"labels must be integer class indices, got {labels.dtype}, and {values}")
+        values = f"{labels.dtype} from {labels.min()} to {labels.max()}"
+        raise ValueError(f"labels must be integer class indices 0..{classes - 1}, got {values}")
     return labels.detach().long()
 
 
@@ -27,11 +25,6 @@ def check_shape(labels: Tensor, shape: Sequence[int]) -> None:
         ValueError: says what makes indices of a column of indices or of one-hot rows.
     """
     if tuple(labels.shape) != tuple(shape):
-        hint = (
-            ": pass labels.squeeze(1) of a column, or labels.argmax(-1) of one-hot rows"
-            if len(shape) == 1
-            else ""
-        )
-        raise ValueError(
-            f"the likelihood takes labels of shape {tuple(shape)}, got {tuple(labels.shape)}{hint}"
-        )
+        takes = f"the likelihood takes labels of shape {tuple(shape)}, got {tuple(labels.shape)}"
+        hint = "pass labels.squeeze(1) of a column, or labels.argmax(-1) of one-hot rows"
+        raise ValueError(f"{takes}: {hint}" if len(shape) == 1 else takes)

@@ -16,12 +16,11 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import draws
+from probattn import draws
 from probattn.functional.context import bound
 from probattn.guides import Guide, Program, global_sites, module_of, sample_priors
 from probattn.inference.objective.guide_checks import is_lazy
 from probattn.inference.prediction.aggregate import check_outputs
-from probattn.inference.programs import device
 from probattn.messages import is_auxiliary, is_global_latent, is_latent, is_local, law_of, value_of
 from probattn.pyro_internals import sampled_attributes
 from probattn.site_info import info_of, mark
@@ -65,13 +64,11 @@ def label_site(trace: Trace) -> Message:
     Raises:
         ValueError: no such site, or several.
     """
-    nodes = [node for node in trace.nodes.values() if node["type"] == "sample" and is_label(node)]
+    samples = [node for node in trace.nodes.values() if node["type"] == "sample"]
+    nodes = [node for node in samples if is_label(node)]
     if len(nodes) != 1:
         names = ", ".join(str(node["name"]) for node in nodes) or "none"
-        raise ValueError(
-            "a model to predict has one site of labels, y or that of Supervised; this one has "
-            f"{names}"
-        )
+        raise ValueError(f"a model to predict has one site of labels, y; this one has {names}")
     return nodes[0]
 
 
@@ -90,6 +87,15 @@ class Latents:
     traces: list[Trace]
     vectorize: bool
     has_local_sites: bool = False
+
+    def values(self) -> dict[str, Tensor]:
+        """Return the draws ``(S, *event)`` by site, without helper variables of guides."""
+        values = {}
+        for name, site in self.traces[0].nodes.items():
+            if not is_auxiliary(site):
+                draws = [value_of(trace.nodes[name]) for trace in self.traces]
+                values[name] = draws[0].squeeze(1) if self.vectorize else torch.stack(draws)
+        return values
 
     def part(self, rows: slice) -> "Latents":
         """Return those of some of the samples."""
@@ -112,11 +118,16 @@ def first_draw() -> int | None:
     return _FIRST.get()
 
 
+def device(model: Program) -> torch.device | None:
+    """Return the device of a model's first parameter, or None without parameters."""
+    parameter = next(module_of(model).parameters(), None)
+    return None if parameter is None else parameter.device
+
+
 def is_program(source: Any) -> bool:
     """Return True for a guide, a module or function, as opposed to posterior samples."""
-    return (
-        callable(source) and not hasattr(source, "get_samples") and not isinstance(source, Mapping)
-    )
+    is_samples = hasattr(source, "get_samples") or isinstance(source, Mapping)
+    return callable(source) and not is_samples
 
 
 def parameters_of(source: Any) -> AbstractContextManager[Any]:
@@ -169,19 +180,22 @@ def _stored(
         vectorize = _are_of_layers(model, prior.nodes)
     traces = [Trace() for _ in range(1 if vectorize else num_samples)]
     for name, site in prior.nodes.items():
-        values, shape = samples[name], value_of(site).shape
+        values = samples[name]
+        shape = value_of(site).shape
         if values.shape[1:] != shape:
             raise ValueError(
                 f"samples of {name} must have shape {('R', *shape)}, got {tuple(values.shape)}"
             )
-        values = values[
-            torch.arange(num_samples, device=values.device) * len(values) // num_samples
-        ]
-        for trace, value in zip(
-            traces, [values.unsqueeze(1)] if vectorize else values, strict=True
-        ):
+        draws = thinned(values, num_samples).unsqueeze(1)  # (S, 1, *event)
+        for trace, value in zip(traces, [draws] if vectorize else draws.squeeze(1), strict=True):
             trace.add_node(name, **site | {"value": value})
     return Latents(traces, vectorize)
+
+
+def thinned(samples: Tensor, number: int) -> Tensor:
+    """Return some of R samples ``(R, ...)``, at equal distances; some repeat if R is smaller."""
+    rows = torch.arange(number, device=samples.device) * len(samples) // number
+    return samples[rows]
 
 
 @one_thread_at_a_time
@@ -209,15 +223,12 @@ def broadcasts(
 
 
 def _are_of_layers(model: Program, sites: Iterable[str]) -> bool:
-    layers = {
-        module.name for module in module_of(model).modules() if isinstance(module, SiteModule)
-    }
-    others = {site for site in sites if site.rpartition(".")[0] not in layers}
+    modules = module_of(model).modules()
+    layers = {module.name for module in modules if isinstance(module, SiteModule)}
+    others = sorted({site for site in sites if site.rpartition(".")[0] not in layers})
     if others:
-        message = (
-            "samples run one after another (vectorize=False): %s belongs to no attention layer"
-        )
-        _LOGGER.warning(message, ", ".join(sorted(others)))
+        reason = f"{', '.join(others)} belongs to no attention layer"
+        _LOGGER.warning("samples run one after another (vectorize=False): %s", reason)
     return not others
 
 

@@ -1,13 +1,13 @@
 """Likelihoods of S posterior samples, whose mixture is the posterior predictive of the labels."""
 
 from collections.abc import Sequence
+from itertools import chain
+from typing import cast
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, constraints
-
-from probattn.inference.programs import required
 
 NUM_SAMPLES = 1000
 """Samples of the mixture for estimates without a closed form: a probability has a standard error of
@@ -27,15 +27,15 @@ class Stacked(dist.TorchDistribution):
     arg_constraints = {}
 
     def __init__(self, parts: Sequence[Distribution]) -> None:
-        self.parts, self.base_dist = parts, parts[0]
+        self.parts = parts
+        self.base_dist = parts[0]
         shape = torch.Size((len(parts), *parts[0].batch_shape))
         super().__init__(shape, parts[0].event_shape, validate_args=False)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw samples ``(*sample_shape, S, *batch, *event)``."""
-        return torch.stack(
-            [draw.sample(torch.Size(sample_shape)) for draw in self.parts], len(sample_shape)
-        )
+        samples = [law.sample(torch.Size(sample_shape)) for law in self.parts]
+        return torch.stack(samples, len(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log densities ``(S, *batch)`` of values ``(*batch, *event)``, in nats."""
@@ -54,7 +54,8 @@ class Selected(dist.TorchDistribution):
     arg_constraints = {}
 
     def __init__(self, likelihood: Distribution, index: tuple[Tensor, ...]) -> None:
-        self.base_dist, self.index = likelihood, index
+        self.base_dist = likelihood
+        self.index = index
         shape = torch.Size((likelihood.batch_shape[0], len(index[0])))
         super().__init__(shape, likelihood.event_shape, validate_args=False)
 
@@ -65,18 +66,17 @@ class Selected(dist.TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log densities ``(S, m)`` of values ``(m, *event)``, in nats."""
-        places = torch.stack(self.index, 1).unique(dim=0, return_inverse=True)[1]
-        order, counts = places.argsort(stable=True), places.bincount()
+        _, places = torch.stack(self.index, 1).unique(dim=0, return_inverse=True)
+        counts = places.bincount()
+        firsts = (counts.cumsum(0) - counts).repeat_interleave(counts)
         turn = torch.empty_like(places)  # 0 where a position occurs first, then 1, …
-        turn[order] = torch.arange(len(places)).to(places) - (
-            counts.cumsum(0) - counts
-        ).repeat_interleave(counts)
+        turn[places.argsort(stable=True)] = torch.arange(len(places)).to(places) - firsts
         densities = value.new_empty(self.batch_shape)
-        for rows in (turn == number for number in range(counts.max() if len(counts) else 0)):
+        shape = (*self.base_dist.batch_shape[1:], *self.event_shape)
+        for number in range(counts.max() if len(counts) else 0):
+            rows = turn == number
             index = tuple(positions[rows] for positions in self.index)
-            batch = value.new_ones(
-                *self.base_dist.batch_shape[1:], *self.event_shape
-            )  # 1 is in most supports
+            batch = value.new_ones(shape)  # 1 is in most supports
             batch[index] = value[rows]
             log_prob = self.base_dist.log_prob(batch)
             densities = densities.to(log_prob)
@@ -86,14 +86,14 @@ class Selected(dist.TorchDistribution):
 
 def tokens_of(likelihood: Distribution) -> Selected:
     """Return the law of the real tokens of a batch, of batch shape ``(S, m)``."""
-    example, token = required(token_mask(likelihood)).nonzero(as_tuple=True)
+    example, token = cast(Tensor, token_mask(likelihood)).nonzero(as_tuple=True)
     if isinstance(likelihood, Selected):
-        example, likelihood = likelihood.index[0][example], likelihood.base_dist
-    draws = likelihood.parts if isinstance(likelihood, Stacked) else [likelihood]
-    tokens = [required(masked(draw)).base_dist for draw in draws]
-    return Selected(
-        Stacked(tokens) if isinstance(likelihood, Stacked) else tokens[0], (example, token)
-    )
+        example = likelihood.index[0][example]
+        likelihood = likelihood.base_dist
+    parts = likelihood.parts if isinstance(likelihood, Stacked) else [likelihood]
+    laws = [cast(dist.MaskedDistribution, masked(law)).base_dist for law in parts]
+    law = Stacked(laws) if isinstance(likelihood, Stacked) else laws[0]
+    return Selected(law, (example, token))
 
 
 def innermost(likelihood: Distribution) -> Distribution:
@@ -125,7 +125,9 @@ def masked(likelihood: Distribution) -> dist.MaskedDistribution | None:
     inner = likelihood
     while isinstance(inner, Independent):
         inner = inner.base_dist
-    return inner if inner is not likelihood and isinstance(inner, dist.MaskedDistribution) else None
+    if inner is not likelihood and isinstance(inner, dist.MaskedDistribution):
+        return inner
+    return None
 
 
 def token_mask(likelihood: Distribution) -> Tensor | None:
@@ -145,11 +147,12 @@ def parameter_checks(likelihood: Distribution) -> list[Tensor]:
     """Return True, on the device, for each parameter of the innermost distribution that PyTorch
     would allow."""
     if isinstance(likelihood, Stacked):
-        return [check for draw in likelihood.parts for check in parameter_checks(draw)]
+        return list(chain.from_iterable(map(parameter_checks, likelihood.parts)))
     inner = innermost(likelihood)
-    known = inner.arg_constraints.items() if isinstance(inner, Distribution) else ()
+    if not isinstance(inner, Distribution):
+        return []
     checks = []
-    for name, constraint in known:
+    for name, constraint in inner.arg_constraints.items():
         parameter = vars(inner).get(name)  # others follow from these
         if isinstance(parameter, Tensor) and not constraints.is_dependent(constraint):
             checks.append(constraint.check(parameter).all())
@@ -158,7 +161,9 @@ def parameter_checks(likelihood: Distribution) -> list[Tensor]:
 
 def device_of(likelihood: Distribution) -> torch.device:
     """Return the device of a distribution's parameters."""
-    first = next(
-        value for value in vars(likelihood).values() if isinstance(value, Tensor | Distribution)
-    )
-    return first.device if isinstance(first, Tensor) else device_of(first)
+    for value in vars(likelihood).values():
+        if isinstance(value, Tensor):
+            return value.device
+        if isinstance(value, Distribution):
+            return device_of(value)
+    return torch.device("cpu")

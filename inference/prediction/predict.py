@@ -2,6 +2,7 @@
 set."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def predict(
             distances.
         seed: seed of the samples; all of PyTorch's generators keep their states. None draws from
             the global generator.
-        keep_draws: keep the probabilities of each sample.
+        keep_draws: keep the probabilities of each sample, and the values of its latent variables.
         latents: result of :func:`~probattn.inference.prediction.latents.draw_latents`; None samples
             at the first batch.
         vectorize: True runs all samples at once, False one after another, for models whose shapes
@@ -85,14 +86,17 @@ def predict(
     for module in modules.values():
         follow(module)
     replays = Replays(model, guide, latents, num_samples=num_samples, vectorize=vectorize)
-    own_store, own_seed = parameters_of(guide), torch.random.fork_rng(enabled=seed is not None)
-    with own_store, own_seed, evaluation_mode(*modules.values()), torch.no_grad():
+    own_seed = torch.random.fork_rng(enabled=seed is not None)
+    with parameters_of(guide), own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
         if refine is not None and keep_draws:
             raise ValueError("refine gives inputs different numbers of draws: leave out keep_draws")
         if refine is not None:
             return predict_refined(data, replays, modules, share=refine)
-        return predict_batches(
+        prediction = predict_batches(
             data, replays.likelihoods, modules, num_samples=num_samples, keep_draws=keep_draws
         )
+    if keep_draws and replays.latents is not None:
+        prediction = replace(prediction, latents=replays.latents.values())
+    return prediction

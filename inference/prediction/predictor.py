@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import required
 
 POINT = ("probs", "energy", "mean", "variance")
 UNCERTAINTY = ("entropy", "expected_entropy", "mutual_information")
@@ -46,10 +45,10 @@ class Predictor(nn.Module, ABC):
         """Predict inputs ``(n, ...)`` or the batches of a loader, as
         :func:`~probattn.inference.predict` does."""
 
-    @abstractmethod
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch without checks of values, by operations that ``torch.export``
-        records."""
+        """Predict one batch: by operations that ``torch.export`` records, without checks of values,
+        where samples are stored; else as :meth:`predict` does."""
+        return self.predict([(x, None, mask)])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Predict one batch as a dict of tensors, for :func:`~probattn.inference.export`.
@@ -66,7 +65,7 @@ class Predictor(nn.Module, ABC):
         """
         prediction = self.predict_batch(x, mask)
         names = POINT if prediction.expected_entropy is None else POINT + UNCERTAINTY
-        return {name: value for name in names if (value := getattr(prediction, name)) is not None}
+        return prediction.known(names)
 
     def train(self, mode: bool = True) -> Self:
         """Keep evaluation mode."""
@@ -111,7 +110,9 @@ class PosteriorPredictive(SampledPredictor):
         refine: float | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.guide, self.num_samples = model, guide, num_samples
+        self.model = model
+        self.guide = guide
+        self.num_samples = num_samples
         self.refine = refine
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
@@ -119,11 +120,6 @@ class PosteriorPredictive(SampledPredictor):
         return predict(
             self.model, self.guide, data, num_samples=self.num_samples, refine=self.refine
         )
-
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch; a program of ``torch.export`` needs the fixed samples of
-        ``predictor_network`` instead."""
-        return self.predict([(x, None, mask)])
 
 
 class FittedPredictor(Predictor):
@@ -145,14 +141,15 @@ class FittedPredictor(Predictor):
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__()
-        self.predictor, self.fitted = predictor, False
+        self.predictor = cast(Predictor, predictor)
+        self.fitted = False
         for name in self.fitted_values:
             setattr(self, name, math.nan)
 
     def fit(self, data: Iterable) -> Self:
         """Fit the method to labelled batches, which were used neither for training nor for fitting
         anything else."""
-        return self.fit_prediction(required(self.predictor).predict(data))
+        return self.fit_prediction(self.predictor.predict(data))
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the method to a prediction with its labels."""
@@ -160,11 +157,11 @@ class FittedPredictor(Predictor):
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict as the predictor does."""
-        return required(self.predictor).predict(data)
+        return self.predictor.predict(data)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch as the predictor does."""
-        return required(self.predictor).predict_batch(x, mask)
+        return self.predictor.predict_batch(x, mask)
 
     def check_fitted(self) -> None:
         """Check that the method has a fitted state.
@@ -179,10 +176,8 @@ class FittedPredictor(Predictor):
 
     def get_extra_state(self) -> Tensor:
         """Return ``fitted`` and the fitted values, in float64."""
-        return torch.tensor(
-            [self.fitted, *(getattr(self, name) for name in self.fitted_values)],
-            dtype=torch.float64,
-        )
+        values = [getattr(self, name) for name in self.fitted_values]
+        return torch.tensor([self.fitted, *values], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set ``fitted`` and the fitted values."""
@@ -212,8 +207,10 @@ def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: no labels, or labels that are no class indices; as :func:`class_probs` raises.
     """
-    probs, labels = class_probs(prediction), labelled(prediction)
-    return probs, class_labels(labels, examples=len(probs), classes=probs.shape[1]).to(probs.device)
+    probs = class_probs(prediction)
+    examples, classes = probs.shape
+    labels = class_labels(labelled(prediction), examples=examples, classes=classes)
+    return probs, labels.to(probs.device)
 
 
 def class_probs(prediction: Prediction) -> Tensor:

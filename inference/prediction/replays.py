@@ -10,12 +10,13 @@ import torch
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import draws
+from probattn import draws, local_posteriors
 from probattn.guides import Program, global_sites
 from probattn.inference.non_finite import NonFiniteOutputError, find_non_finite
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.prediction.latents import (
     Latents,
+    device,
     draw_latents,
     global_part,
     is_program,
@@ -23,8 +24,6 @@ from probattn.inference.prediction.latents import (
     predictive_sites,
 )
 from probattn.inference.prediction.mixture import Stacked
-from probattn.inference.programs import device
-from probattn.local_sites import local_posteriors
 from probattn.messages import is_of_draws, law_of
 from probattn.pyro_internals import without_validation
 
@@ -49,8 +48,12 @@ class Replays:
     def __init__(
         self, model: Program, source: Any, latents: Latents | None, **options: Any
     ) -> None:
-        self.model, self.source, self.latents, self.options = model, source, latents, options
-        self.num_samples, self.is_first_chunk = options["num_samples"], True
+        self.model = model
+        self.source = source
+        self.latents = latents
+        self.options = options
+        self.num_samples = options["num_samples"]
+        self.is_first_chunk = True
         self.above: Any = None
 
     def split(self, x: Tensor, mask: Tensor | None) -> tuple[Self, Self]:
@@ -126,7 +129,8 @@ class Replays:
 
     def _run(self, latents: Latents, row: int, chunk: list) -> dist.TorchDistribution:
         """Return the likelihood of some examples under a trace of the global sites."""
-        guided, from_prior = latents.traces[row], self.source is None
+        guided = latents.traces[row]
+        from_prior = self.source is None
         if latents.has_local_sites:
             with torch.autocast(chunk[0].device.type, enabled=False):
                 guided = poutine.trace(

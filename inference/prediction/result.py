@@ -2,10 +2,10 @@
 quantiles and entropies."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -54,6 +54,8 @@ class Prediction:
         energy: mean over samples of −log Σ exp(logits), of the same shape (categorical with
             logits).
         draws: probabilities of each sample ``(S, *probs.shape)`` if kept (categorical).
+        latents: values ``(S, *event)`` of the global latent sites by name if the draws are kept;
+            row s belongs to ``draws[s]``.
         ordered: True if the classes are ordered.
         mask: ``(n, tokens)``, True at tokens that the likelihood counts; None without a label per
             token.
@@ -72,6 +74,7 @@ class Prediction:
     expected_entropy: Tensor | None = None
     energy: Tensor | None = None
     draws: Tensor | None = None
+    latents: Mapping[str, Tensor] = field(default_factory=dict)
     ordered: bool = False
     mask: Tensor | None = None
     mean: Tensor | None = None
@@ -88,20 +91,18 @@ class Prediction:
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> "Prediction":
         """Return the prediction of some examples: a number, a slice, a mask ``(n,)``, or numbers in
         any order."""
-        rows = (
-            torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index]
-            .reshape(-1)
-            .contiguous()
-        )
+        if isinstance(index, Tensor):
+            index = index.cpu()
+        rows = torch.arange(len(self))[index].reshape(-1).contiguous()
         selected = []
         if self.components:
             starts = torch.tensor([0] + [law.batch_shape[1] for law in self.components]).cumsum(0)
-            chunks, runs = (torch.bucketize(rows, starts, right=True) - 1).unique_consecutive(
-                return_counts=True
-            )
-            for chunk, of_chunk in zip(chunks.tolist(), rows.split(runs.tolist()), strict=True):
-                law = self.components[chunk]
-                selected.append(Selected(law, ((of_chunk - starts[chunk]).to(device_of(law)),)))
+            numbers = torch.bucketize(rows, starts, right=True) - 1  # of each row's component
+            components, runs = numbers.unique_consecutive(return_counts=True)
+            parts = zip(components.tolist(), rows.split(runs.tolist()), strict=True)
+            for number, part in parts:
+                law = self.components[number]
+                selected.append(Selected(law, ((part - starts[number]).to(device_of(law)),)))
         return replace(
             self,
             **self._fields(PER_EXAMPLE, rows),
@@ -109,9 +110,12 @@ class Prediction:
             components=tuple(selected),
         )
 
-    def require(
-        self, name: Literal["probs", "draws", "mask", "mean", "variance", "labels"]
-    ) -> Tensor:
+    def known(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return fields by name, without those that are None."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def require(self, name: str) -> Tensor:
         """Return a field.
 
         Raises:
@@ -119,19 +123,12 @@ class Prediction:
         """
         value = getattr(self, name)
         if value is None:
-            raise ValueError(
-                f"this prediction has no {name}: its likelihood is another one, or there are no "
-                "labels"
-            )
+            raise ValueError(f"no {name}: the likelihood is another one, or there are no labels")
         return value
 
     def _fields(self, names: Sequence[str], index: Tensor) -> dict[str, Any]:
-        """Return fields of some examples or tokens by name; None for those that are None."""
-        values = {name: getattr(self, name) for name in names}
-        return {
-            name: None if value is None else value[index.to(value.device)]
-            for name, value in values.items()
-        }
+        """Return fields of some examples or tokens by name."""
+        return {name: value[index.to(value.device)] for name, value in self.known(names).items()}
 
     def __repr__(self) -> str:
         """Return a summary in one line: kind, size, and means over the examples or real tokens."""
@@ -139,14 +136,10 @@ class Prediction:
         content = "binary labels" if self.is_binary else "numbers"
         names = ["mean", "variance"]
         if self.probs is not None:
-            content, names = (
-                f"{self.probs.shape[-1]} classes",
-                ["confidence", "entropy", "mutual_information"],
-            )
-        values = [(name, getattr(shown, name)) for name in names]
-        means = ", ".join(
-            f"{name} {value.mean():.3g}" for name, value in values if value is not None
-        )
+            content = f"{self.probs.shape[-1]} classes"
+            names = ["confidence", "entropy", "mutual_information"]
+        values = shown.known(names).items()
+        means = ", ".join(f"{name} {value.mean():.3g}" for name, value in values)
         return f"Prediction of {content} for {len(self)} examples; means: {means}"
 
     @property
@@ -188,8 +181,7 @@ class Prediction:
     @property
     def log_probs(self) -> Tensor:
         """Log of the mean probabilities, finite: zeros count as the smallest normal number."""
-        probs = self.require("probs")
-        return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+        return log_of(self.require("probs"))
 
     @property
     def mutual_information(self) -> Tensor | None:
@@ -198,11 +190,9 @@ class Prediction:
 
         None if the expected entropy is unknown.
         """
-        return (
-            None
-            if self.expected_entropy is None
-            else (self.entropy - self.expected_entropy).clamp(min=0)
-        )
+        if self.expected_entropy is None:
+            return None
+        return (self.entropy - self.expected_entropy).clamp(min=0)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log predictive density of labels ``(n, ...)``: log of the mean likelihood over samples,
@@ -217,20 +207,14 @@ class Prediction:
             examples, classes = self.require("probs").shape
             labels = class_labels(y, examples=examples, classes=classes)
             return self.log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-        event_shape = self.components[0].event_shape
-        check_shape(
-            y,
-            (len(self), *event_shape)
-            if self.mask is None
-            else (*self.mask.shape, *event_shape[1:]),
-        )
+        shape = (len(self), *self.components[0].event_shape)
+        if self.mask is not None:
+            shape = (*self.mask.shape, *shape[2:])
+        check_shape(y, shape)
         densities = []
-        for law, labels in zip(
-            self.components, y.split([law.batch_shape[1] for law in self.components]), strict=True
-        ):
-            labels = labels[(slice(None), *map(slice, law.event_shape))].to(
-                device_of(law)
-            )  # without padding
+        sizes = [law.batch_shape[1] for law in self.components]
+        for law, padded in zip(self.components, y.split(sizes), strict=True):
+            labels = padded[(slice(None), *map(slice, law.event_shape))].to(device_of(law))
             densities.append(law.log_prob(labels).logsumexp(0) - math.log(law.batch_shape[0]))
         return torch.cat(densities).to(y.device)
 
@@ -248,10 +232,9 @@ class Prediction:
             )
         if not isinstance(innermost(self.components[0]), Normal):
             return None
-        names, device = ("mean", "stddev"), self.require("mean").device
-        loc, scale = (
-            torch.cat([values(law, name) for law in self.components], 1) for name in names
-        )
+        device = self.require("mean").device
+        loc = torch.cat([values(law, "mean") for law in self.components], 1)
+        scale = torch.cat([values(law, "stddev") for law in self.components], 1)
         return loc.double().to(device), scale.double().to(device)
 
     def cdf(self, y: Tensor) -> Tensor:
@@ -283,19 +266,17 @@ class Prediction:
         check_shape(y, self.require("mean").shape)
         if self.normal:
             loc, scale = self.normal
-            pairs = zip(loc, scale, strict=True)
-            spread = sum(
-                _mean_abs(mean - loc, (sd**2 + scale**2).sqrt()).mean(0) for mean, sd in pairs
-            ) / len(loc)
-            return _mean_abs(y.to(loc) - loc, scale).mean(0) - spread / 2
+            error = _mean_abs(y.to(loc) - loc, scale).mean(0)  # E|Y − y|
+            spread = torch.zeros_like(error)  # S E|Y − Y′|
+            for mean, sd in zip(loc, scale, strict=True):
+                spread += _mean_abs(mean - loc, (sd**2 + scale**2).sqrt()).mean(0)
+            return error - spread / (2 * len(loc))
         samples = self._sample().sort(0).values
-        levels = torch.arange(0.5, len(samples)).to(samples).reshape(-1, *[1] * y.dim()) / len(
-            samples
-        )
+        levels = (torch.arange(0.5, len(samples)) / len(samples)).to(samples)
+        levels = levels.reshape(-1, *[1] * y.dim())
         error = y.to(samples) - samples
-        score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(
-            0
-        )  # of the quantiles at these levels
+        # Of the quantiles at these levels.
+        score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)
         return score.where(self.require("mean").isfinite(), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
@@ -323,14 +304,15 @@ class Prediction:
             return samples[(shares * len(samples)).ceil().long() - 1]
         loc, scale = self.normal
         shares = shares.reshape(-1, *[1] * mean.dim())
-        ends = loc + scale * torch.special.ndtri(shares).unsqueeze(
-            1
-        )  # the mixture's lies between those of its parts
-        low, high = ends.amin(1), ends.amax(1)
+        # The mixture's quantile lies between those of its parts.
+        ends = loc + scale * torch.special.ndtri(shares).unsqueeze(1)
+        low = ends.amin(1)
+        high = ends.amax(1)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
             reached = _normal_cdf(loc, scale, middle) >= shares
-            low, high = low.where(reached, middle), middle.where(reached, high)
+            low = low.where(reached, middle)
+            high = middle.where(reached, high)
         return (low + high) / 2
 
     @cached_property
@@ -345,13 +327,14 @@ class Prediction:
 
         They have a fixed seed, and PyTorch's generators keep their states.
         """
-        device, numbers = device_of(self.components[0]), []
+        device = device_of(self.components[0])
+        numbers = []
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
             torch.manual_seed(SEED)
             for law in self.components:
                 samples = law.sample((math.ceil(NUM_SAMPLES / law.batch_shape[0]),))
-                numbers.append(samples.flatten(0, 1).double().to(self.require("mean").device))
-        return torch.cat(numbers, 1)
+                numbers.append(samples.flatten(0, 1).double())
+        return torch.cat(numbers, 1).to(self.require("mean").device)
 
     def tokens(self) -> "Prediction":
         """Return the prediction of the m real tokens, in the order of the examples, as m examples.
@@ -361,12 +344,14 @@ class Prediction:
             and ``draws (S, m, classes)``, None if unknown; for numbers ``mean (m, targets)``,
             ``variance``, ``labels`` and ``components``. ``log_prob`` is per token.
         """
-        mask, names = self.require("mask"), [name for name in PER_EXAMPLE if name != "mask"]
+        mask = self.require("mask")
+        names = [name for name in PER_EXAMPLE if name != "mask"]
+        components = () if self.mean is None else map(tokens_of, self.components)
         return Prediction(
             **self._fields(names, mask),
             draws=None if self.draws is None else self.draws[:, mask],
             ordered=self.ordered,
-            components=() if self.mean is None else tuple(map(tokens_of, self.components)),
+            components=tuple(components),
             num_samples=self.num_samples,
         )
 
@@ -374,6 +359,11 @@ class Prediction:
 def entropy(probs: Tensor) -> Tensor:
     """Entropy ``(...)`` of probabilities ``(..., classes)``, in nats."""
     return torch.special.entr(probs).sum(-1)
+
+
+def log_of(probs: Tensor) -> Tensor:
+    """Log of probabilities, finite: zeros count as the smallest normal number."""
+    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
 def _normal_cdf(loc: Tensor, scale: Tensor, value: Tensor) -> Tensor:

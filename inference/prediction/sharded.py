@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from probattn.inference.batches import Loader, iterate_batches, unpack_batch
 from probattn.inference.distributed import broadcast_result, gather_results, seed_per_rank, world
 from probattn.inference.prediction.aggregate import join
-from probattn.inference.prediction.latents import draw_latents
+from probattn.inference.prediction.latents import device, draw_latents
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import device
 from probattn.threads import one_thread_at_a_time
 
 
@@ -44,14 +43,16 @@ def predict_sharded(
     batches = cast(Loader, iterate_batches(data))
     if size == 1 or not len(batches):
         return predict(model, guide, batches, num_samples=num_samples, keep_draws=keep_draws)
-    start, stop = (number * len(batches) // size for number in (rank, rank + 1))
+    start = rank * len(batches) // size
+    stop = (rank + 1) * len(batches) // size
     stream = iter(batches)
     first = next(stream)
     x, _, mask = unpack_batch(first)
-    inputs = (x.to(device(model)), None, None if mask is None else mask.to(device(model)))
+    target = device(model)
+    inputs = (x.to(target), None, None if mask is None else mask.to(target))
     with torch.no_grad():
         latents = draw_latents(model, guide, inputs, num_samples=num_samples)
-    sites = [site for trace in latents.traces for site in trace.nodes.values()]
+    sites = list(chain.from_iterable(trace.nodes.values() for trace in latents.traces))
     values = broadcast_result(lambda: [site["value"] for site in sites])
     for site, value in zip(sites, values, strict=True):
         site["value"] = value
@@ -77,6 +78,5 @@ def predict_sharded(
             error.add_note(f"(on rank {rank}, which counts batches from {start} on)")
             raise
 
-    return join(
-        [prediction for prediction in gather_results(predict_range) if prediction is not None]
-    )
+    predictions = gather_results(predict_range)
+    return join([prediction for prediction in predictions if prediction is not None])

@@ -7,8 +7,8 @@ from typing import Any
 import pyro.distributions as dist
 from torch import Tensor, nn
 
+from probattn import NumericalError
 from probattn.functional import padding
-from probattn.functional.errors import NumericalError
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.non_finite import find_non_finite
 from probattn.inference.prediction.aggregate import join, summarise

@@ -10,7 +10,7 @@ from types import FunctionType, MethodType
 import torch
 from torch import nn
 
-from probattn.attention.base import ProbabilisticAttention
+from probattn import ProbabilisticAttention
 from probattn.functional import dtypes
 from probattn.inference.training.options import TrainOptions
 from probattn.sites import SiteModule
@@ -32,10 +32,8 @@ def device_settings(options: TrainOptions, device: torch.device) -> Iterator[Non
     others are as fast at the sizes of the presets.
     """
     precision = options.matmul_precision or ("high" if device.type == "cuda" else None)
-    cudnn_attention, benchmark = (
-        torch.backends.cuda.cudnn_sdp_enabled(),
-        torch.backends.cudnn.benchmark,
-    )
+    cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
+    benchmark = torch.backends.cudnn.benchmark
     determinism = torch.get_deterministic_debug_mode()
     torch.backends.cuda.enable_cudnn_sdp(False)
     if options.deterministic:
@@ -71,9 +69,8 @@ def compile_blocks(network: nn.Module) -> None:
     """
     _leave_sites_in_python()
     for module in list(network.modules()):
-        layers: list[type] = [
-            type(child) for child in module.children() if isinstance(child, ProbabilisticAttention)
-        ]
+        kinds = [type(child) for child in module.children()]
+        layers: list[type] = [kind for kind in kinds if issubclass(kind, ProbabilisticAttention)]
         if layers:
             if "forward" not in vars(module):
                 module.forward = MethodType(_copy(type(module).forward, *layers), module)
@@ -88,8 +85,13 @@ def _copy(function: FunctionType, *layers: type) -> FunctionType:
     of a block with a sample statement is no whole graph, and its conditions hold for a block
     without one too.
     """
-    code, names = function.__code__.replace(), function.__globals__
-    copy = FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
+    copy = FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__dict__.update(function.__dict__)
     return copy

@@ -4,14 +4,15 @@ any moment."""
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from probattn.inference.batches import Loader, check_loader, unpack_batch
@@ -22,13 +23,12 @@ from probattn.inference.distributed import (
     seed_per_rank,
     world,
 )
-from probattn.inference.io.checkpoint import peek
 from probattn.inference.io.files import locked
 from probattn.inference.objective import guide_checks
-from probattn.inference.programs import attribute
+from probattn.inference.objective.num_data import attribute, check_num_data
+from probattn.inference.random_states import first_of
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.device import device_settings
-from probattn.inference.training.num_data import check_num_data
 from probattn.inference.training.optimizers import OptimizerFactory, Optimizers, SchedulerFactory
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.run_log import RunLog
@@ -38,6 +38,7 @@ from probattn.param_store import without_store_warnings
 from probattn.threads import one_thread_at_a_time
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
     from lightning_fabric.loggers import Logger
 
 
@@ -132,56 +133,26 @@ def fit(
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another
             model, or an ``AutoDelta`` for a model that learns Λ.
     """
-    warnings.filterwarnings(
-        "ignore", "Encountered NaN"
-    )  # until it returns; the error that follows names the source
-    folder, is_main = None if out is None else Path(out), world().rank == 0
-    loggers, progress = (tuple(loggers), progress) if is_main else ((), False)
-    check_loader(train, "train", sized=True)
-    if valid is not None:
-        check_loader(valid, "valid")
-    guide_checks.check_modules(model, guide)
-    check_num_data(model, train)
-    guide_checks.check(model, guide)
-    steps = options.steps_per_epoch(len(train))
+    # Until it returns; the error that follows names the source.
+    warnings.filterwarnings("ignore", "Encountered NaN")
+    _check(model, guide, train, valid)
+    folder = None if out is None else Path(out)
     with ExitStack() as stack:
         fabric = make_fabric(options.accelerator, options.devices)
         check_same_batches(train)
-        if folder is not None:
-            broadcast_result(lambda: stack.enter_context(locked(folder)))
-            if not resume and any((folder / name).exists() for name in ("last.pt", "best.pt")):
-                raise FileExistsError(
-                    f"{folder} holds a run; continue it with resume=True, or choose another folder"
-                )
+        _claim(folder, stack, resume=resume)
         stack.enter_context(device_settings(options, fabric.device))
-        if options.seed is not None:
-            torch.manual_seed(options.seed)
-        for module in (model, guide):
-            module.to(fabric.device)
-            if not module.training:  # as a whole; its submodules may be in evaluation mode
-                module.train()
-            for tensor in (*module.parameters(), *module.buffers()):
-                if (
-                    0 in tensor.stride()
-                ):  # entries that share memory, which fused optimisers would train as one
-                    tensor.data = tensor.data.contiguous()
-
-        def first_batch() -> tuple:
-            return fabric.to_device(unpack_batch(peek(train)).arguments())
-
-        for module in (model, guide):
-            if guide_checks.is_lazy(module):
-                guide_checks.materialise(module, first_batch())
-        likelihood = attribute(model, "likelihood")
-        if getattr(likelihood, "needs_labels", False):
-            _, labels, *mask = first_batch()
-            if labels.dim() == 3:  # one label per token
-                labels = labels[mask[0]] if mask else labels.flatten(0, 1)
-            likelihood.initialise(labels)
+        first_batch = partial(_first_batch, train, fabric)
+        _prepare(model, guide, first_batch, device=fabric.device, seed=options.seed)
         objective = Objective(model, guide, options=options, first_batch=first_batch, fabric=fabric)
-        sizes = {"num_data": objective.num_data, "steps_per_epoch": steps}
         optimizers = Optimizers(
-            model, guide, options=options, optimizer=optimizer, scheduler=scheduler, **sizes
+            model,
+            guide,
+            options=options,
+            num_data=objective.num_data,
+            steps_per_epoch=options.steps_per_epoch(len(train)),
+            optimizer=optimizer,
+            scheduler=scheduler,
         )
         seed_per_rank()
         trainer = Trainer(
@@ -193,28 +164,89 @@ def fit(
             callbacks=callbacks,
             notes=notes or {},
         )
-        if folder is not None and (folder / "last.pt").exists():
-            trainer.resume()
-            progress = progress and not trainer.is_finished()
-        log = RunLog(
-            folder / "log.jsonl" if folder and is_main else None, step=trainer.step, loggers=loggers
-        )
-
-        def finalize(kind: type[BaseException] | None, *_: Any) -> None:
-            for logger in loggers:
-                logger.finalize("failed" if kind else "success")
-
-        stack.push(finalize)
-        interval = 0.1 if sys.stderr.isatty() else math.inf  # in a file, a line per epoch
-        bar = tqdm(
-            total=options.epochs * steps,
-            initial=trainer.step,
-            disable=not progress,
-            mininterval=interval,
-        )
-        trainer.run(log, stack.enter_context(bar))
+        trainer.resume()
+        log = stack.enter_context(_log(folder, loggers, step=trainer.step))
+        bar = stack.enter_context(_bar(trainer, is_shown=progress))
+        trainer.run(log, bar)
         trainer.load_best()
-    steps_log, epochs_log = (
-        [row for row in log.records if row["kind"] == unit] for unit in ("step", "epoch")
+    return History(log.of("step"), log.of("epoch"), trainer.best_epoch, trainer.best_value)
+
+
+def _check(model: nn.Module, guide: nn.Module, train: Loader, valid: Loader | None) -> None:
+    """Refuse what would fail late, or train something else."""
+    check_loader(train, "train", sized=True)
+    if valid is not None:
+        check_loader(valid, "valid")
+    guide_checks.check_modules(model, guide)
+    check_num_data(model, train)
+    guide_checks.check(model, guide)
+
+
+def _claim(folder: Path | None, stack: ExitStack, *, resume: bool) -> None:
+    """Lock the folder of a run, if it has one, until the stack ends.
+
+    Raises:
+        FileExistsError: it holds a run that is not to be resumed.
+    """
+    if folder is None:
+        return
+    broadcast_result(lambda: stack.enter_context(locked(folder)))
+    holds_run = (folder / "last.pt").exists() or (folder / "best.pt").exists()
+    if holds_run and not resume:
+        raise FileExistsError(
+            f"{folder} holds a run; continue it with resume=True, or choose another folder"
+        )
+
+
+def _first_batch(train: Loader, fabric: "Fabric") -> tuple[Tensor, ...]:
+    """Return the first training batch on the device, with all random states as they were."""
+    return fabric.to_device(unpack_batch(first_of(train)).arguments())
+
+
+def _prepare(
+    model: nn.Module,
+    guide: nn.Module,
+    first_batch: Callable[[], tuple[Tensor, ...]],
+    *,
+    device: torch.device,
+    seed: int | None,
+) -> None:
+    """Put model and guide on the device, in training mode, and create what the first batch
+    determines: the parameters of AutoGuides, and the scale of the noise."""
+    if seed is not None:
+        torch.manual_seed(seed)
+    for module in (model, guide):
+        module.to(device)
+        if not module.training:  # as a whole; its submodules may be in evaluation mode
+            module.train()
+        for tensor in (*module.parameters(), *module.buffers()):
+            # Fused optimisers would train entries that share memory as one.
+            if 0 in tensor.stride():
+                tensor.data = tensor.data.contiguous()
+    for module in (model, guide):
+        if guide_checks.is_lazy(module):
+            guide_checks.materialise(module, first_batch())
+    likelihood = attribute(model, "likelihood")
+    if getattr(likelihood, "needs_labels", False):
+        _, labels, *mask = first_batch()
+        if labels.dim() == 3:  # one label per token
+            labels = labels[mask[0]] if mask else labels.flatten(0, 1)
+        likelihood.initialise(labels)
+
+
+def _log(folder: Path | None, loggers: Iterable["Logger"], *, step: int) -> RunLog:
+    """Return the log of the run up to a step, which rank 0 alone writes."""
+    if world().rank > 0:
+        return RunLog(None, step=step)
+    path = None if folder is None else folder / "log.jsonl"
+    return RunLog(path, step=step, loggers=tuple(loggers))
+
+
+def _bar(trainer: Trainer, *, is_shown: bool) -> tqdm:
+    """Return the progress bar of a run that has something to do, on rank 0."""
+    return tqdm(
+        total=trainer.options.epochs * trainer.steps_per_epoch,
+        initial=trainer.step,
+        disable=not is_shown or trainer.is_finished() or world().rank > 0,
+        mininterval=0.1 if sys.stderr.isatty() else math.inf,  # in a file, a line per epoch
     )
-    return History(steps_log, epochs_log, trainer.best_epoch, trainer.best_value)

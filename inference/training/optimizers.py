@@ -1,10 +1,10 @@
 """Optimisers of a run: parameter groups, Adam or the user's, natural gradients, and learning-rate
 schedules."""
 
+import fnmatch
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -62,21 +62,20 @@ class Optimizers:
             adam, lr=options.lr, weight_decay=options.weight_decay, fused=True
         )
         natural: list[Optimizer] = []
-        modules = gaussian_modules(guide) if options.guide_optimizer == "ngd" else []
-        if modules:
-            lr, scale = (
-                options.lr * options.guide_lr_scale,
-                num_data / options.kl_weight_of(num_data),
-            )
-            natural = [NaturalGradientDescent(modules, lr=lr, scale=scale)]
-        elif options.guide_optimizer == "ngd" and any(True for _ in guide.parameters()):
-            raise ValueError(
-                "guide_optimizer='ngd' trains the families 'full' and 'diagonal', which this guide "
-                "lacks"
-            )
-        without = [parameter for module in modules for parameter in module.parameters()]
+        without: list[nn.Parameter] = []
+        if options.guide_optimizer == "ngd" and any(True for _ in guide.parameters()):
+            modules = gaussian_modules(guide)
+            if not modules:
+                raise ValueError(
+                    "guide_optimizer='ngd' trains the families 'full' and 'diagonal', which this "
+                    "guide lacks"
+                )
+            lr = options.lr * options.guide_lr_scale
+            scale = num_data / options.kl_weight_of(num_data)
+            natural.append(NaturalGradientDescent(modules, lr=lr, scale=scale))
+            without += nn.ModuleList(modules).parameters()
         self.optimizer = optimizer(parameter_groups(model, guide, options=options, without=without))
-        self.all = (self.optimizer, *natural)
+        self.all: tuple[Optimizer, ...] = (self.optimizer, *natural)
 
         def factor(step: int) -> float:
             return scheduled_lr(step, options=options, steps_per_epoch=steps_per_epoch) / options.lr
@@ -105,10 +104,10 @@ class Optimizers:
 
     def lr(self) -> float:
         """Return the learning rate of the next step, of the parameters whose rate has no factor."""
-        groups, base = self.optimizer.param_groups, self.optimizer.defaults.get("lr")
-        return float(
-            next((group for group in groups if group.get("initial_lr") == base), groups[0])["lr"]
-        )
+        groups = self.optimizer.param_groups
+        base = self.optimizer.defaults.get("lr")
+        without_factor = [group for group in groups if group.get("initial_lr") == base]
+        return float((without_factor or groups)[0]["lr"])
 
 
 def scheduled_lr(step: int, *, options: TrainOptions, steps_per_epoch: int) -> float:
@@ -118,11 +117,14 @@ def scheduled_lr(step: int, *, options: TrainOptions, steps_per_epoch: int) -> f
     The decay follows half a cosine or a line (CGP paper, sec. 5.1). Parameters whose rate is a
     multiple of ``lr`` keep that multiple at every step.
     """
-    steps, warmup = options.epochs * steps_per_epoch, round(options.warmup_epochs * steps_per_epoch)
+    steps = options.epochs * steps_per_epoch
+    warmup = round(options.warmup_epochs * steps_per_epoch)
     if step < warmup:
         return options.lr * (step + 1) / (warmup + 1)
     progress = (step - warmup) / max(steps - warmup, 1)
-    share = (1 + math.cos(math.pi * progress)) / 2 if options.schedule == "cosine" else 1 - progress
+    share = 1 - progress
+    if options.schedule == "cosine":
+        share = (1 + math.cos(math.pi * progress)) / 2
     return options.min_lr + (options.lr - options.min_lr) * share
 
 
@@ -146,19 +148,23 @@ def parameter_groups(
     Raises:
         ValueError: a pattern of ``lr_scale`` that matches no parameter.
     """
-    decayed, factors = set(decayed_names(model)), lr_factors(model, options.lr_scale or {})
-    guide_factor = 1.0 if options.guide_optimizer == "ngd" else options.guide_lr_scale
-    others = {id(parameter) for parameter in without}
-    decayed_first = sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed)
-    rates = [
-        (p, options.weight_decay if name in decayed else 0.0, factors[name])
-        for name, p in decayed_first
-    ]
-    rates += [(p, 0.0, guide_factor) for p in guide.parameters() if id(p) not in others]
     groups: dict[tuple[float, float], ParameterGroup] = {}
-    for parameter, decay, factor in rates:
+
+    def add(parameter: nn.Parameter, decay: float, factor: float) -> None:
         group = {"params": [], "lr": options.lr * factor, "weight_decay": decay}
         groups.setdefault((decay, factor), group)["params"].append(parameter)
+
+    factors = lr_factors(model, options.lr_scale or {})
+    plain = dict(model.named_parameters())
+    for name in decayed_names(model):
+        add(plain.pop(name), options.weight_decay, factors[name])
+    for name, parameter in plain.items():
+        add(parameter, 0.0, factors[name])
+    guide_factor = 1.0 if options.guide_optimizer == "ngd" else options.guide_lr_scale
+    others = {id(parameter) for parameter in without}
+    for parameter in guide.parameters():
+        if id(parameter) not in others:
+            add(parameter, 0.0, guide_factor)
     return list(groups.values())
 
 
@@ -171,11 +177,9 @@ def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, flo
     """
     factors = {name: 1.0 for name, _ in model.named_parameters()}
     for pattern, factor in lr_scale.items():
-        matched = [
-            name
-            for name in factors
-            if any(fnmatchcase(name, single) for single in pattern.split("|"))
-        ]
+        matched = set()
+        for alternative in pattern.split("|"):
+            matched |= set(fnmatch.filter(factors, alternative))
         if not matched:
             raise ValueError(
                 f"lr_scale: {pattern!r} matches no parameter of the model, such as "

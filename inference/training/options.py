@@ -2,7 +2,7 @@
 it takes."""
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields
 from typing import Literal, get_args, get_origin
 
 from probattn.inference.metrics import MONITORS
@@ -136,35 +136,37 @@ class TrainOptions:
     checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
-        invalid = []
-        for option in fields(self):
-            name, value = option.name, getattr(self, option.name)
-            if isinstance(value, int | float):
-                maximum = MAX_SEED if name == "seed" else MAX_COUNT
-                is_allowed = 0 <= value <= maximum and not (value == 0 and name in NOT_ZERO)
-            else:
-                is_allowed = get_origin(option.type) is not Literal or value in get_args(
-                    option.type
-                )
-            if not is_allowed:
-                invalid.append(name)
+        invalid = [option.name for option in fields(self) if not self._takes(option)]
         if self.monitor not in (None, *MONITORS):
             invalid.append("monitor")
         if self.min_lr > self.lr:
             invalid.append("min_lr")
         if self.warmup_epochs >= self.epochs:
             invalid.append("warmup_epochs")
-        if self.guide_optimizer == "ngd" and self.kl_weight != "num_data" and self.kl_weight < 1e-6:
+        is_natural = self.guide_optimizer == "ngd"
+        if is_natural and self.kl_weight != "num_data" and self.kl_weight < 1e-6:
             invalid.append("kl_weight")
         if invalid:
             listed = ", ".join(f"{name}={getattr(self, name)!r}" for name in dict.fromkeys(invalid))
             raise ValueError(f"training options out of bounds (see TrainOptions): {listed}")
 
+    def _takes(self, option: Field) -> bool:
+        """Return True if an option's value is one of those of its type, and within the bounds of a
+        number."""
+        value = getattr(self, option.name)
+        if isinstance(value, int | float):
+            maximum = MAX_SEED if option.name == "seed" else MAX_COUNT
+            is_missing = value == 0 and option.name in NOT_ZERO
+            return 0 <= value <= maximum and not is_missing
+        return get_origin(option.type) is not Literal or value in get_args(option.type)
+
     @property
     def guide_lr_scale(self) -> float:
         """Factor of the guide's learning rate, ``guide_lr / lr``."""
-        default = self.lr if self.guide_optimizer == "adam" else 0.1
-        return (default if self.guide_lr is None else self.guide_lr) / self.lr
+        guide_lr = self.guide_lr
+        if guide_lr is None:
+            guide_lr = self.lr if self.guide_optimizer == "adam" else 0.1
+        return guide_lr / self.lr
 
     def kl_weight_of(self, num_data: int) -> float:
         """Return the KL weight of global sites as a number, for ``num_data`` training examples."""
@@ -181,6 +183,6 @@ class TrainOptions:
         The learning rate is then that of the schedule for the new number of epochs.
         """
         free = {"epochs": None, "patience": None}
-        patience, saved_patience = (options.patience or math.inf for options in (self, saved))
-        ends_later = self.epochs >= saved.epochs and patience >= saved_patience
+        is_as_patient = (self.patience or math.inf) >= (saved.patience or math.inf)
+        ends_later = self.epochs >= saved.epochs and is_as_patient
         return ends_later and asdict(self) | free == asdict(saved) | free

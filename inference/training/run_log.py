@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from probattn.inference.io.files import naming, write_bytes
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class RunLog:
-    """Log that appends records to a file, and passes them to loggers.
+    """Log that appends records to a file, and passes them to loggers, which it finalises at the end
+    of its context.
 
     A resumed log is truncated at the checkpoint's step, so that it contains each step once.
 
@@ -27,10 +28,19 @@ class RunLog:
 
     def __init__(self, path: Path | None, *, step: int, loggers: Sequence["Logger"] = ()) -> None:
         self.records: list[dict[str, Any]] = []
-        self._path, self._loggers = path, loggers
+        self._path = path
+        self._loggers = loggers
         if path is not None and path.exists():
             self.records = [record for record in read_log(path) if record["step"] <= step]
-            write_bytes(path, "".join(map(_to_line, self.records)).encode(), tag="part")
+            lines = map(_to_line, self.records)
+            write_bytes(path, "".join(lines).encode(), tag="part")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: Any) -> None:
+        for logger in self._loggers:
+            logger.finalize("failed" if error else "success")
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record.
@@ -45,10 +55,13 @@ class RunLog:
         if self._path is not None:
             with naming(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(_to_line(record))
+        titles = {name if "/" in name else f"{kind}/{name}": values[name] for name in values}
         for logger in self._loggers:
-            logger.log_metrics(
-                {name if "/" in name else f"{kind}/{name}": values[name] for name in values}, step
-            )
+            logger.log_metrics(titles, step)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """Return the records of steps or epochs."""
+        return [record for record in self.records if record["kind"] == kind]
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

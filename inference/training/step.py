@@ -3,18 +3,24 @@
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from probattn.draws import draws
+from probattn import draws
 from probattn.functional import errors
 from probattn.inference.distributed import RankBatch, world
-from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line
+from probattn.inference.non_finite import (
+    NonFiniteError,
+    find_non_finite,
+    first_line,
+    in_gradients,
+)
 from probattn.inference.objective.elbo import ELBOS, ELBOLoss
+from probattn.inference.objective.num_data import attribute
 from probattn.inference.prediction.latents import broadcasts
-from probattn.inference.programs import attribute, required
+from probattn.inference.random_states import set_torch_states, torch_states
 from probattn.inference.training import observations
 from probattn.inference.training.device import compile_blocks
 from probattn.inference.training.optimizers import Optimizers
@@ -48,15 +54,13 @@ class StepCoefficients(NamedTuple):
         cls, step: int, *, options: TrainOptions, steps_per_epoch: int, num_data: int
     ) -> "StepCoefficients":
         """Return the coefficients of a step, counted from 0, for ``num_data`` training examples."""
-        steps, anneal = (
-            options.epochs * steps_per_epoch,
-            round(options.kl_anneal_epochs * steps_per_epoch),
-        )
+        anneal = round(options.kl_anneal_epochs * steps_per_epoch)
         share = min(1.0, step / anneal) if anneal else 1.0
-        progress = step / max(steps - 1, 1)
-        regulariser = options.alpha_start + (options.alpha_end - options.alpha_start) * progress
+        progress = step / max(options.epochs * steps_per_epoch - 1, 1)
         return cls(
-            options.kl_weight_of(num_data) * share, options.local_kl_weight * share, regulariser
+            kl=share * options.kl_weight_of(num_data),
+            local_kl=share * options.local_kl_weight,
+            alpha=options.alpha_start + (options.alpha_end - options.alpha_start) * progress,
         )
 
 
@@ -96,21 +100,22 @@ class Objective:
         first_batch: Callable[[], tuple],
         fabric: "Fabric | None" = None,
     ) -> None:
-        self.options, self.fabric, self.num_data = options, fabric, attribute(model, "num_data")
-        self.vectorize = (
-            broadcasts(model, guide, first_batch)
-            if options.vectorize is None
-            else options.vectorize
-        )
+        self.options = options
+        self.fabric = fabric
+        self.num_data = attribute(model, "num_data")
+        self.vectorize = options.vectorize
+        if self.vectorize is None:
+            self.vectorize = broadcasts(model, guide, first_batch)
         if options.compile:
             compile_blocks(model)
         elbo = ELBOS[options.elbo](num_particles=1 if self.vectorize else options.num_particles)
         self.loss = ELBOLoss(model, guide, elbo)
+        self.module: Any = self.loss  # or Fabric's, of a private class
+        if fabric is not None:
+            self.module = fabric.setup_module(self.loss)
+        self._is_first = True
         # A compiled block has no list of failures, and all ranks run the same number of times.
-        self._is_first, self._defers = True, not options.compile and world().size == 1
-        self.module: Any = (
-            self.loss if fabric is None else fabric.setup_module(self.loss)
-        )  # of a private class
+        self._defers = not options.compile and world().size == 1
 
     @one_thread_at_a_time
     def __call__(self, batch: tuple[Tensor, ...], coefficients: StepCoefficients) -> Tensor:
@@ -124,14 +129,17 @@ class Objective:
             NonFiniteError: a NaN or Inf; names its source.
             ValueError: labels outside their support, and what else the model raises.
         """
-        is_first, self._is_first = self._is_first, False
-        is_checked, states, failure = is_validated(), _random_states(), None
+        is_first = self._is_first
+        self._is_first = False
+        is_checked = is_validated()
+        states = torch_states()
+        failure = None
         if self._defers and not is_first:
             deferred_loss = self._deferred_loss(batch, coefficients, observed=is_checked)
             if deferred_loss is not None:
                 return deferred_loss
             self._defers = False  # some layers need a look in each step, say for jitter
-            _set_random_states(states)
+            set_torch_states(states)
         try:
             with nullcontext() if is_first else without_validation():
                 loss = self._run(self.module, batch, coefficients)
@@ -139,9 +147,10 @@ class Objective:
                     return loss
                 symptom = f"the loss is {loss.item()}"
         except FAILURES as error:
-            failure, symptom = error, first_line(error)
+            failure = error
+            symptom = first_line(error)
         self._explain(batch, symptom)
-        _set_random_states(states)
+        set_torch_states(states)
         self._run_otherwise(batch, coefficients, is_first=is_first)
         self._explain(batch, symptom)
         if failure is not None:
@@ -196,23 +205,22 @@ class Objective:
         """Return True for a finite loss without failures, and with observed values that have a
         density; by one read."""
         valid = [loss.isfinite(), *map(torch.logical_not, failures)]
-        valid += observations.checks(self.loss.traces[0]) if observed else []
+        if observed:
+            valid += observations.checks(self.loss.traces[0])
         return bool(torch.stack(valid).all())
 
     def _run(
         self, module: Any, batch: tuple[Tensor, ...], coefficients: StepCoefficients
     ) -> Tensor:
-        options, particles = self.options, self.options.num_particles
+        options = self.options
         with ExitStack() as stack:
             stack.enter_context(kl_weight(coefficients.kl, local=coefficients.local_kl))
             stack.enter_context(alpha(coefficients.alpha))
             if self.vectorize and options.samples_per == "example":
                 stack.enter_context(draws("example"))
-            if self.vectorize and particles > 1:
-                stack.enter_context(draws(particles))
-            if (
-                options.precision == "bf16-mixed"
-            ):  # not Fabric's own, which would also round the labels
+            if self.vectorize and options.num_particles > 1:
+                stack.enter_context(draws(options.num_particles))
+            if options.precision == "bf16-mixed":  # Fabric's own would also round the labels
                 stack.enter_context(torch.autocast(batch[0].device.type, torch.bfloat16))
             return module(*batch) / self.num_data
 
@@ -230,14 +238,7 @@ class Objective:
             NonFiniteError: names the source and the symptom.
         """
         modules = {"model": self.loss.model, "guide": self.loss.guide}
-        source = find_non_finite(batch, modules, self.loss.traces)
-        for name, parameter in self.loss.named_parameters():
-            if (
-                source is None
-                and parameter.grad is not None
-                and not parameter.grad.isfinite().all()
-            ):
-                source = f"the gradient of {name}"
+        source = find_non_finite(batch, modules, self.loss.traces) or in_gradients(self.loss)
         if source is not None:
             raise NonFiniteError(f"NaN or Inf in {source} ({symptom})")
 
@@ -262,12 +263,13 @@ def train_step(
     Raises:
         NonFiniteError: a NaN or Inf; names its source.
     """
-    fabric = required(objective.fabric)
+    fabric = cast("Fabric", objective.fabric)
     optimizers.zero_grad()
     examples = sum(batch.batch_size for batch in batches)
     tensors: tuple[Tensor, ...] = ()
     total: Tensor | float = 0.0
     terms: dict[str, Tensor] = {}
+    clip_norm = objective.options.clip_norm
     try:
         for number, batch in enumerate(batches, start=1):
             weight = batch.loss_weight * (batch.batch_size / examples)
@@ -276,12 +278,11 @@ def train_step(
                 loss = objective(tensors, coefficients) * weight
                 fabric.backward(loss)
             total = total + loss.detach()
-            for name, value in objective.terms().items() if with_terms else ():
-                terms[name] = terms.get(name, 0.0) + value * weight
-        if objective.options.clip_norm is not None:
-            fabric.clip_gradients(
-                objective.module, optimizers.optimizer, max_norm=objective.options.clip_norm
-            )
+            if with_terms:
+                for name, value in objective.terms().items():
+                    terms[name] = terms.get(name, 0.0) + value * weight
+        if clip_norm is not None:
+            fabric.clip_gradients(objective.module, optimizers.optimizer, max_norm=clip_norm)
     except NonFiniteError:
         raise
     except FAILURES as error:
@@ -289,14 +290,3 @@ def train_step(
         raise
     optimizers.step()
     return Outcome(torch.as_tensor(total), terms)
-
-
-def _random_states() -> tuple[Tensor, Tensor | None]:
-    """Return the states of PyTorch's generators of the CPU and of the present GPU."""
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-
-
-def _set_random_states(states: tuple[Tensor, Tensor | None]) -> None:
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.cuda.set_rng_state(states[1])

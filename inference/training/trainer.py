@@ -4,7 +4,7 @@ import copy
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from probattn.functional.errors import NumericalError
+from probattn import NumericalError
 from probattn.inference import distributed
 from probattn.inference.batches import Loader
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.non_finite import NonFiniteError
-from probattn.inference.programs import required
+from probattn.inference.random_states import random_states, set_random_states
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
@@ -26,27 +26,43 @@ from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Objective, Outcome, StepCoefficients, train_step
 from probattn.inference.training.validation import is_better, validate
 
-COUNTERS = {
-    "epoch": int,
-    "step": int,
-    "best_epoch": int,
-    "best_value": float | None,
-    "should_stop": bool,
-}
-"""Attributes that a checkpoint holds, with their types."""
+
+@dataclass(eq=False)
+class RunState:
+    """Where a run is: what a checkpoint holds beside weights, optimisers and random numbers.
+
+    Args:
+        epoch, step: numbers of epochs and of training steps done.
+        best_epoch, best_value: best epoch so far, and its monitored metric.
+        should_stop: True ends the run after the present step; a callback may set it.
+
+    Raises:
+        ValueError: a value of another type, or a negative number of epochs or steps.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    best_epoch: int = 0
+    best_value: float | None = None
+    should_stop: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(RunState):
+            value = getattr(self, field.name)
+            kind: Any = field.type
+            if not isinstance(value, kind) or (kind is int and value < 0):
+                raise ValueError(f"{field.name} is {value!r}")
 
 
-class Trainer:
-    """State of a training run: modules, optimiser and counters, all of which a checkpoint holds.
+class Trainer(RunState):
+    """A training run: its state, and the modules, optimiser and loaders that go with it.
 
     Attributes:
         model, guide, options: as for :func:`~probattn.inference.fit`.
         optimizer: of all parameters but those with natural gradients.
-        epoch, step: numbers of epochs and of training steps done.
-        best_epoch, best_value: best epoch so far, and its monitored metric.
+        steps_per_epoch: number of training steps of an epoch.
         is_best: True if the present epoch is the best so far; a callback may set it in
             ``on_train_epoch_end``.
-        should_stop: True ends the run after the present step; a callback may set it.
 
     Args:
         objective: loss of a batch, with model and guide.
@@ -68,33 +84,28 @@ class Trainer:
         callbacks: Iterable[Callback],
         notes: Mapping[str, str],
     ) -> None:
-        self.model, self.guide, self.options = (
-            objective.loss.model,
-            objective.loss.guide,
-            objective.options,
-        )
-        self.epoch = self.step = self.best_epoch = 0
-        self.best_value: float | None = None
-        self.is_best = self.should_stop = False
-        self.optimizer, self._optimizers, self._objective = (
-            optimizers.optimizer,
-            optimizers,
-            objective,
-        )
-        self._train, self._valid, self._folder, self._callbacks = (
-            train,
-            valid,
-            folder,
-            tuple(callbacks),
-        )
-        self._best_weights: dict[str, Any] | None = None
+        super().__init__()
+        self.model = objective.loss.model
+        self.guide = objective.loss.guide
+        self.options = objective.options
+        self.optimizer = optimizers.optimizer
+        self.steps_per_epoch = objective.options.steps_per_epoch(len(train))
+        self.is_best = False
+        self._objective = objective
+        self._optimizers = optimizers
+        self._train = train
+        self._valid = valid
+        self._folder = folder
+        self._callbacks = tuple(callbacks)
         self._notes = notes
+        self._best_weights: dict[str, Any] = {}
 
     def is_finished(self) -> bool:
         """Return True after the last epoch, or when early stopping or a callback has ended the
         run."""
-        epochs, patience = self.options.epochs, self.options.patience or math.inf
-        return self.should_stop or self.epoch >= epochs or self.epoch - self.best_epoch >= patience
+        patience = self.options.patience or math.inf
+        is_stale = self.epoch - self.best_epoch >= patience
+        return self.should_stop or is_stale or self.epoch >= self.options.epochs
 
     def run(self, log: RunLog, progress: tqdm) -> None:
         """Train until the last epoch, until early stopping, or until a callback stops the run."""
@@ -104,74 +115,76 @@ class Trainer:
         while not self.is_finished():
             started = time.perf_counter()
             self._call("on_train_epoch_start")
-            try:
-                metrics = {"train_loss": self._train_epoch(log, progress)} | self._validate()
-            except NumericalError as error:
-                raise NonFiniteError(
-                    f"epoch {self.epoch + 1}, after step {self.step}: {error}"
-                ) from error
+            metrics = self._epoch_metrics(log, progress)
             self.epoch += 1
             monitor = self.options.monitor or ("nll" if "valid/accuracy" in metrics else "log_prob")
             value = None if self._valid is None else metrics[f"valid/{monitor}"]
             self.is_best = value is None or is_better(monitor, value, self.best_value)
             self._call("on_train_epoch_end", metrics)
             if self.is_best:
-                self.best_epoch, self.best_value = self.epoch, value
-            log.write(
-                "epoch",
-                self.step,
-                epoch=self.epoch,
-                seconds=time.perf_counter() - started,
-                **metrics,
-            )
+                self.best_epoch = self.epoch
+                self.best_value = value
+            seconds = time.perf_counter() - started
+            log.write("epoch", self.step, epoch=self.epoch, seconds=seconds, **metrics)
             progress.set_description(f"epoch {self.epoch}/{self.options.epochs}", refresh=False)
             shown = ("train_loss", "valid/accuracy", f"valid/{monitor}")
             progress.set_postfix({name: metrics[name] for name in shown if name in metrics})
-            is_due = self.epoch % self.options.checkpoint_every == 0 or self.is_finished()
-            # best.pt first: a run that is killed in between repeats this epoch, and finds the same
-            # weights.
-            if self.is_best and (is_due or value is not None):
-                self._save_best()
-            if is_due and self._folder is not None:
-                self._save_last()
+            self._save()
         self._call("on_train_end")
+
+    def _epoch_metrics(self, log: RunLog, progress: tqdm) -> dict[str, float]:
+        """Train for one epoch, and return ``train_loss`` and ``valid/METRIC``."""
+        try:
+            loss = self._train_epoch(log, progress)
+            return {"train_loss": loss, **self._validate()}
+        except NumericalError as error:
+            place = f"epoch {self.epoch + 1}, after step {self.step}"
+            raise NonFiniteError(f"{place}: {error}") from error
+
+    def _save(self) -> None:
+        """Keep the weights if they are the best, and write ``last.pt`` if that is due."""
+        is_due = self.epoch % self.options.checkpoint_every == 0 or self.is_finished()
+        # best.pt first: a run that is killed in between repeats this epoch, and finds the same
+        # weights.
+        if self.is_best and (is_due or self._valid is not None):
+            self._save_best()
+        if is_due and self._folder is not None:
+            self._save_last(self._folder)
 
     def _train_epoch(self, log: RunLog, progress: tqdm) -> float:
         """Train on each batch once and return the mean loss in nats per example."""
-        options, total, examples = self.options, 0.0, 0
-        sizes = {
-            "num_data": self._objective.num_data,
-            "steps_per_epoch": options.steps_per_epoch(len(self._train)),
-        }
+        options = self.options
+        total = 0.0
+        examples = 0
         stream = distributed.rank_batches(self._train)
         while batches := list(islice(stream, options.accumulate_grad_batches)):
-            lr, is_logged = (
-                self._optimizers.lr(),
-                self.step == 0 or (self.step + 1) % options.log_every == 0,
+            lr = self._optimizers.lr()
+            is_logged = self.step == 0 or (self.step + 1) % options.log_every == 0
+            coefficients = StepCoefficients.at(
+                self.step,
+                options=options,
+                num_data=self._objective.num_data,
+                steps_per_epoch=self.steps_per_epoch,
             )
-            coefficients = StepCoefficients.at(self.step, options=options, **sizes)
-            with_terms = is_logged or len(self._callbacks) > 0
             outcome = train_step(
-                self._objective, self._optimizers, batches, coefficients, with_terms=with_terms
+                self._objective,
+                self._optimizers,
+                batches,
+                coefficients,
+                with_terms=is_logged or len(self._callbacks) > 0,
             )
             self._optimizers.step_schedulers()
             self.step += 1
             size = sum(batch.batch_size for batch in batches)
-            total, examples = total + outcome.loss.item() * size, examples + size
+            total += outcome.loss.item() * size
+            examples += size
             self._call("on_train_step_end", outcome)
             progress.update()
             if is_logged:
-                values = {
-                    name: value.item()
-                    for name, value in {"loss": outcome.loss, **outcome.terms}.items()
-                }
-                log.write(
-                    "step",
-                    self.step,
-                    epoch=self.epoch + 1,
-                    lr=lr,
-                    **distributed.average_over_ranks(values),
-                )
+                tensors = {"loss": outcome.loss, **outcome.terms}
+                values = {name: tensor.item() for name, tensor in tensors.items()}
+                means = distributed.average_over_ranks(values)
+                log.write("step", self.step, epoch=self.epoch + 1, lr=lr, **means)
             if self._callbacks:  # of which one, on one rank, may have asked to stop
                 self.should_stop = any(distributed.gather_results(lambda: self.should_stop))
             if self.should_stop:
@@ -193,28 +206,29 @@ class Trainer:
         for callback in self._callbacks:
             getattr(callback, hook)(self, *args)
 
-    def _save_last(self) -> None:
+    def _save_last(self, folder: Path) -> None:
         """Write ``last.pt``, with everything that a run needs to resume exactly."""
-        state = {name: getattr(self, name) for name in COUNTERS} | {
+        states = distributed.gather_results(lambda: random_states(self._train, self._valid))
+        extra = {
+            **asdict(self),
             "options": asdict(self.options),
             "num_data": self._objective.num_data,
             "optimizers": checkpoint.part_states(self._optimizers.parts()),
             "callbacks": checkpoint.part_states(self._callbacks),
-            "random": distributed.gather_results(
-                lambda: checkpoint.random_states(self._train, self._valid)
-            ),
+            "random": states,
         }
-        path = required(self._folder) / "last.pt"
-        distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **state))
+        self._write(folder / "last.pt", extra)
 
     def _save_best(self) -> None:
         """Keep the weights of this epoch, in ``best.pt`` or in memory."""
         if self._folder is None:
             self._best_weights = copy.deepcopy(checkpoint.weights(self.model, self.guide))
-            return
-        best = {**self._notes, "epoch": self.best_epoch, "value": self.best_value}
-        path = self._folder / "best.pt"
-        distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **best))
+        else:
+            extra = {**self._notes, "epoch": self.best_epoch, "value": self.best_value}
+            self._write(self._folder / "best.pt", extra)
+
+    def _write(self, path: Path, extra: dict[str, Any]) -> None:
+        distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **extra))
 
     def load_best(self) -> None:
         """Load the weights of the best epoch into model and guide.
@@ -224,11 +238,11 @@ class Trainer:
         """
         if self._folder is not None:
             checkpoint.load(self._folder / "best.pt", self.model, self.guide)
-        elif self._best_weights is not None:
+        elif self._best_weights:
             checkpoint.restore(self._best_weights, self.model, self.guide, path="memory")
 
     def resume(self) -> None:
-        """Restore the state at the end of the last epoch in ``last.pt``.
+        """Restore the state at the end of the last epoch in ``last.pt``, if there is one.
 
         With another number of ranks than before, the run sees the same batches, but draws other
         samples.
@@ -237,8 +251,13 @@ class Trainer:
             CheckpointError: a damaged checkpoint, or one of other options, optimisers, loaders or
                 another architecture.
         """
-        path = required(self._folder) / "last.pt"
-        content, best = checkpoint.read(path), checkpoint.read(path.with_name("best.pt"))
+        if self._folder is None:
+            return
+        path = self._folder / "last.pt"
+        if not path.exists():
+            return
+        content = checkpoint.read(path)
+        best = checkpoint.read(path.with_name("best.pt"))
         try:
             self._restore(content, best["extra"], path=path)
         except CheckpointError:
@@ -247,32 +266,32 @@ class Trainer:
             raise CheckpointError(f"{path} is of another run, or damaged: {error!r}") from error
 
     def _restore(self, content: dict[str, Any], best: dict[str, Any], *, path: Path) -> None:
-        state = content["extra"]
-        saved, num_data = TrainOptions(**state["options"]), self._objective.num_data
-        if not self.options.continues(saved) or state["num_data"] != num_data:
-            then = asdict(saved) | {"num_data": state["num_data"]}
-            here = asdict(self.options) | {"num_data": num_data}
-            listed = ", ".join(
-                f"{name}: {then[name]!r} → {here[name]!r}"
-                for name in then
-                if then[name] != here[name]
-            )
-            raise CheckpointError(
-                f"{path} is of other options; take the same, or another folder: {listed}"
-            )
+        extra = content["extra"]
+        self._check_options(extra, path=path)
+        run = {field.name: extra[field.name] for field in fields(RunState)}
+        # Else the run was killed before last.pt, and finds that epoch again.
+        if best["epoch"] <= run["epoch"]:
+            run |= {"best_epoch": best["epoch"], "best_value": best["value"]}
+        super().__init__(**run)
         checkpoint.restore(content, self.model, self.guide, path=path)
-        checkpoint.load_part_states(self._optimizers.parts(), state["optimizers"])
-        checkpoint.load_part_states(self._callbacks, state["callbacks"])
-        if (
-            best["epoch"] <= state["epoch"]
-        ):  # else the run was killed before last.pt, and finds that epoch again
-            state |= {"best_epoch": best["epoch"], "best_value": best["value"]}
-        for name, kind in COUNTERS.items():
-            if not isinstance(state[name], kind) or (kind is int and state[name] < 0):
-                raise ValueError(f"{name} is {state[name]!r}")
-            setattr(self, name, state[name])
-        has_same_ranks = len(state["random"]) == distributed.world().size
-        states = state["random"][distributed.world().rank if has_same_ranks else 0]
-        checkpoint.set_random_states(states, self._train, self._valid)
+        checkpoint.load_part_states(self._optimizers.parts(), extra["optimizers"])
+        checkpoint.load_part_states(self._callbacks, extra["callbacks"])
+        world = distributed.world()
+        has_same_ranks = len(extra["random"]) == world.size
+        states = extra["random"][world.rank if has_same_ranks else 0]
+        set_random_states(states, self._train, self._valid)
         if not has_same_ranks:
             distributed.seed_per_rank()
+
+    def _check_options(self, extra: dict[str, Any], *, path: Path) -> None:
+        """Refuse to go on with a run of other options, or another number of examples."""
+        saved = TrainOptions(**extra["options"])
+        then = asdict(saved) | {"num_data": extra["num_data"]}
+        here = asdict(self.options) | {"num_data": self._objective.num_data}
+        if self.options.continues(saved) and then["num_data"] == here["num_data"]:
+            return
+        changes = [name for name in then if then[name] != here[name]]
+        listed = ", ".join(f"{name}: {then[name]!r} → {here[name]!r}" for name in changes)
+        raise CheckpointError(
+            f"{path} is of other options; take the same, or another folder: {listed}"
+        )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import ProbabilisticAttention
+from probattn import ProbabilisticAttention
 from probattn.draws import num_folded
 from probattn.functional import errors
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import ProbabilisticAttention
+from probattn import ProbabilisticAttention
 from probattn.models.third_party.adapters import (
     Adapter,
     ClassAttentionAdapter,

@@ -10,11 +10,10 @@ import torch
 from lightning_utilities import apply_to_collection
 from torch import Tensor, nn
 
-from probattn.attention.base import ProbabilisticAttention
+from probattn import ProbabilisticAttention, name_layers
 from probattn.draws import at_mean, draws_in_batch, num_folded, num_samples
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.third_party.adapters import Adapter
-from probattn.sites import name_layers
 from probattn.threads import one_thread_at_a_time
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

@@ -8,8 +8,9 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import LayerFactory, ProbabilisticAttention
-from probattn.attention.softmax import SoftmaxAttention, SoftmaxMean
+from probattn import ProbabilisticAttention, SoftmaxAttention
+from probattn.attention.base import LayerFactory
+from probattn.attention.softmax import SoftmaxMean
 from probattn.models.layer_factories import layer_factory
 from probattn.models.third_party.attention_kinds import (
     KINDS,

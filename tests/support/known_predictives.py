@@ -6,7 +6,6 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import predict
-from probattn.inference.diagnostics.posterior_draws import record
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
@@ -40,14 +39,13 @@ def build(likelihood=None, family="full", **options):
 def predicted_and_outputs(model, guide, data, *, num_samples):
     """The prediction, and the network's outputs for each draw and each example by itself
     ``(S, n, ...)``."""
-    with record(num_samples) as drawn:
-        prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
+    prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
     batches = [(data,)] if isinstance(data, torch.Tensor) else data
     model.eval()
     outputs = []
     for s in range(num_samples):
         network = poutine.condition(
-            model.network, data={name: u[s] for name, u in drawn.latents.items()}
+            model.network, data={name: u[s] for name, u in prediction.latents.items()}
         )
         for x, *others in batches:
             mask = others[1] if len(others) == 2 else None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_fit import assert_same, build, short, untimed, weights
 
-from probattn.inference import CheckpointError, fit, metrics
+from probattn.inference import Callback, CheckpointError, fit, metrics
 from probattn.inference.io import checkpoint
 from probattn.inference.training import trainer
 from probattn.inference.training.validation import is_better
@@ -114,10 +114,32 @@ def test_the_default_monitor_is_the_nll_of_classes_and_the_log_probability_of_nu
 NLL = [3.0, 1.0, 2.0, 2.5, 0.5]
 
 
-def trained(out, **options):
-    model, guide, train, valid = build(seed=3)
-    history = fit(model, guide, train, valid, out=out, **short(epochs=5, monitor="nll", **options))
+def trained(out, callbacks=(), **options):
+    built, options = build(seed=3), short(epochs=5, monitor="nll", **options)
+    model, guide, *_ = built
+    history = fit(*built, out=out, callbacks=callbacks, **options)
     return history, weights(model, guide)
+
+
+class Killed(Callback):
+    """Ends a run in the epoch after a number of epochs."""
+
+    def __init__(self, *, after):
+        self.after = after
+
+    def on_train_step_end(self, trainer, outputs):
+        if trainer.epoch == self.after:
+            raise KeyboardInterrupt
+
+
+def test_a_resumed_run_keeps_the_best_epoch_from_before_it_was_killed(tmp_path, scripted):
+    scripted([3.0, 1.0, 2.0, 2.5, 1.5])
+    _, end = trained(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", callbacks=[Killed(after=3)])
+    history, last = trained(tmp_path / "run", callbacks=[Killed(after=5)], resume=True)
+    assert (history.best_epoch, history.best_value) == (2, 1.0)
+    assert_same(last, end)
 
 
 @pytest.mark.parametrize(

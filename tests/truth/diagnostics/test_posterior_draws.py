@@ -11,7 +11,7 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention
 from probattn.inference import materialise, predict
-from probattn.inference.diagnostics.posterior_draws import posterior_draws, record, replicate
+from probattn.inference.diagnostics.posterior_draws import posterior_draws, replicate
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
 
@@ -120,6 +120,5 @@ def test_a_users_own_global_site_is_drawn_once_for_all_batches():
     network = PyroModule[nn.Linear](4, 3, bias=False)
     network.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 4]).to_event(2))
     model, x = Supervised(network, Categorical(), num_data=9), torch.randn(4, 4)
-    with record(3) as drawn:
-        result = predict(model, None, [x[:2], x[2:]], num_samples=3, keep_draws=True)
-    torch.testing.assert_close(result.draws, (x @ drawn.latents["network.weight"].mT).softmax(-1))
+    result = predict(model, None, [x[:2], x[2:]], num_samples=3, keep_draws=True)
+    torch.testing.assert_close(result.draws, (x @ result.latents["network.weight"].mT).softmax(-1))
