@@ -33,8 +33,8 @@ REPEATS = 8
 class FeatureGP(SiteModule):
     """GP of unit variance on normalised features h: u ψ(h) + √(1 − ‖ψ(h)‖²) ε for each output.
 
-    u ~ N(0, I) weighs M features ψ of anchors (see :mod:`probattn.functional.feature_regression`); ε ~ N(0,
-    1) is the variance that they do not explain. Sites: ``u``, latent, global, event
+    u ~ N(0, I) weighs M features ψ of anchors (see :mod:`probattn.functional.feature_regression`);
+    ε ~ N(0, 1) is the variance that they do not explain. Sites: ``u``, latent, global, event
     ``(output, anchor)``; ``residual``, latent, local, event ``(output,)``, whose posterior is its
     prior.
 
