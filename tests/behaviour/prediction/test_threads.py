@@ -105,26 +105,6 @@ def test_threads_with_loops_of_their_own_train_what_one_does():
     )
 
 
-def test_what_else_runs_or_builds_models_meanwhile_leaves_a_prediction_as_it_is():
-    model, guide, batches, valid = build()
-    others = [build(seed) for seed in range(8)]
-    calls = [partial(predict, model, guide, BATCHES, num_samples=5, seed=0) for _ in range(8)]
-    expected = calls[0]().probs
-
-    def build_again(other, its_guide, *_):
-        for _ in range(10):
-            guides.for_model(other)
-            predictor_network(other, its_guide, num_samples=3)(X)
-        with at_mean():
-            return predict(other, its_guide, X, num_samples=1)
-
-    more = [partial(build_again, *other) for other in others[:4]]
-    more += [partial(train, *other, seed=0) for other in others[4:]]
-    results = in_threads([call for pair in zip(calls, more, strict=True) for call in pair])
-    for prediction in results[::2]:
-        assert torch.equal(prediction.probs, expected)
-
-
 def busy(**options):
     """Return a model and its guide, whose runs take their time (see :func:`in_threads.busy`)."""
     model, guide, _, _ = build(attention=BUSY, dropout=0.1, num_data=80, **options)
@@ -193,15 +173,6 @@ def test_threads_share_a_method_with_hooks_on_its_network():
     expected = [call().probs for call in calls]
     for prediction, probs in zip(in_threads(calls), expected, strict=True):
         assert torch.equal(prediction.probs, probs)
-
-
-def test_dropout_that_one_thread_activates_does_not_reach_another():
-    model, guide, _, _ = build(dropout=0.5)
-    call = partial(predict, model, guide, BATCHES, num_samples=5, seed=0)
-    expected, method = call().probs, MCDropout(predictor(model, guide))
-    results = in_threads([call, partial(method.predict, BATCHES)] * 8)
-    for prediction in results[::2]:
-        assert torch.equal(prediction.probs, expected)
 
 
 @contextmanager

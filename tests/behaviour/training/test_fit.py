@@ -134,10 +134,8 @@ class WithNorm(Network):
 def test_submodules_in_evaluation_mode_stay_there_and_a_model_as_a_whole_is_trained(evaluated):
     network = WithNorm()
     (network if evaluated is None else network.get_submodule(evaluated)).eval()
-    before, mean = (
-        [module.training for module in network.modules()],
-        network.norm.running_mean.clone(),
-    )
+    before = [module.training for module in network.modules()]
+    mean = network.norm.running_mean.clone()
     model = Supervised(network, Categorical(), num_data=8)
     _, _, train, valid = build()
     fit(model, guides.for_model(model), train, valid, **short(epochs=1))

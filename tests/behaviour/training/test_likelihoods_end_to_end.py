@@ -21,10 +21,8 @@ class Network(nn.Module):
 
     def __init__(self, outputs):
         super().__init__()
-        self.attention, self.head = (
-            KEPSVGPAttention(4, 2, rank=2, merge="add"),
-            nn.Linear(4, outputs),
-        )
+        self.attention = KEPSVGPAttention(4, 2, rank=2, merge="add")
+        self.head = nn.Linear(4, outputs)
 
     def forward(self, x, mask=None):
         return self.head(x.mean(-2) + 0.1 * self.attention(x, mask).mean(-2))

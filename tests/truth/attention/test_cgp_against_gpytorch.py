@@ -2,8 +2,10 @@
 
 import gpytorch
 import torch
+from float64 import randn64
 from gpytorch import kernels, settings
 from gpytorch.distributions import MultivariateNormal
+from torch.testing import assert_close
 
 from probattn.functional.cgp import CGP
 
@@ -28,19 +30,15 @@ class Regression(gpytorch.models.ExactGP):
 
 def test_mean_covariances_and_evidence_are_those_of_two_regressions():
     torch.manual_seed(0)
-    query, key, latent = 0.7 * torch.randn(3, HEADS, TOKENS, WIDTH, dtype=torch.float64)
-    value = torch.randn(HEADS, TOKENS, COLUMNS, dtype=torch.float64)
-    scales, sigma2 = (
-        (0.4 * torch.randn(2, HEADS)).double().exp(),
-        (0.3 * torch.randn(HEADS)).double().exp(),
-    )
+    query, key, latent = 0.7 * randn64(3, HEADS, TOKENS, WIDTH)
+    value = randn64(HEADS, TOKENS, COLUMNS)
+    scales = (0.4 * torch.randn(2, HEADS)).double().exp()
+    sigma2 = (0.3 * torch.randn(HEADS)).double().exp()
     inputs = {"query": query, "key": key, "latent": latent, "value": value, "real": None}
     law = CGP(**inputs, scales=scales, noise=sigma2, count=TOKENS)
-    (sq, sk), noise, eye = (
-        scales[..., None, None],
-        sigma2[:, None, None],
-        torch.eye(TOKENS, dtype=torch.float64),
-    )
+    (sq, sk) = scales[..., None, None]
+    noise = sigma2[:, None, None]
+    eye = torch.eye(TOKENS, dtype=torch.float64)
     one = torch.ones(HEADS, 1, dtype=torch.float64)
     with torch.no_grad(), settings.fast_computations(False, False, False), settings.debug(False):
         # A GP at a scale of 1 sees z_k / σ_k with noise σ² / σ_k²; z_q is σ_q times what the second
@@ -52,12 +50,12 @@ def test_mean_covariances_and_evidence_are_those_of_two_regressions():
         of_keys = Regression(key, law.observed_key.mT, noise, sk[..., 0] ** 2)
         observed = of_keys.likelihood(of_keys(*of_keys.train_inputs))
         evidence = observed.log_prob(of_keys.train_targets).sum(-1)
-    torch.testing.assert_close(law.mean.mT, sq * mean)
+    assert_close(law.mean.mT, sq * mean)
     predictive = sq**2 * (of_query + units.mT @ (given_key + noise * eye) @ units) + noise * eye
     covariances = {law.query_covariance: sq**2 * of_query + noise * eye, law.predictive: predictive}
     covariances |= {law.key_covariance: sk**2 * of_key + noise * eye}
-    x = torch.randn(HEADS, TOKENS, dtype=torch.float64)
+    x = randn64(HEADS, TOKENS)
     for ours, theirs in covariances.items():
         expected = MultivariateNormal(torch.zeros_like(x), theirs).log_prob(x)
-        torch.testing.assert_close(ours.log_density(x.unsqueeze(-1)), expected)
-    torch.testing.assert_close(law.log_marginal() - law.predictive.log_peak(COLUMNS), evidence)
+        assert_close(ours.log_density(x.unsqueeze(-1)), expected)
+    assert_close(law.log_marginal() - law.predictive.log_peak(COLUMNS), evidence)

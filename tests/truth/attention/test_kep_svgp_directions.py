@@ -111,10 +111,8 @@ def assert_finite(layer, x, **values):
 def test_variances_are_those_of_explicit_projections(projection, mask):
     layer, x = noisy(projection=projection), randn(3, 6, 12)
     real = layer.checked(x, mask)
-    phi, weights = (
-        subspace.features(layer.queries_and_keys(real), mask),
-        layer.scores(real, mask)[2:],
-    )
+    phi = subspace.features(layer.queries_and_keys(real), mask)
+    weights = layer.scores(real, mask)[2:]
     variances = subspace.residual_variances(phi, subspace.grams(phi), *weights, solved=layer.solves)
     for variance, expected in zip(variances, left_out(layer, x, mask), strict=True):
         assert_close(variance, expected.diagonal(dim1=-2, dim2=-1), rtol=1e-5, atol=1e-5)
@@ -161,12 +159,10 @@ def test_the_site_is_local_needs_no_guide_and_has_no_kl(elbo, options):
     model = Classifier(
         torch.nn.Sequential(layer, torch.nn.Flatten(-2), torch.nn.Linear(32, 3)), num_data=20
     )
-    guide, elbo, x, y = (
-        guides.for_model(model),
-        elbo(),
-        torch.randn(5, 4, 8),
-        torch.randint(3, (5,)),
-    )
+    guide = guides.for_model(model)
+    elbo = elbo()
+    x = torch.randn(5, 4, 8)
+    y = torch.randint(3, (5,))
     elbo(model, guide)(x, y).backward()
     assert not any("residual" in name for name in (*elbo.terms(), *dict(guide.named_parameters())))
     assert layer.log_residual_amplitude.grad.abs().min() > 0

@@ -112,11 +112,9 @@ def test_terms_of_the_loss_are_maths(how, inducing, elbo):
     model = Classifier(
         nn.Sequential(layer, nn.Flatten(-2), nn.Linear(30, 3)).double(), num_data=10
     ).double()
-    guide, objective, (x, y) = (
-        guides.for_model(model),
-        elbo(),
-        (randn(2, 5, 6), torch.tensor([0, 2])),
-    )
+    guide = guides.for_model(model)
+    objective = elbo()
+    (x, y) = (randn(2, 5, 6), torch.tensor([0, 2]))
     expected = 10 / 2 * sum(heads.kl for heads in examples_of(layer, x))
     for number in (None, "example", 4):
         with draws(number) if number else poutine.block(hide=[]):

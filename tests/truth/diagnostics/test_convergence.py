@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conjugate import F64, conjugate, design, gaussian_guide, posterior
+from float64 import randn64, tensor64
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
@@ -38,7 +39,7 @@ def test_a_guide_gains_its_divergence_from_the_posterior(shift, spread, epochs, 
     """KL(N(m + δ, r² S) ‖ N(m, S)) = ½ δᵀ S⁻¹ δ + r² − 1 − 2 log r for each of two columns."""
     model, x, y = conjugate(noise=0.5, num_data=DATA)
     mean, covariance = posterior(model, x, y, noise=0.5)
-    shift = torch.tensor(shift, dtype=F64) * covariance.diag().sqrt()
+    shift = tensor64(shift) * covariance.diag().sqrt()
     guide = gaussian_guide(model, mean + shift, spread**2 * covariance).requires_grad_(False)
     before = {name: value.clone() for name, value in guide.state_dict().items()}
     site = diagnose(model, guide, x, y, refit_epochs=epochs)
@@ -121,7 +122,7 @@ def test_each_site_is_refitted_by_itself():
         second.loc.zero_()
         tril = torch.eye(2).expand_as(second.raw_tril)
         second.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(tril))
-    data = [(torch.randn(8, 3, 4, dtype=F64), torch.arange(8) % 3)]
+    data = [(randn64(8, 3, 4), torch.arange(8) % 3)]
     states = {site.site: site.state for site in convergence(model, guide, data, refit_epochs=3)}
     assert states == {"network.0.u": "not converged", "network.1.u": "collapsed"}
     local = Classifier(nn.Sequential(CGPAttention(4, 2), *model.network[2:]), num_data=8).double()
@@ -190,10 +191,8 @@ def test_hyperparameters_without_moments_have_robust_ones_of_draws():
     """Horseshoe: τ ~ HalfCauchy has no standard deviation, and neither moment of its guide has a
     closed form."""
     model, guide = classifier(prior=priors.Horseshoe(scale=2.0))
-    sites, name = (
-        {site.site: site for site in posterior_summary(model, guide)},
-        "network.1.prior.tau",
-    )
+    sites = {site.site: site for site in posterior_summary(model, guide)}
+    name = "network.1.prior.tau"
     prior, scales = dict(guides.latent_sites(model))[name], []
     for law in (guide.get_submodule(name)(prior), prior):
         draws = law.sample((20_000,)).detach()

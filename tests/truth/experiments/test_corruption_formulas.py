@@ -116,10 +116,8 @@ def test_elastic_transform_moves_three_corners_and_pixels_by_blurred_noise(
 ):
     out = blurs.elastic_transform(images, np.random.default_rng(4), amplitude, sigma, jitter)
     rng = np.random.default_rng(4)
-    moves, noise = (
-        rng.uniform(-32 * jitter, 32 * jitter, size=(3, 3, 2)),
-        rng.uniform(-1, 1, size=(3, 2, 32, 32)),
-    )
+    moves = rng.uniform(-32 * jitter, 32 * jitter, size=(3, 3, 2))
+    noise = rng.uniform(-1, 1, size=(3, 2, 32, 32))
     corners, place = np.array([[26, 26], [26, 6], [6, 6]]), np.mgrid[:32, :32][::-1]  # x, then y
     for image, result, move, layers in zip(images, out, moves, noise, strict=True):
         # x' = A x + b for the three corners: six equations.

@@ -29,10 +29,8 @@ def build(kind, masked, seed=0):
     )
     keep = REAL[masked][:, None, :, None].to(F64)
     if kind is LowRank:
-        factor, noise = (
-            randn(B, H, N, M, seed=seed) * keep,
-            randn(B, H, N, seed=seed + 20).abs() + 0.3,
-        )
+        factor = randn(B, H, N, M, seed=seed) * keep
+        noise = randn(B, H, N, seed=seed + 20).abs() + 0.3
         return LowRank(factor, noise, real, count), factor @ factor.mT + noise.diag_embed()
     root = randn(B, H, N, N, seed=seed + 50) * keep * keep.mT
     if kind is Dense:

@@ -64,10 +64,8 @@ def test_a_kernel_of_rank_s_is_decomposed_exactly(seed):
     """E Eᵀ = H_e Λ² H_eᵀ, R Rᵀ = H_r Λ² H_rᵀ, and E Rᵀ = H_e Λ² H_rᵀ, whatever the start."""
     phi = low_rank()
     weights, exact = iterated(phi, 3, 1, seed=seed), exact_ksvd.singular_triplets(phi[0], phi[1], 3)
-    whole, expected = (
-        scores(phi, weights),
-        torch.cat([exact.h_e, exact.h_r], -2) * exact.values.unsqueeze(-2),
-    )
+    whole = scores(phi, weights)
+    expected = torch.cat([exact.h_e, exact.h_r], -2) * exact.values.unsqueeze(-2)
     assert_close(whole @ whole.mT, expected @ expected.mT, rtol=1e-6, atol=1e-6)
     assert_close(
         subspace.singular_values(subspace.grams(phi), weights[0]),

@@ -10,6 +10,7 @@ from fitted_methods import posterior_predictive, sv_dkl
 from gpytorch import variational
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
 
 from probattn.inference import SVDKL, Prediction
 from probattn.inference.methods.features import Features
@@ -72,7 +73,7 @@ def test_the_gps_are_interpolated_from_the_grid_as_by_gpytorch():
     ours = gps.marginals(z)
     gps.variational_strategy.__class__ = variational.GridInterpolationVariationalStrategy
     theirs = gps.marginals(z)
-    torch.testing.assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance))
+    assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -80,7 +81,7 @@ def test_before_the_first_step_the_gps_mean_is_the_pretrained_network(bias):
     model, x, y = small(bias=bias)
     predictor = sv_dkl(model, None, [(x, y)], epochs=0)
     f = predictor.gps.marginals(predictor.scale(model.network[:-1](x))).mean
-    torch.testing.assert_close(predictor.mixing(f), model.network(x), rtol=1e-4, atol=1e-4)
+    assert_close(predictor.mixing(f), model.network(x), rtol=1e-4, atol=1e-4)
 
 
 def test_predictions_average_the_softmax_over_the_gps():
@@ -158,7 +159,7 @@ def test_far_outside_the_training_data_it_predicts_as_at_their_bounds():
         torch.manual_seed(1)
         results.append(predictor.predict(distance * corners).probs)
     assert results[0].isfinite().all()
-    torch.testing.assert_close(*results)
+    assert_close(*results)
 
 
 def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):

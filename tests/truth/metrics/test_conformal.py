@@ -9,13 +9,13 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from float64 import F64, randn64, tensor64
 from metric_cases import predicted, random_predictions
 from scipy import stats
 
 from probattn.inference import FewExamplesWarning, Prediction
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass, Normalised
 
-F64 = torch.float64
 TRIALS, SIZE, NEW = 250, 60, 100
 """Random calibration sets of SIZE examples, each with NEW others."""
 
@@ -46,13 +46,9 @@ def test_the_quantile_has_the_exact_rank(n, alpha):
 
 
 def test_sets_by_hand():
-    probs = torch.tensor(
-        [[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4], [0.1, 0.2, 0.7]], dtype=F64
-    )
+    probs = tensor64([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4], [0.1, 0.2, 0.7]])
     labels = torch.tensor([0, 2, 0, 2])  # scores 1 − p: 0.1, 0.7, 0.7, 0.3
-    new = torch.tensor(
-        [[0.69, 0.31, 0.0], [0.3, 0.3, 0.4], [0.05, 0.95, 0.0], [0.35, 0.35, 0.3]], dtype=F64
-    )
+    new = tensor64([[0.69, 0.31, 0.0], [0.3, 0.3, 0.4], [0.05, 0.95, 0.0], [0.35, 0.35, 0.3]])
     sets = lac(probs, labels, alpha=0.6)  # q̂ = 0.3: classes of at least 0.7
     assert sets.sets(new).tolist() == [[False] * 3, [False] * 3, [False, True, False], [False] * 3]
     expected = {"coverage": 0.25, "size": 0.25, "empty": 0.75, "singletons": 0.25}
@@ -72,13 +68,9 @@ def test_sets_by_hand():
 @pytest.mark.parametrize(("alpha", "rank"), [(0.1, 5), (0.4, 3), (0.8, 1)])
 def test_intervals_by_hand(alpha, rank):
     loc, scale = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[1.0], [2.0], [0.5], [1.0]])
-    y = torch.tensor(
-        [[0.5], [-1.0], [2.2], [6.0]], dtype=F64
-    )  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
-    new, z = (
-        gaussian(np.array([[10.0], [20.0]]), np.array([[1.0], [3.0]])),
-        stats.norm.ppf(1 - alpha / 2),
-    )
+    y = tensor64([[0.5], [-1.0], [2.2], [6.0]])  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
+    new = gaussian(np.array([[10.0], [20.0]]), np.array([[1.0], [3.0]]))
+    z = stats.norm.ppf(1 - alpha / 2)
     scores = {
         Normalised: (
             [0.4, 0.5, 1.0, 3.0, math.inf],
@@ -94,11 +86,11 @@ def test_intervals_by_hand(alpha, rank):
         assert calibrated.quantile.item() == pytest.approx(
             sorted_scores[rank - 1], rel=1e-6, abs=1e-8
         )
-        expected = torch.tensor(ends(sorted_scores[rank - 1]), dtype=F64)
+        expected = tensor64(ends(sorted_scores[rank - 1]))
         torch.testing.assert_close(
             torch.cat(calibrated.intervals(new), 1), expected, rtol=1e-7, atol=1e-7
         )
-        labels = torch.tensor([[11.5], [17.5]], dtype=F64)
+        labels = tensor64([[11.5], [17.5]])
         covered = (expected[:, :1] <= labels) & (labels <= expected[:, 1:])
         width = (expected[:, 1] - expected[:, 0]).clamp(min=0).mean().item()
         shares = {"coverage": covered.double().mean().item(), "width": width}
@@ -151,7 +143,7 @@ def test_coverage_follows_its_exact_law_for_any_prediction(covered, alpha):
 def test_sets_by_class_cover_each_class_by_its_own_quantile():
     labels = torch.arange(3).repeat_interleave(torch.tensor([400, 400, 5]))
     strength = torch.tensor([3.0, 0.75, 1.5])  # the classes differ in how easy they are
-    probs = (torch.randn(805, 3, dtype=F64) + torch.eye(3)[labels] * strength).softmax(1)
+    probs = (randn64(805, 3) + torch.eye(3)[labels] * strength).softmax(1)
     prediction = Prediction(probs=probs, labels=labels)
     sets = ByClass(alpha=0.2).fit_prediction(prediction)
     for label, rank in (

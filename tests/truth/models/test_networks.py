@@ -110,10 +110,8 @@ def test_pooled_features_are_those_of_the_encoder_on_each_text_alone(kind, pooli
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=20, max_position_embeddings=9, pad_token_id=1, **sizes
     )
-    encoder, x = (
-        getattr(transformers, f"{kind}Model")(config).double().eval(),
-        torch.randint(2, 20, (4, 5)),
-    )
+    encoder = getattr(transformers, f"{kind}Model")(config).double().eval()
+    x = torch.randint(2, 20, (4, 5))
     ours = PretrainedClassifier(
         encoder, classes=3, pooling=pooling, attention=SoftmaxAttention, last=last
     )

@@ -117,10 +117,8 @@ def test_one_gaussian_reaches_its_optimum_in_one_step_and_stays(family):
 def test_correlated_gaussians_descend_with_exact_gradients():
     """Steps of the whole length 0.3 diverge: the largest eigenvalue of S P is 12."""
     problem = CorrelatedBlocks()
-    optimizer, losses = (
-        NaturalGradientDescent(gaussian_modules(problem.guide), lr=1.0, scale=1.0),
-        [],
-    )
+    optimizer = NaturalGradientDescent(gaussian_modules(problem.guide), lr=1.0, scale=1.0)
+    losses = []
     for _ in range(300):
         optimizer.zero_grad()
         loss = problem.loss()

@@ -5,6 +5,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from conjugate import F64, NOISE, conjugate, gaussian, posterior, sgpa_parts
+from float64 import randn64
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch.distributions import MultivariateNormal
@@ -19,7 +20,7 @@ def assert_is_posterior(model, batch, shapes, log_density):
     sites."""
     evidence = []
     for _ in range(4):
-        values = {site: torch.randn(shape, dtype=F64) for site, shape in shapes.items()}
+        values = {site: randn64(shape) for site, shape in shapes.items()}
         with frozen(model):
             joint = (
                 poutine.trace(poutine.condition(model, data=values))
@@ -46,10 +47,8 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form_and_th
             disable_progbar=True,
         )
         chain.run(x, y)
-    samples, effective = (
-        chain.get_samples()["network.u"][:, 0],
-        chain.diagnostics()["network.u"]["n_eff"],
-    )
+    samples = chain.get_samples()["network.u"][:, 0]
+    effective = chain.diagnostics()["network.u"]["n_eff"]
     std = covariance.diag().sqrt()
     assert ((samples.mean(0) - mean).abs() < 5 * std / effective.min() ** 0.5).all()
     assert ((samples.std(0) / std - 1).abs() < 5 / (2 * effective.min()) ** 0.5).all()
@@ -97,7 +96,7 @@ def test_cgp_posteriors_given_the_labels(collapsed):
     layer = CGPAttention(
         1, 1, noise=0.5, collapsed=collapsed, alpha=1.0, regulariser_norm="example"
     )
-    model, (x, y) = gaussian(layer, 2), torch.randn(2, 2, 2, 1, dtype=F64) * 2
+    model, (x, y) = gaussian(layer, 2), randn64(2, 2, 2, 1) * 2
     law, shape = law_of(layer, x), (2, 1, 2, 1)
     if collapsed:
         (prior,), nu = dense(law.predictive), law.mean[:, 0, :, 0]
@@ -121,7 +120,7 @@ def test_the_posterior_of_sgpa_under_gaussian_noise_is_that_of_its_program(drawn
     """f = A u + g with u ~ N(0, I), g ~ N(0, C) or N(0, diag C): jointly Gaussian, with y = f +
     noise."""
     layer = SGPAttention(2, 1, inducing=1, draws=drawn)
-    model, (x, y) = gaussian(layer, 2), torch.randn(2, 2, 2, 2, dtype=F64)
+    model, (x, y) = gaussian(layer, 2), randn64(2, 2, 2, 2)
     a, c = sgpa_parts(layer, x)
     design = torch.cat([a.flatten(0, 1), torch.eye(4, dtype=F64)], 1)
     prior = torch.block_diag(torch.eye(1, dtype=F64), *c)

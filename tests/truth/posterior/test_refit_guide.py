@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from conjugate import F64, NOISE, conjugate, design, gaussian_guide, posterior
+from float64 import randn64, tensor64
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
@@ -117,10 +118,8 @@ def moments(model, guide):
 def known_posterior(model, x, y, noise):
     """Precision and means of both columns of u and, in a shifted model, b."""
     phi, prior = design(model, x)
-    features, precision = (
-        torch.block_diag(phi, phi),
-        torch.block_diag(prior.inverse(), prior.inverse()),
-    )
+    features = torch.block_diag(phi, phi)
+    precision = torch.block_diag(prior.inverse(), prior.inverse())
     if isinstance(model, Shifted):
         features = torch.cat([features, torch.ones(len(features), 1, dtype=F64)], -1)
         precision = torch.block_diag(precision, torch.ones(1, 1, dtype=F64))
@@ -230,7 +229,7 @@ class PointGuide(PyroModule):
 
     def __init__(self, loc):
         super().__init__()
-        self.loc = PyroParam(torch.tensor(loc, dtype=F64))
+        self.loc = PyroParam(tensor64(loc))
 
     def forward(self, x, y=None):
         pyro.sample("u", dist.Normal(self.loc, 1e-8))
@@ -241,7 +240,7 @@ class PointGuide(PyroModule):
 @pytest.mark.parametrize("loc", [-1.0, 2.0])
 def test_kls_of_local_sites_have_a_weight_of_their_own(loc):
     """The objective is w KL(q ‖ N(0, 1)) + v N u² / 2 − Σ log N(y; u, 1)."""
-    y, w, v = torch.randn(DATA, dtype=F64) + 1, 0.5, 0.1
+    y, w, v = randn64(DATA) + 1, 0.5, 0.1
     weights = {"kl_weight": w, "local_kl_weight": v}
     result = refit_guide(
         LocalAndGlobal(), PointGuide(loc), [(torch.zeros(DATA), y)], epochs=0, **weights
@@ -275,7 +274,7 @@ def test_guides_without_natural_gradients_gain():
 def test_a_guide_without_parameters_has_converged_before_the_first_epoch():
     network = nn.Sequential(CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3))
     model = Classifier(network, num_data=2).double()
-    batch = (torch.randn(2, 3, 4, dtype=F64), torch.tensor([0, 2]))
+    batch = (randn64(2, 3, 4), torch.tensor([0, 2]))
     result = refit_guide(model, guides.for_model(model), [batch])
     assert (result.converged, result.epochs) == (True, 0)
     assert result.elbo_after == result.elbo_before

@@ -4,13 +4,12 @@ step."""
 import gpytorch
 import pytest
 import torch
+from float64 import F64, randn64, tensor64
 from gpytorch.variational import NaturalVariationalDistribution
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn.functional.natural_gradient import natural_step
-
-F64 = torch.float64
 
 
 def gaussian(*shape, seed, spread=0.5):
@@ -33,7 +32,7 @@ def step(loc, tril, gradients, length):
 @pytest.mark.parametrize("length", [0.05, 0.7])
 def test_the_step_is_gpytorchs_in_natural_parameters(length):
     loc, tril = gaussian(2, 3, seed=1)
-    weights = torch.tensor([0.5, -1.0, 2.0], dtype=F64)
+    weights = tensor64([0.5, -1.0, 2.0])
 
     def loss(loc, tril):
         """A loss of both moments that is no quadratic."""
@@ -61,7 +60,7 @@ def test_the_step_is_gpytorchs_in_natural_parameters(length):
 
 @pytest.mark.parametrize("spread", [1e-3, 0.5, 30.0])
 def test_one_full_step_reaches_the_posterior_of_a_linear_model_from_any_start(spread):
-    features, y = torch.randn(7, 3, dtype=F64), torch.randn(7, dtype=F64)
+    features, y = randn64(7, 3), randn64(7)
     prior = MultivariateNormal(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64))
 
     def loss(loc, tril):

@@ -3,7 +3,6 @@ network misses."""
 
 import random
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -112,17 +111,6 @@ def test_rows_that_are_equal_after_decoding_are_equal(tmp_path):
     assert "10 of 10 validation" in " ".join(summary.notes)
 
 
-def test_an_image_in_another_format_is_the_same_image(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
-    images(tmp_path / "train", "ab", pixels)
-    for number, image in enumerate(pixels[:6]):
-        place = tmp_path / "test" / "ab"[number % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(place / f"copy{number}.bmp")
-    images(tmp_path / "valid", "ab", pixels[6:10])
-    assert summarise(read("vit/folder", tmp_path)).repeated == 6
-
-
 def test_classes_have_their_shares_and_rare_ones_and_those_called_none_are_named(tmp_path):
     labels = ["a"] * 40 + ["b"] * 20 + ["NA"] * 5 + ["once"] + ["twice"] * 2
     texts(tmp_path / "a.csv", list(zip(words(len(labels), seed=0), labels, strict=True)))
@@ -156,9 +144,6 @@ def test_files_that_are_left_out_are_said(tmp_path):
         assert label == "ab"[int(line) % 2]
 
 
-NETWORK = SimpleNamespace(kind="text", max_length=8, min_count=2, max_words=None, spelling=0)
-
-
 def test_shares_of_texts_that_are_cut_and_of_tokens_that_are_unknown_are_said(tmp_path):
     rows = [(" ".join(WORDS[: 4 + n % 10]), "ab"[n % 2]) for n in range(60)]
     texts(tmp_path / "train.csv", rows)
@@ -176,17 +161,3 @@ def test_shares_of_texts_that_are_cut_and_of_tokens_that_are_unknown_are_said(tm
     notes = [note for note in summarise(dataset).notes if "test part:" in note]
     assert ["cut" in note and "12.5%" in note for note in notes] == [True, False]
     assert ["unknown" in note and "75.0%" in note for note in notes] == [False, True]
-
-
-def test_categories_and_numbers_that_training_has_not_are_said_by_column(tmp_path):
-    rows = pd.DataFrame(
-        {"a": [f"{n}.5" for n in range(40)], "c": ["x", "y"] * 20, "label": ["u", "v"] * 20}
-    )
-    rows.to_csv(tmp_path / "train.csv", index=False)
-    rows[:10].to_csv(tmp_path / "valid.csv", index=False)
-    test = rows[:20].assign(c=["X"] * 5 + ["y"] * 15, a=["1000"] * 10 + ["3.5"] * 10)
-    test.to_csv(tmp_path / "test.csv", index=False)
-    notes = " ".join(summarise(read("tabular/csv", tmp_path)).notes)
-    assert "a unlike training: 50.0%" in notes
-    assert "c unlike training: 25.0%" in notes
-    assert "validation part: c" not in notes

@@ -270,10 +270,8 @@ def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
     german = rows[["a", "b"]].map(
         lambda number: f"{number:,.1f} €".translate(str.maketrans(",.-", ".,\u2212"))
     )
-    plain, other = (
-        load(rows),
-        load(rows.assign(**german, y="\u200b" + rows.y + "\u00a0"), sep=";", delimiter=";"),
-    )
+    plain = load(rows)
+    other = load(rows.assign(**german, y="\u200b" + rows.y + "\u00a0"), sep=";", delimiter=";")
     for part in ("train", "valid", "test"):
         assert torch.equal(getattr(plain, part).features, getattr(other, part).features)
         assert torch.equal(getattr(plain, part).labels, getattr(other, part).labels)

@@ -3,7 +3,6 @@
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -12,7 +11,7 @@ from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.pipeline import Pipeline
 
-KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+SOFTMAX = "digits/softmax"
 # A module that says that it was imported, and what a run may name.
 PLANTED = """
 from pathlib import Path
@@ -82,8 +81,10 @@ def rename(path, names):
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize(
+    ("kind", "verb"),
+    [*((kind, "predict") for kind in NAMES), *(("a file", verb) for verb in COMMANDS)],
+)
 def test_no_command_runs_the_code_that_a_run_names(command, home, evaluated, photos, kind, verb):
     run = shutil.copytree(evaluated[SOFTMAX], home / "run")
     rename(run / "settings.json", NAMES[kind])
@@ -177,38 +178,24 @@ def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(
         assert code == 0, err
 
 
-# Commands in one process that has imported nothing before.
-COMMANDS_OF_A_PROCESS = """
-import contextlib, json, sys
-from probattn.experiments.cli.main import main
-for sys.argv in json.loads(sys.argv[1]):
-    try:
-        main()
-    except SystemExit as stopped:
-        assert stopped.code == 0, sys.argv
-"""
-
-
 def test_the_function_that_loaded_the_data_is_never_imported_to_predict(
-    command, home, photos, tiny, assignments
+    command, home, photos, tiny, assignments, monkeypatch
 ):
     changes = assignments([change for change in tiny if not change.startswith("data")])
     named = ["--set", "data.name=planted:data", "--set", "data.limit_of_mine=100"]
     assert command("train", SOFTMAX, *named, "--out", "own", *changes)[0] == 0
-    (home / "was-run").unlink(missing_ok=True)
     shutil.rmtree(photos / "more")
     (photos / "broken.jpg").unlink()
-    verbs = [
-        ["predict", "own", "photos"],
-        ["export", "own", "--out", "shared"],
-        ["predict", "shared", "photos"],
-    ]
-    lines = json.dumps(
-        [["probattn", *verb, *flag] for flag in ([], ["--trust-code"]) for verb in verbs]
-    )
-    words = [sys.executable, "-c", COMMANDS_OF_A_PROCESS, lines]
-    done = subprocess.run(words, cwd=home, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, (home / "was-run").exists()) == (0, "", False)
+    for flag in ([], ["--trust-code"]):
+        for verb in (
+            ["predict", "own", "photos"],
+            ["export", "own", "--out", "shared"],
+            ["predict", "shared", "photos"],
+        ):
+            (home / "was-run").unlink(missing_ok=True)
+            monkeypatch.delitem(sys.modules, "planted", raising=False)
+            code, _, err = command(*verb, *flag)
+            assert (code, err, (home / "was-run").exists()) == (0, "", False)
     assert "data.limit_of_mine=100" in (home / "shared" / "README.md").read_text()
     with pytest.raises(UntrustedCodeError, match="data set"):
         open_run(home / "own")

@@ -245,7 +245,6 @@ def put(value, *keys):
     return change
 
 
-HEAD = "network.head.weight"
 ARCHIVES = {
     "best.pt": [
         lambda content: [content],
