@@ -10,7 +10,7 @@ from known_predictives import build
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn import KEPSVGPAttention, SGPAttention, guides
+from probattn import SGPAttention, guides
 from probattn.functional.errors import NumericalError
 from probattn.inference import Prediction, TrainOptions, fit, predict
 from probattn.inference.prediction.predictor import class_probs
@@ -62,20 +62,6 @@ def test_no_data_and_no_samples_are_errors():
         predict(model, guide, randn64(2, 5, 3), num_samples=0)
 
 
-def test_a_network_that_pools_over_samples_is_an_error():
-    class Wrong(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention = KEPSVGPAttention(4, 2, rank=2)
-
-        def forward(self, x):
-            return self.attention(x).mean(1)
-
-    model = Supervised(Wrong(), Categorical(), num_data=8)
-    with pytest.raises(ValueError, match="from the right"):
-        predict(model, guides.for_model(model), torch.randn(3, 5, 4))
-
-
 @pytest.mark.parametrize(
     "batch",
     [
@@ -117,12 +103,6 @@ def test_labels_of_a_density_are_class_indices():
     for labels in (Y + 0.7, Y + 1, Y - 1):
         with pytest.raises(ValueError, match="class indices"):
             result.log_prob(labels)
-
-
-def test_labels_in_one_of_two_batches_are_an_error():
-    for data in ([(X, Y), (X,)], [(X,), (X, Y)]):
-        with pytest.raises(TypeError):
-            predict(Classifier(nn.Linear(4, 3), num_data=8), None, data)
 
 
 def test_methods_of_classes_take_one_class_per_example():

@@ -96,22 +96,6 @@ def test_padding_is_as_if_it_were_not_there(points, anchors):
     assert_close(padded.variance[1, :, :4], short.variance[0])
 
 
-def test_a_repeated_token_counts_as_one_with_half_the_noise(points, anchors):
-    query, key, value = points
-    twice = Anchored(
-        query, key.repeat(1, 1, 2, 1), value.repeat(1, 1, 2, 1), anchors, NOISE, None, 2 * TOKENS
-    )
-    precise = Anchored(query, key, value, anchors, NOISE / 2, None, TOKENS)
-    assert_close(twice.mean, precise.mean)
-    assert_close(twice.variance, precise.variance)
-
-
-def test_much_noise_gives_the_prior(points, anchors):
-    law = Anchored(*points, anchors, 1e12 * NOISE, None, TOKENS)
-    assert_close(law.mean, torch.zeros_like(law.mean), rtol=0, atol=1e-9)
-    assert_close(law.variance, torch.ones_like(law.variance))
-
-
 def test_the_program_has_the_exact_posterior_and_its_kl():
     layer = AnchoredAttention(8, 2, anchors=3, output="draw", alpha=0.5).double()
     name_layers(layer, "layer")

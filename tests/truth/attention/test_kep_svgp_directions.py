@@ -10,7 +10,6 @@ from sampling import assert_moments, output, randn, run
 from torch.testing import assert_close
 
 from probattn import draws, guides, local_posteriors
-from probattn.draws import at_mean
 from probattn.functional import subspace
 from probattn.models import Classifier
 from probattn.site_info import info_of
@@ -143,13 +142,6 @@ def test_padding_changes_no_real_token():
     for b, real in enumerate(MASK):
         alone = output(layer, x[b : b + 1, real], u=U, residual=noise[b : b + 1, :, real])
         assert_close(expected[b, real], alone[0])
-
-
-def test_without_it_and_at_its_mean_nothing_changes():
-    x, plain, layer = randn(2, 6, 12), layer_of(), noisy()
-    assert plain.log_residual_amplitude is None
-    with at_mean():
-        assert_close(output(layer, x, u=U + 1), output(plain, x, u=U + 1))
 
 
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from float64 import randn64
-from torch import nn
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors
@@ -114,16 +113,6 @@ def test_with_all_depths_each_block_has_its_gp():
         -1, CLASSES
     )
     assert_close(logits.var(0), expected, rtol=0.07, atol=0)
-
-
-def test_the_network_below_is_copied_and_runs_once():
-    predictor, result, x = with_readout("kep-svgp")
-    assert isinstance(predictor.model.network.head, nn.Linear)
-    calls = []
-    with result.model.network.embed.register_forward_hook(lambda *_: calls.append(1)):
-        prediction = predict(result.model, result.guide, x, num_samples=4, seed=0)
-    assert len(calls) == 1
-    assert (prediction.mutual_information > 0).all()
 
 
 def test_it_trains_as_a_layer_of_a_network():

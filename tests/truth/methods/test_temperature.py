@@ -2,7 +2,6 @@
 change."""
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -146,16 +145,6 @@ def test_zeros_count_as_the_smallest_normal_number():
     prediction = Prediction(probs=probs, labels=torch.zeros(100_000, dtype=torch.long))
     expected = -math.log(torch.finfo(torch.float32).tiny) / math.log(99_999)
     assert fit_temperature(prediction) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(("examples", "warns"), [(10, True), (2000, False)])
-def test_an_uncertain_temperature_is_told(examples, warns):
-    logits = randn64(examples, 3)
-    prediction = of_logits(logits, logits.softmax(-1).multinomial(1)[:, 0])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fit_temperature(prediction)
-    assert [warning.category for warning in caught] == [FewExamplesWarning] * warns
 
 
 @pytest.mark.parametrize(

@@ -159,14 +159,6 @@ def test_sets_by_class_cover_each_class_by_its_own_quantile():
     assert few.sets(probs)[:, 2].all()
 
 
-def test_each_target_is_calibrated_by_itself():
-    y = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 2)) * [1.0, 10.0])
-    both = intervals(Normalised, gaussian(np.zeros((200, 2)), 1.0), y, alpha=0.1)
-    for target in range(2):
-        single = intervals(Normalised, gaussian(np.zeros((200, 1)), 1.0), y[:, [target]], alpha=0.1)
-        assert both.quantile[target] == single.quantile[0]
-
-
 def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
     rng = np.random.default_rng(2)
     y = torch.as_tensor(rng.standard_cauchy(size=(2000, 1)))

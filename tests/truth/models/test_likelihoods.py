@@ -187,19 +187,3 @@ def test_numbers_of_tokens_sum_over_the_real_ones_and_padding_may_be_nan():
     assert_close(log_prob, (expected * mask).sum(-1), rtol=1e-6, atol=0)
     log_prob.sum().backward()
     assert torch.equal((broken.grad != 0).all(-1), mask)
-
-
-@pytest.mark.parametrize("kind", [Gaussian, StudentT])
-def test_noise_gets_the_deviation_of_the_labels_unless_given_or_trained(kind):
-    labels = 100 * torch.randn(50, 2) + 7
-    noise = kind()
-    for factor in (1, 10):  # the second time it has a value
-        noise.initialise(factor * labels)
-        assert_close(noise.scale, labels.var(0, correction=0).mean().sqrt())
-    for given in (kind(scale=1.0), kind(scale=[0.5, 2.0])):
-        before = given.scale
-        given.initialise(labels)
-        assert torch.equal(given.scale, before)
-    constant = kind()
-    constant.initialise(torch.ones(4, 1))
-    assert constant.scale == 1

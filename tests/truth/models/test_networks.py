@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.models import PretrainedClassifier, TabularTransformer, ViT
-from probattn.models.blocks import masked_mean
 from probattn.models.vit import patches
 
 F64 = torch.float64
@@ -78,14 +77,6 @@ def test_outputs_of_tables_are_in_the_units_of_the_labels():
     x = torch.tensor([[0.3, 1.0]])
     assert_close(
         network(x), 10 + 3 * network.head(network.norm(network.blocks(network.tokens(x)).mean(-2)))
-    )
-
-
-def test_the_mean_is_over_real_tokens_whatever_stands_at_padding():
-    x = torch.tensor([[[1.0], [3.0], [torch.nan]], [[5.0], [torch.inf], [0.0]]])
-    mask = torch.tensor([[True, True, False], [True, False, False]])
-    assert_close(
-        masked_mean(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1)
     )
 
 

@@ -73,18 +73,6 @@ def test_an_index_selects_all_fields_and_the_laws(kind, index):
         assert_close(chosen.cdf(chosen.labels), prediction.cdf(prediction.labels)[rows])
 
 
-@pytest.mark.parametrize("kind", LIKELIHOODS)
-def test_an_example_may_be_selected_twice_with_two_labels_and_joined(kind):
-    prediction, rows = whole(kind), torch.tensor([3, 3, 0, 3])
-    labels = prediction.labels.clone()
-    labels[3] = prediction.labels[0]
-    expected = prediction.log_prob(prediction.labels)[rows]
-    expected[1] = prediction.log_prob(labels)[3]
-    assert_close(prediction[rows].log_prob(prediction.labels[[3, 0, 0, 3]]), expected)
-    joined = join([prediction[[4, 1]], prediction])
-    assert_close(joined.log_prob(joined.labels)[:2], prediction.log_prob(prediction.labels)[[4, 1]])
-
-
 def test_iteration_ends_and_wrong_indices_are_errors():
     prediction = whole("normal")
     assert len(list(prediction)) == N

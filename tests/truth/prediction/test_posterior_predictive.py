@@ -5,12 +5,12 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
-from float64 import randn64, tensor64
+from float64 import randn64
 from known_predictives import F64, assert_classes_of, build, predicted_and_outputs
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SoftmaxAttention
-from probattn.inference import Prediction, predict
+from probattn.inference import Prediction
 from probattn.inference.prediction.aggregate import summarise
 from probattn.models.likelihoods import Bernoulli, Gaussian
 
@@ -36,27 +36,6 @@ def test_classes_by_hand(attention, has_guide, num_samples, batch):
     assert_close(result.confidence, result.probs.amax(-1))
     assert torch.equal(result.predicted, result.probs.argmax(-1))
     assert (result.mutual_information > 1e-6).all() == (num_samples > 1 and attention is KEP)
-
-
-def test_without_a_guide_draws_come_from_the_prior():
-    model, _ = build()
-    scale = tensor64([[0.1, 5.0], [1.0, 0.5]])
-    with torch.no_grad():
-        for layer in model.network.layers:
-            layer.log_scale.copy_(scale.log())
-            layer.out.weight.copy_(torch.eye(4))
-    x = randn64(2, 5, 3)
-    # The first layer's output is (E + R) Λ⁻¹ u with u ~ N(0, Λ²).
-    outputs = []
-    hook = model.network.layers[0].register_forward_hook(
-        lambda layer, inputs, output: outputs.append(output)
-    )
-    predict(model, None, x, num_samples=4000)
-    hook.remove()
-    with torch.no_grad():
-        e, r, _, _ = model.network.layers[0].scores(model.network.embed(x))
-    expected = (e + r).square().sum(-1).mT.unsqueeze(-1).expand(2, 5, 2, 2)
-    assert_close(torch.cat(outputs, 1).unflatten(-1, (2, 2)).var(0), expected, rtol=0.15, atol=0)
 
 
 def test_numbers_have_the_moments_and_density_of_the_mixture():

@@ -180,13 +180,3 @@ def test_the_elbo_of_a_batch_is_that_of_its_sentences_one_at_a_time(layer):
         prior, q = model.network.attention.sites()["u"], elbo.traces[1].nodes[site]["fn"]
         by_hand = by_hand + torch.distributions.kl_divergence(q, prior).sum()
     assert_close(loss, by_hand)
-
-
-def test_a_label_that_is_no_class_is_an_error_at_a_real_token_alone():
-    model, guide = build(KEP)
-    for label in (-100, 3):
-        x, y, mask = batch(SENTENCES, label=label)
-        assert TraceMeanField_ELBO()(model, guide)(x, y, mask).isfinite()
-        y[0, 4] = label
-        with pytest.raises(ValueError, match="labels"):
-            TraceMeanField_ELBO()(model, guide)(x, y, mask)

@@ -9,13 +9,13 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal, init_to_feasible, init_to_median, init_to_sample
 from sampling import under
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import SGPAttention, draws, guides, local_posteriors, local_site, local_sites
+from probattn import SGPAttention, draws, local_posteriors, local_site, local_sites
 from probattn.draws import at_mean
 from probattn.models import Classifier
 from probattn.site_info import info_of, site_info
@@ -303,27 +303,6 @@ def test_gradients_reach_posteriors_through_the_draws():
             loss = elbo().differentiable_loss(Alone(slope), Nothing(), X, Y)
         (gradient,) = torch.autograd.grad(loss, slope)
         assert (gradient - expected).abs() < 2.0
-
-
-@EACH_ELBO
-def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
-    model, x, y = sgpa_classifier(), torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
-    guide = AutoNormal(local_posteriors(model))
-    with pytest.raises(ValueError, match=r"draws no site network\.0\.g.*local_posteriors\(model\)"):
-        elbo().loss(model, guide, x, y)
-
-
-@pytest.mark.parametrize("inducing", [2, None])
-def test_predictive_of_pyro_draws_local_sites_anew_in_each_sample(inducing):
-    """Also where no global site is below, so that nothing else has the dimension of the samples."""
-    model = local_posteriors(sgpa_classifier(inducing))
-    guide, x = guides.for_model(model), torch.randn(4, 3, 8)
-    sites = ["network.0.g", "_RETURN"]
-    for parallel in (False, True):
-        predictive = Predictive(
-            model, guide=guide, num_samples=6, parallel=parallel, return_sites=sites
-        )
-        assert len(predictive(x)["network.0.g"].flatten(1).unique(dim=0)) == 6
 
 
 @pytest.mark.parametrize("init", [init_to_feasible, init_to_median, init_to_sample])

@@ -1,7 +1,6 @@
 """What commands write where their user says goes over nothing else, and is whole or not there."""
 
 import csv
-import json
 import os
 import shutil
 
@@ -10,12 +9,8 @@ import pytest
 import torch
 from full_disk import full_after
 
-from probattn.experiments.bench import measure, suites
 from probattn.experiments.displayable import csv_text
-from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.sharing.answers import class_answers, to_csv
 from probattn.experiments.sharing.pipeline import Pipeline
-from probattn.inference import Prediction
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 MINE = "input,label\nmy only copy,3\n"
@@ -197,27 +192,19 @@ def test_a_comparison_goes_over_no_other_file(command, home, contents):
     assert command("compare", "run", "--out", ".")[0] == 0  # beside the run
 
 
+@pytest.mark.parametrize("out", ["mine.csv", "run/new.csv", "encoder/config.json", "/dev/null"])
+def test_a_benchmark_goes_over_no_other_file(command, home, contents, out):
+    before = contents(home)
+    assert command("bench", "layers", "--rounds", 1, "--out", out)[0] in (1, 2)
+    assert contents(home) == before
+
+
 def test_a_study_looks_before_it_trains(command, home, contents):
     (home / "studied").mkdir()
     (home / "studied" / "results.csv").write_text(MINE)
     before = contents(home)
     assert command("study", SOFTMAX, "--out", "studied", "--workers", 1)[0] == 1
     assert contents(home) == before
-
-
-def test_a_benchmark_goes_over_no_other_file(command, home, contents, monkeypatch):
-    monkeypatch.setattr(measure, "TURN", 0.0)
-    toy = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
-    monkeypatch.setattr(
-        suites, "SHAPES", {"layers": ((("softmax",), toy), (("softmax", "CGP"), toy))}
-    )
-    before = contents(home)
-    for out in ("mine.csv", "run/settings.json", "run/new.csv", "encoder/config.json", "/dev/null"):
-        assert command("bench", "layers", "--rounds", 1, "--out", out)[0] in (1, 2)
-        assert contents(home) == before
-    for _ in range(2):
-        assert command("bench", "layers", "--rounds", 1, "--out", "bench.csv")[0] == 0
-    assert len(pd.read_csv("bench.csv")) == 3
 
 
 FORMULAS = [
@@ -247,32 +234,3 @@ def test_texts_of_a_table_are_no_formulas_and_obey_no_terminal():
     }
     again = csv_text(pd.DataFrame(rows))
     assert again == csv_text(pd.DataFrame(csv.DictReader(again.splitlines())))
-
-
-def test_names_of_classes_are_written_like_failures():
-    calibration = Calibration(
-        weights="",
-        num_samples=2,
-        seed=0,
-        temperature=1.0,
-        quantile=0.99,
-        confidence=0.5,
-        class_quantiles=(0.99, 0.99),
-    )
-    probs = torch.tensor([[0.6, 0.4], [0.3, 0.7]])
-    prediction = Prediction(probs=probs, expected_entropy=torch.zeros(2))
-    names = ('=HYPERLINK("http://x","y")', "\x1b]0;title\x07-1")
-    answers = class_answers(prediction, names, calibration=calibration)
-    answers.insert(0, "input", ["=1.png", "b.png"])
-    text = to_csv(answers, {"@c": "=d"})
-    rows = list(csv.DictReader(text.splitlines()))
-    assert all(
-        cell[:1] not in ("=", "@")
-        for row in [dict(zip(rows[0], rows[0], strict=True)), *rows]
-        for cell in row.values()
-    )
-    assert text.isprintable() or all(
-        character.isprintable() or character == "\n" for character in text
-    )
-    assert json.loads(rows[0]["set"])[0] == names[0]
-    assert rows[0][f"p({names[0]})"] == "0.6000000238418579"
