@@ -6,7 +6,6 @@ from dropout_networks import images, vit
 from fitted_methods import features_of
 from torch import nn
 from torch.testing import assert_close
-from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import predict
@@ -46,17 +45,6 @@ def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_chunks(monk
     )
     same = features_of(model, guide, x[:1].expand(7, 1, 4, 4).split([4, 2, 1]), num_samples=3)
     assert_close(same.values, same.values[:, :1].expand(3, 7, 4))
-
-
-def test_labels_and_features_keep_together_when_a_loader_shuffles():
-    model, guide = vit()
-    x, y = images(9), torch.arange(9)
-    features = features_of(
-        model, guide, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
-    )
-    labels = features.prediction.labels
-    assert sorted(labels.tolist()) == y.tolist() != labels.tolist()
-    assert_close(features.values, features_of(model, guide, x[labels]).values)
 
 
 def test_the_last_layer_is_found_wherever_it_stands():

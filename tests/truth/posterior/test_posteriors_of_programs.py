@@ -11,7 +11,7 @@ from pyro.infer.autoguide.initialization import init_to_sample
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from probattn import CGPAttention, SGPAttention
+from probattn import SGPAttention
 from probattn.inference.posterior.frozen import frozen
 
 
@@ -52,67 +52,6 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form_and_th
     std = covariance.diag().sqrt()
     assert ((samples.mean(0) - mean).abs() < 5 * std / effective.min() ** 0.5).all()
     assert ((samples.std(0) / std - 1).abs() < 5 / (2 * effective.min()) ** 0.5).all()
-
-
-def dense(*covariances):
-    """Σ of the one head, by example."""
-    return [(covariance.tril @ covariance.tril.mT)[:, 0] for covariance in covariances]
-
-
-def law_of(layer, x):
-    with torch.no_grad():
-        parts = (
-            *layer.split_heads(layer.query_key_value(x), 3),
-            *layer.split_heads(layer.latent(x), 1),
-        )
-        return layer.law(layer._given(*parts, None))
-
-
-def moments_given_labels(law, y):
-    """Of z_o and z_q of each example, N = 2: N(0, P) and its observations z_k, ν and y, conditioned
-    as one Gaussian."""
-    p, q, k = dense(law.prior, law.query_covariance, law.key_covariance)
-    a_q, a_k = (maps[:, 0] for maps in law.means(torch.eye(2, dtype=F64).expand(2, 1, -1, -1)))
-    moments = []
-    for b in range(2):
-        maps = torch.cat(
-            [torch.eye(2, dtype=F64), a_q[b], a_k[b], a_q[b], a_q[b]]
-        )  # z_o, z_q, z_k, nu, y
-        noise = torch.block_diag(
-            torch.zeros(2, 2), q[b], k[b], q[b], q[b] + NOISE**2 * torch.eye(2)
-        ).to(F64)
-        noise[2:4, 8:] = noise[8:, 2:4] = q[b]  # y is z_q + noise
-        joint = maps @ p[b] @ maps.T + noise
-        seen = torch.cat([law.observed_key[b, 0, :, 0], law.mean[b, 0, :, 0], y[b, :, 0]])
-        gain = torch.linalg.solve(joint[4:, 4:], joint[4:, :4]).T
-        moments.append((gain @ seen, joint[:4, :4] - gain @ joint[4:, :4]))
-    return moments
-
-
-@pytest.mark.parametrize("collapsed", [True, False])
-def test_cgp_posteriors_given_the_labels(collapsed):
-    """z_q's is p(z_q | z_k) conditioned on y, not its prior; through z_o, both are conditioned on
-    ν, too."""
-    layer = CGPAttention(
-        1, 1, noise=0.5, collapsed=collapsed, alpha=1.0, regulariser_norm="example"
-    )
-    model, (x, y) = gaussian(layer, 2), randn64(2, 2, 2, 1) * 2
-    law, shape = law_of(layer, x), (2, 1, 2, 1)
-    if collapsed:
-        (prior,), nu = dense(law.predictive), law.mean[:, 0, :, 0]
-        gain = prior @ (prior + NOISE**2 * torch.eye(2, dtype=F64)).inverse()
-        means = nu + (gain @ (y[..., 0] - nu).unsqueeze(-1)).squeeze(-1)
-        exact = MultivariateNormal(means, prior - gain @ prior)
-        sites = {"network.z_q": shape}
-    else:
-        means, covariances = map(torch.stack, zip(*moments_given_labels(law, y), strict=True))
-        exact = MultivariateNormal(means, (covariances + covariances.mT) / 2)
-        sites = {"network.z_o": shape, "network.z_q": shape}
-
-    def log_density(*values):
-        return exact.log_prob(torch.cat([value[:, 0, :, 0] for value in values], 1)).sum()
-
-    assert_is_posterior(model, (x, y), sites, log_density)
 
 
 @pytest.mark.parametrize("drawn", ["joint", "marginal"])

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from probattn.inference.prediction.aggregate import PER_EXAMPLE, join, summarise
-from probattn.inference.prediction.mixture import Selected, Stacked, values
+from probattn.inference.prediction.mixture import Stacked, values
 from probattn.models import likelihoods
 
 SIZES, SAMPLES = (3, 5, 2), 4
@@ -125,16 +125,3 @@ def test_tokens_of_stacked_samples_and_of_slices_are_those_of_the_whole(likeliho
     assert torch.equal(chosen.tokens().labels, all_tokens.labels[order])
     log_prob = chosen.tokens().log_prob(all_tokens.labels[order])
     assert_close(log_prob, all_tokens.log_prob(all_tokens.labels)[order])
-
-
-def test_laws_with_transforms_stack_and_have_rows():
-    loc, y, index = torch.randn(3, 5), torch.rand(5), torch.tensor([4, 1])
-    exponential = dist.transforms.ExpTransform()
-    stacked = Stacked(
-        [dist.TransformedDistribution(dist.Normal(m, 1.0), [exponential]) for m in loc]
-    )
-    at_once = dist.LogNormal(loc, 1.0)
-    assert_close(stacked.log_prob(y), at_once.log_prob(y))
-    assert stacked.sample((7,)).shape == (7, 3, 5)
-    for law in (stacked, dist.TransformedDistribution(dist.Normal(loc, 1.0), [exponential])):
-        assert_close(Selected(law, (index,)).log_prob(y[index]), at_once.log_prob(y)[:, index])

@@ -82,11 +82,6 @@ def test_the_distribution_function_is_the_mean_over_samples_also_outside_of_the_
         assert_close(shares, expected, rtol=0, atol=ERROR if name in SAMPLED else 1e-9)
 
 
-def test_lower_tails_of_gaussians_in_float32_are_computed_in_float64():
-    tail = predicted(dist.Normal(torch.zeros(1, 1), 1.0)).cdf(torch.tensor([-9.0]))
-    assert_close(tail, tensor64([stats.norm.cdf(-9)]), rtol=1e-6, atol=0)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_quantiles_are_roots_of_the_distribution_function_or_near(name):
     component, function = law(name)
@@ -157,14 +152,3 @@ def test_without_a_formula_moments_and_scores_are_nan():
         assert mean.isnan().all()
         assert not variance.isfinite().any()
         assert predicted(component).crps(LOC[0]).isnan().all()
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_batches_that_ran_one_after_another_have_the_values_of_each(name):
-    component, _ = CASES[name]
-    y = component.sample()[0]
-    whole, part = predicted(component, component), predicted(component)
-    if name != "uniform":  # whose samples have other supports
-        assert_close(whole.log_prob(torch.cat([y, y])), part.log_prob(y).repeat(2))
-    assert torch.equal(whole.cdf(torch.cat([y, y]))[:EXAMPLES], part.cdf(y))
-    assert torch.equal(whole.quantiles(LEVELS)[:, :EXAMPLES], part.quantiles(LEVELS))

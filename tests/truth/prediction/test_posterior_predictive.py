@@ -75,13 +75,6 @@ def test_averages_over_many_samples_keep_the_digits_of_single_precision():
     assert_close(result.probs.double(), probs.mean(0), rtol=0, atol=1e-6)
     entropy = torch.special.entr(probs).sum(-1).mean(0)
     assert_close(result.expected_entropy.double(), entropy, rtol=0, atol=1e-6)
-    loc, y = 100 + torch.randn(number, 2, 1), torch.tensor([[100.0], [102.0]])
-    law = dist.Normal(loc, 1.0).to_event(1)
-    result = summarise(law, None, device, num_samples=number, keep_draws=False)
-    assert_close(result.mean.double(), loc.double().mean(0), rtol=1e-6, atol=0)
-    assert_close(result.variance.double(), 1 + loc.double().var(0, correction=0), rtol=1e-5, atol=0)
-    density = torch.distributions.Normal(loc.double(), 1.0).log_prob(y.double()).exp().mean(0)[:, 0]
-    assert_close(result.log_prob(y).double(), density.log(), rtol=0, atol=1e-5)
 
 
 def test_stored_probabilities_have_finite_logs_and_no_information():
