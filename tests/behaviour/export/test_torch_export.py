@@ -22,7 +22,7 @@ from export_cases import (
     texts,
     vit,
 )
-from float64 import F64, randn64
+from float64 import F64, eye64, randn64
 from third_party_networks import modelled, third_party
 from torch import nn
 from torch.testing import assert_close
@@ -161,11 +161,11 @@ def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
 
     root = randn64(3, 3)
     good, middle = root @ root.T, JITTERS[F64][2]
-    rank_one = torch.outer(root[0], root[0]) - 1e-15 * torch.eye(3, dtype=F64)
+    rank_one = torch.outer(root[0], root[0]) - 1e-15 * eye64(3)
     x = torch.stack([good, rank_one, -good, good.clone().fill_(torch.nan)])
     tril = reloaded(tmp_path / "a.pt2", Factor(), x)(x)["tril"]
     assert torch.equal(tril[0], torch.linalg.cholesky(good))
-    moved = rank_one + middle * rank_one.diagonal().mean() * torch.eye(3, dtype=F64)
+    moved = rank_one + middle * rank_one.diagonal().mean() * eye64(3)
     assert_close(tril[1], torch.linalg.cholesky(moved), rtol=0, atol=1e-12)
     assert tril[2:].isnan().all()
     with pytest.warns(JitterWarning):

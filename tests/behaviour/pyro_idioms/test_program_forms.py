@@ -10,7 +10,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from conjugate import gaussian, sgpa_parts
-from float64 import randn64
+from float64 import randn64, zeros64
 from idioms import N, Program, Regression, bound, classifier, conjugate
 from pyro.infer import SVI, Importance, Predictive, Trace_ELBO, TraceMeanField_ELBO, autoguide
 from pyro.infer.predictive import WeighedPredictive
@@ -143,13 +143,9 @@ def test_a_users_draw_of_a_local_site_counts_with_its_density(sgpa):
         with pyro.plate("data", len(x)):
             pyro.sample("network.g", dist.Normal(g, 1e-9).to_event(3))
 
-    log_q = dist.Normal(0.0, 1e-9).log_prob(torch.zeros((), dtype=torch.float64))
+    log_q = dist.Normal(0.0, 1e-9).log_prob(zeros64(()))
     _, c = sgpa_parts(model.network, x)
-    log_p_g = (
-        MultivariateNormal(torch.zeros(3, 4, 2, dtype=torch.float64), c.unsqueeze(1))
-        .log_prob(g[:, 0].mT)
-        .sum()
-    )
+    log_p_g = MultivariateNormal(zeros64(3, 4, 2), c.unsqueeze(1)).log_prob(g[:, 0].mT).sum()
     a, _ = sgpa_parts(model.network, x)
     log_p_y = model.likelihood(a @ u[0].T + g[:, 0]).log_prob(y).sum()
     expected = -(log_p_y + log_p_g + dist.Normal(0.0, 1.0).log_prob(u).sum())
@@ -175,7 +171,7 @@ def test_a_condition_on_a_local_site_holds_inside_and_around_local_posteriors(sg
     assert_close(trace.nodes["y"]["fn"].mean, data["network.g"][:, 0])
     trace.compute_log_prob()
     _, c = sgpa_parts(model.network, x)
-    zero = torch.zeros(3, 4, 2, dtype=torch.float64)
+    zero = zeros64(3, 4, 2)
     expected = MultivariateNormal(zero, c.unsqueeze(1)).log_prob(data["network.g"][:, 0].mT).sum()
     assert_close(trace.nodes["network.g"]["log_prob_sum"], expected)
     assert "network.g_kl" not in trace.nodes

@@ -137,7 +137,9 @@ def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
 def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
     loggers = [TensorBoardLogger(tmp_path, name="board", version="")]
     options = short(epochs=3, kl_anneal_epochs=1, log_every=2)
-    history = fit(*build(), out=tmp_path, loggers=loggers, **options)
+    recorder = Recorder()  # which checks the terms in each step
+    history = fit(*build(), out=tmp_path, loggers=loggers, callbacks=[recorder], **options)
+    assert sum(name == "step" for name, *_ in recorder.calls) == 3 * STEPS
     assert [record["step"] for record in history.steps] == [1, 2, 4, 6, 8]
     assert [record["epoch"] for record in history.steps] == [1, 1, 2, 2, 3]
     for record in history.steps:

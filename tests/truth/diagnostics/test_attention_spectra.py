@@ -6,7 +6,7 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
-from float64 import F64, randn64, tensor64
+from float64 import ones64, randn64, tensor64, zeros64
 from torch import nn
 from torch.testing import assert_close
 
@@ -140,7 +140,7 @@ def test_padded_examples_count_as_their_real_tokens_and_without_a_pair_not_at_al
     padded = attention_spectra(model, guide, [(x[:2], None, mask[:2])])
     single = [attention_spectra(model, guide, x[b : b + 1, :n]) for b, n in enumerate(lengths[:2])]
     for path, spectrum in padded.items():
-        expected = torch.zeros(2, 5, dtype=F64)
+        expected = zeros64(2, 5)
         for n, part in zip(lengths, single, strict=False):
             expected[:, :n] += part[path].values / 2
         assert_close(spectrum.values, expected)
@@ -149,7 +149,7 @@ def test_padded_examples_count_as_their_real_tokens_and_without_a_pair_not_at_al
     ):  # scores of as many columns as the kernel's rank reach all of it
         spectrum = padded["network.first"]
         assert_close(spectrum.scale, spectrum.values[:, :2], rtol=1e-3, atol=1e-3)
-        assert_close(spectrum.captured, torch.ones(2, dtype=F64), rtol=1e-3, atol=1e-3)
+        assert_close(spectrum.captured, ones64(2), rtol=1e-3, atol=1e-3)
     similarity = token_similarity(model, guide, batches)
     single = [token_similarity(model, guide, x[b : b + 1, :n]) for b, n in enumerate(lengths)]
     for path, value in similarity.items():

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conjugate import F64, conjugate, design, gaussian_guide, posterior
-from float64 import randn64, tensor64
+from conjugate import conjugate, design, gaussian_guide, posterior
+from float64 import eye64, randn64, tensor64, zeros64
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
@@ -58,7 +58,7 @@ def test_a_gain_counts_each_example_once_in_batches_of_any_size(cuts, monkeypatc
     mean."""
     model, x, y = conjugate(noise=0.5, num_data=DATA)
     mean, _ = posterior(model, x, y, noise=0.5)
-    (phi, prior), tiny = design(model, x), 1e-12 * torch.eye(2, dtype=F64)
+    (phi, prior), tiny = design(model, x), 1e-12 * eye64(2)
     moved = gaussian_guide(model, mean + 0.7, tiny).state_dict()
     monkeypatch.setattr(
         module, "refit_guide", lambda model, guide, *_, **__: guide.load_state_dict(moved)
@@ -76,9 +76,7 @@ def test_a_gain_counts_each_example_once_in_batches_of_any_size(cuts, monkeypatc
 @pytest.mark.parametrize(("noise", "state"), [(0.5, "not converged"), (1e4, "collapsed")])
 def test_the_prior_as_guide_has_collapsed_only_where_data_say_nothing(noise, state):
     model, x, y = conjugate(noise=noise, num_data=DATA)
-    site = diagnose(
-        model, gaussian_guide(model, torch.zeros(2, 2, dtype=F64), design(model, x)[1]), x, y
-    )
+    site = diagnose(model, gaussian_guide(model, zeros64(2, 2), design(model, x)[1]), x, y)
     assert site.std_ratio == pytest.approx((1, 1, 1))
     assert site.kl == pytest.approx(0, abs=1e-9)
     assert site.state == state

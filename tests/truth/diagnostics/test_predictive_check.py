@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from conjugate import F64, conjugate, design, gaussian_guide, posterior
-from float64 import randn64, tensor64
+from conjugate import conjugate, design, gaussian_guide, posterior
+from float64 import eye64, ones64, randn64, tensor64
 from known_predictives import build
 from scipy import stats
 from torch import nn
@@ -103,8 +103,8 @@ def test_a_conjugate_model_has_the_p_values_of_its_gaussian_predictive(from_prio
     guide = None if from_prior else gaussian_guide(model, mean, covariance)
     mean, covariance = (torch.zeros(2), prior) if from_prior else (mean[0], covariance)
     weights = {
-        "one": torch.eye(32, dtype=F64)[3],
-        "sum": torch.ones(32, dtype=F64),
+        "one": eye64(32)[3],
+        "sum": ones64(32),
         "along": phi[:, 0],
     }
     statistics = {
@@ -114,7 +114,7 @@ def test_a_conjugate_model_has_the_p_values_of_its_gaussian_predictive(from_prio
     check = posterior_predictive_check(
         model, guide, data, statistics=statistics, num_replicates=3000
     )
-    total = phi @ covariance @ phi.T + 0.25 * torch.eye(32, dtype=F64)
+    total = phi @ covariance @ phi.T + 0.25 * eye64(32)
     for name, w in weights.items():
         law = stats.norm(float(w @ phi @ mean.double()), float(w @ total @ w) ** 0.5)
         assert stats.kstest(check.replicated[name], law.cdf).pvalue > 0.001

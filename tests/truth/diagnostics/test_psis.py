@@ -6,7 +6,6 @@ import pytest
 import torch
 from arviz_stats.base import array_stats
 from conjugate import (
-    F64,
     NOISE,
     conjugate,
     evidence,
@@ -15,7 +14,7 @@ from conjugate import (
     posterior,
     sgpa_parts,
 )
-from float64 import randn64, tensor64
+from float64 import eye64, ones64, randn64, tensor64, zeros64
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
@@ -76,13 +75,11 @@ def test_sgpa_counts_the_density_of_what_it_draws(drawn):
         layer.query_value.weight[2:].mul_(0.3)
         a, c = sgpa_parts(layer, x)
         guide.network.u.loc.zero_()
-        raw = transform_to(constraints.softplus_lower_cholesky).inv(torch.ones(1, 1, dtype=F64))
+        raw = transform_to(constraints.softplus_lower_cholesky).inv(ones64(1, 1))
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
 
     def log_density(at, variance, covariance):
-        law = dist.MultivariateNormal(
-            torch.zeros(3, dtype=F64), covariance + variance * torch.eye(3, dtype=F64)
-        )
+        law = dist.MultivariateNormal(zeros64(3), covariance + variance * eye64(3))
         return law.log_prob(at).sum()
 
     covariance, labels = (a @ a.mT + c)[0], 0.5 * y[0].T

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from correlated_reference import kappa
-from float64 import tensor64
+from float64 import eye64, tensor64
 from sampling import randn
 from torch.testing import assert_close
 
@@ -36,7 +36,7 @@ def test_tokens_as_inducing_inputs_give_the_dense_mean(points):
     law = SparseCGP(**points, **LAW, inducing_query=points["latent"], inducing_key=points["key"])
     query, key, latent, value = points.values()
     (sq, sk) = LAW["scales"][..., None, None]
-    noise = LAW["noise"][:, None, None] * torch.eye(5, dtype=torch.float64)
+    noise = LAW["noise"][:, None, None] * eye64(5)
     a_q = sq * torch.linalg.solve(kappa(latent, latent) + noise, kappa(latent, query)).mT
     seen = torch.linalg.solve(sk**2 * kappa(key, key) + noise, value)
     assert_close(law.mean, a_q @ (sk * kappa(latent, key)) @ seen)

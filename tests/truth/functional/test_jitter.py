@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from float64 import tensor64
+from float64 import eye64, tensor64
 from sampling import randn
 from torch.testing import assert_close
 
@@ -23,7 +23,7 @@ def positive(*shape, seed=0, dtype=F64):
 def singular(seed=0):
     """Rank 2, moved down by 1e-9 of its size, so that no Cholesky factor exists in float64."""
     root = randn(5, 2, seed=seed)
-    return root @ root.T - 1e-9 * root.square().sum() / 5 * torch.eye(5, dtype=F64)
+    return root @ root.T - 1e-9 * root.square().sum() / 5 * eye64(5)
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -42,7 +42,7 @@ def test_only_the_failing_matrices_of_a_batch_are_moved_each_by_its_own_mean_dia
     for matrix, tril in zip(batch.flatten(0, 1)[[1, 3]], factor[[1, 3]], strict=True):
         added, scale = tril @ tril.T - matrix, matrix.diagonal().mean()
         assert_close(added.diagonal().mean() / scale, tensor64(1e-8), rtol=1e-4, atol=0)
-        expected = added.diagonal().mean() * torch.eye(5, dtype=F64)
+        expected = added.diagonal().mean() * eye64(5)
         assert_close(added, expected, rtol=0, atol=1e-13 * matrix.abs().max().item())
 
 

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from float64 import F64, eye64, zeros64
 from sampling import randn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn.functional import sgpa
 
-F64 = torch.float64
 N, M, D = 5, 3, 2
 
 
@@ -43,19 +43,19 @@ def head():
 def joint(head):
     """Mean ``(D, M + N)`` and covariances of q(u, f): u ~ N(K_bb v_b, S), f = P u + g, g ~ N(C v,
     C)."""
-    mix = torch.eye(M + N, dtype=F64)
+    mix = eye64(M + N)
     mix[M:, :M] = head.project
     mean = mix @ torch.cat((head.k_bb @ head.v_beta, head.c @ head.value))
     return mean.T, mix @ torch.stack([torch.block_diag(s, head.c) for s in head.s]) @ mix.T
 
 
 def test_the_two_kl_sum_to_that_of_the_joint_over_u_and_f(head):
-    mean, zero = sgpa.conditional_mean(head.k_qq, head.a, head.value), torch.zeros(M + N, dtype=F64)
+    mean, zero = sgpa.conditional_mean(head.k_qq, head.a, head.value), zeros64(M + N)
     total = kl_divergence(
         MultivariateNormal(*joint(head)), MultivariateNormal(zero, head.whole)
     ).sum()
     q = MultivariateNormal((head.tril.T @ head.v_beta).T, scale_tril=head.t)
-    whitened = kl_divergence(q, MultivariateNormal(zero[:M], torch.eye(M, dtype=F64))).sum()
+    whitened = kl_divergence(q, MultivariateNormal(zero[:M], eye64(M))).sum()
     assert_close(whitened + sgpa.local_kl(head.value[None], mean[None]), total)
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from fitted_methods import posterior_predictive
-from float64 import randn64
-from known_predictives import F64, build
+from float64 import randn64, zeros64
+from known_predictives import build
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -89,7 +89,7 @@ def test_a_loader_that_shuffles_and_an_iterator_are_found_out():
         ensemble.predict(DataLoader(data, batch_size=10, shuffle=True))
     assert torch.equal(ensemble.predict(DataLoader(data, batch_size=10)).labels, data.tensors[1])
     with pytest.raises(ValueError, match="no batch"):
-        ensemble.predict(iter([torch.zeros(2, 3, 3, dtype=F64)]))
+        ensemble.predict(iter([zeros64(2, 3, 3)]))
 
 
 def test_members_predict_the_same_examples_and_classes():

@@ -5,7 +5,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
-from float64 import randn64
+from float64 import eye64, randn64
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors
@@ -61,7 +61,7 @@ def test_with_an_anchor_at_each_example_the_variance_is_that_of_exact_regression
     psi, tril = readout.kernel_features(new), readout.posterior_tril(train)
     variance = 1 - psi.square().sum(-1) + (psi @ tril).square().sum(-1)
     points, others = (F.layer_norm(part, (6,)) / readout.lengthscale for part in (train, new))
-    kernel, cross = rbf(points, points) + NOISE**2 * torch.eye(12, dtype=F64), rbf(others, points)
+    kernel, cross = rbf(points, points) + NOISE**2 * eye64(12), rbf(others, points)
     assert_close(variance, 1 - (cross * torch.linalg.solve(kernel, cross.mT).mT).sum(-1))
 
 
@@ -84,7 +84,7 @@ def test_the_posterior_is_that_of_bayesian_linear_regression_on_the_features_of_
     ):
         predict(predictor.model, predictor.guide, x)
     psi = readout.kernel_features(torch.cat(hidden))
-    covariance = torch.linalg.inv(torch.eye(20, dtype=F64) + psi.mT @ psi / NOISE**2)
+    covariance = torch.linalg.inv(eye64(20) + psi.mT @ psi / NOISE**2)
     tril = result.guide.get_submodule("network.head.processes.0.u").scale_tril
     assert_close(tril @ tril.mT, covariance.expand(CLASSES, -1, -1))
     readout.lengthscale.fill_(

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from dropout_networks import F64, images, vit
+from dropout_networks import images, vit
 from fitted_methods import features_of, laplace, posterior_predictive
-from float64 import randn64
+from float64 import eye64, randn64
 from torch import nn
 from torch.testing import assert_close
 
@@ -35,7 +35,7 @@ def by_hand(head, phi, precision):
     outputs = sum(torch.diag(row) - torch.outer(row, row) for row in p)
     inputs = sum(torch.outer(row, row) for row in phi) / len(phi)
     weights = torch.kron(outputs, inputs)
-    identity = torch.eye(len(weights), dtype=F64)
+    identity = eye64(len(weights))
     return weights + precision * identity, outputs + precision * identity[
         : len(outputs), : len(outputs)
     ]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fitted_methods import posterior_predictive, sv_dkl
+from float64 import eye64, zeros64
 from gpytorch import variational
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -126,8 +127,8 @@ def kl_of(gps):
     lengthscale = gps.kernel.base_kernel.lengthscale.double()
     outputscale = gps.kernel.outputscale.double()[:, None, None]
     kernel = outputscale * (-0.5 * ((grid - grid.mT) / lengthscale).square()).exp()
-    zeros = torch.zeros(len(grid), dtype=torch.float64)
-    prior = MultivariateNormal(zeros, kernel + 1e-3 * torch.eye(len(grid), dtype=torch.float64))
+    zeros = zeros64(len(grid))
+    prior = MultivariateNormal(zeros, kernel + 1e-3 * eye64(len(grid)))
     parameters = gps.variational_strategy._variational_distribution
     tril = parameters.chol_variational_covar.double().tril()
     q = MultivariateNormal(parameters.variational_mean.double(), scale_tril=tril)

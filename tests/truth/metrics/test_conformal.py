@@ -9,7 +9,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from float64 import F64, randn64, tensor64
+from float64 import ones64, randn64, tensor64, zeros64
 from metric_cases import predicted, random_predictions
 from scipy import stats
 
@@ -162,7 +162,7 @@ def test_sets_by_class_cover_each_class_by_its_own_quantile():
 def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
     rng = np.random.default_rng(2)
     y = torch.as_tensor(rng.standard_cauchy(size=(2000, 1)))
-    prediction = predicted(dist.Cauchy(torch.zeros(1, 1000, 1, dtype=F64), 0.1).to_event(1))
+    prediction = predicted(dist.Cauchy(zeros64(1, 1000, 1), 0.1).to_event(1))
     calibrated = intervals(CQR, prediction, y[:1000], alpha=0.2)
     assert abs(calibrated.evaluate(prediction, y[1000:])["coverage"] - 0.8) < 0.06
     assert intervals(Normalised, prediction, y[:1000], alpha=0.2).quantile.isnan()
@@ -176,7 +176,7 @@ def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
 
 def test_few_calibration_examples_are_told_with_the_coverage_that_they_may_give():
     """Coverage given 30 examples is Beta(28, 3), whose 5 % quantile is 0.81."""
-    probs = torch.distributions.Dirichlet(torch.ones(4, dtype=F64)).sample((400,))
+    probs = torch.distributions.Dirichlet(ones64(4)).sample((400,))
     labels = probs.multinomial(1)[:, 0]
     with pytest.warns(FewExamplesWarning, match=f"{stats.beta(28, 3).ppf(0.05):.2f}"):
         lac(probs[:30], labels[:30], alpha=0.1)

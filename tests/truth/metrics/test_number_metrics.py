@@ -7,7 +7,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from float64 import randn64, tensor64
+from float64 import randn64, tensor64, zeros64
 from metric_cases import predicted
 from scipy import stats
 
@@ -70,7 +70,7 @@ def test_every_metric_of_gaussians_is_that_of_brute_force(n, dtype):
 
 
 def test_the_median_and_not_the_mean_has_the_absolute_error():
-    law = dist.LogNormal(torch.zeros(1, 3, 1, dtype=F64), 1.0).to_event(1)
+    law = dist.LogNormal(zeros64(1, 3, 1), 1.0).to_event(1)
     assert mae(predicted(law), tensor64([[1.0], [2.0], [4.0]])) == pytest.approx(4 / 3, rel=0.05)
 
 

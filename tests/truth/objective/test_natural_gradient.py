@@ -5,6 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from conjugate import F64, NOISE, conjugate
+from float64 import eye64, zeros64
 from pyro.infer.autoguide import AutoNormal
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,7 +22,7 @@ DATA = 12
 def problem(family="full", **shape):
     model, x, y = conjugate(num_data=DATA, **shape)
     model.network.requires_grad_(False)
-    model.register_parameter("unused", torch.nn.Parameter(torch.zeros(1, dtype=F64)))
+    model.register_parameter("unused", torch.nn.Parameter(zeros64(1)))
     return model, guides.for_model(model, family).double(), x, y
 
 
@@ -31,7 +32,7 @@ def posterior(model, x, y, *, kl_weight=1.0):
     with torch.no_grad():
         e, r, _, _ = layer.scores(x)
         features = (e + r).movedim(1, 0).flatten(1, 2)
-        covariance = (torch.eye(layer.rank, dtype=F64) + features.mT @ features / weight).inverse()
+        covariance = (eye64(layer.rank) + features.mT @ features / weight).inverse()
         targets = y.unflatten(-1, (layer.heads, layer.rank)).movedim(-2, 0).flatten(1, 2)
         return (covariance @ features.mT @ targets / weight).mT, covariance
 
@@ -99,7 +100,7 @@ def test_steps_of_length_1_on_the_full_batch_reach_the_exact_posterior(
 
 @pytest.mark.parametrize("family", ["full", "diagonal"])
 def test_one_gaussian_reaches_its_optimum_in_one_step_and_stays(family):
-    prior = dist.Normal(torch.zeros(1, dtype=F64), 1.0).to_event(1)
+    prior = dist.Normal(zeros64(1), 1.0).to_event(1)
     module = {"full": Full, "diagonal": Diagonal}[family](prior)
     optimizer = NaturalGradientDescent([module], scale=10.0)
     for _ in range(3):
@@ -115,8 +116,8 @@ def test_one_gaussian_reaches_its_optimum_in_one_step_and_stays(family):
 
 def test_correlated_gaussians_descend_with_exact_gradients():
     """Steps of the whole length would diverge: the largest eigenvalue of S P is 25 / 4."""
-    precision = torch.eye(8, dtype=F64) + 3
-    prior = dist.Normal(torch.zeros(8, dtype=F64), 1.0).to_event(1)
+    precision = eye64(8) + 3
+    prior = dist.Normal(zeros64(8), 1.0).to_event(1)
     module, losses = Diagonal(prior), []
     optimizer = NaturalGradientDescent([module], scale=1.0)
     for _ in range(100):

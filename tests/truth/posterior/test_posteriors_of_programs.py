@@ -4,8 +4,8 @@ them."""
 import pyro.poutine as poutine
 import pytest
 import torch
-from conjugate import F64, NOISE, conjugate, gaussian, posterior, sgpa_parts
-from float64 import randn64
+from conjugate import NOISE, conjugate, gaussian, posterior, sgpa_parts
+from float64 import eye64, randn64
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch.distributions import MultivariateNormal
@@ -61,8 +61,8 @@ def test_the_posterior_of_sgpa_under_gaussian_noise_is_that_of_its_program(drawn
     layer = SGPAttention(2, 1, inducing=1, draws=drawn)
     model, (x, y) = gaussian(layer, 2), randn64(2, 2, 2, 2)
     a, c = sgpa_parts(layer, x)
-    design = torch.cat([a.flatten(0, 1), torch.eye(4, dtype=F64)], 1)
-    prior = torch.block_diag(torch.eye(1, dtype=F64), *c)
+    design = torch.cat([a.flatten(0, 1), eye64(4)], 1)
+    prior = torch.block_diag(eye64(1), *c)
     covariance = (prior.inverse() + design.T @ design / NOISE**2).inverse()
     means = (covariance @ design.T @ y.flatten(0, 1) / NOISE**2).T
     exact = MultivariateNormal(means, covariance)

@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from conjugate import F64, NOISE, conjugate, design, gaussian_guide, posterior
-from float64 import randn64, tensor64
+from float64 import ones64, randn64, tensor64, zeros64
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
@@ -52,7 +52,7 @@ class Shifted(Supervised):
     """y = F + b + noise, with a global b ~ N(0, 1) outside the layer."""
 
     def forward(self, x, y=None, mask=None):
-        self.b = pyro.sample("b", dist.Normal(torch.zeros((), dtype=F64), 1.0))
+        self.b = pyro.sample("b", dist.Normal(zeros64(()), 1.0))
         return super().forward(x, y)
 
 
@@ -91,8 +91,8 @@ def known_posterior(model, x, y, noise):
     features = torch.block_diag(phi, phi)
     precision = torch.block_diag(prior.inverse(), prior.inverse())
     if isinstance(model, Shifted):
-        features = torch.cat([features, torch.ones(len(features), 1, dtype=F64)], -1)
-        precision = torch.block_diag(precision, torch.ones(1, 1, dtype=F64))
+        features = torch.cat([features, ones64(len(features), 1)], -1)
+        precision = torch.block_diag(precision, ones64(1, 1))
     precision = precision + features.mT @ features / noise**2
     return precision, torch.linalg.solve(
         precision, features.mT @ y.flatten(0, 1).mT.flatten() / noise**2
@@ -186,7 +186,7 @@ class LocalAndGlobal(nn.Module):
     num_data = DATA
 
     def forward(self, x, y=None):
-        u = pyro.sample("u", dist.Normal(torch.zeros((), dtype=F64), 1.0))
+        u = pyro.sample("u", dist.Normal(zeros64(()), 1.0))
         with pyro.plate("data", len(x), dim=-1):
             pyro.sample("z", dist.Normal(u, 1.0), infer=local_site())
             pyro.sample("y", dist.Normal(u, 1.0), obs=y)
@@ -202,7 +202,7 @@ class PointGuide(PyroModule):
     def forward(self, x, y=None):
         pyro.sample("u", dist.Normal(self.loc, 1e-8))
         with pyro.plate("data", len(x), dim=-1):
-            pyro.sample("z", dist.Normal(torch.zeros(len(x), dtype=F64), 1.0), infer=local_site())
+            pyro.sample("z", dist.Normal(zeros64(len(x)), 1.0), infer=local_site())
 
 
 @pytest.mark.parametrize("loc", [-1.0, 2.0])

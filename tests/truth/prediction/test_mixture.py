@@ -7,7 +7,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from float64 import F64, randn64, tensor64
+from float64 import ones64, randn64, tensor64
 from scipy import integrate, optimize, stats
 from torch.distributions.transforms import SigmoidTransform
 from torch.testing import assert_close
@@ -115,7 +115,7 @@ def test_estimates_of_samples_are_exact_for_as_many_point_masses():
 
 def test_sampled_estimates_repeat_and_move_no_generator():
     prediction, state = predicted(CASES["poisson"][0]), torch.get_rng_state()
-    y = torch.ones(EXAMPLES, TARGETS, dtype=F64)
+    y = ones64(EXAMPLES, TARGETS)
     for estimate in (
         lambda: prediction.quantiles([0.1, 0.9]),
         lambda: prediction.cdf(y),

@@ -9,7 +9,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
-from float64 import F64, randn64
+from float64 import F64, ones64, randn64
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
@@ -33,7 +33,7 @@ def build(prior, family, dtype=F64):
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_the_closed_form_kl_is_that_at_scale_1(family, dtype, log10):
     module = build(priors.normal, family)
-    one = priors.normal(torch.ones(SHAPE, dtype=F64))
+    one = priors.normal(ones64(SHAPE))
     expected = kl_divergence(module(one), one).item()
     prior = priors.normal((10.0**log10 * torch.linspace(0.5, 2, 24, dtype=dtype)).reshape(SHAPE))
     kl = kl_divergence(module.to(dtype)(prior), prior)

@@ -4,7 +4,7 @@ step."""
 import gpytorch
 import pytest
 import torch
-from float64 import F64, randn64, tensor64
+from float64 import F64, eye64, ones64, randn64, tensor64, zeros64
 from gpytorch.variational import NaturalVariationalDistribution
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
@@ -16,7 +16,7 @@ def gaussian(*shape, seed, spread=0.5):
     generator = torch.Generator().manual_seed(seed)
     loc = torch.randn(*shape, generator=generator, dtype=F64)
     tril = 0.6 * torch.randn(*shape, shape[-1], generator=generator, dtype=F64)
-    return loc, spread * (tril.tril(-1) + torch.eye(shape[-1], dtype=F64))
+    return loc, spread * (tril.tril(-1) + eye64(shape[-1]))
 
 
 def gradients(loss, loc, tril):
@@ -61,7 +61,7 @@ def test_the_step_is_gpytorchs_in_natural_parameters(length):
 @pytest.mark.parametrize("spread", [1e-3, 0.5, 30.0])
 def test_one_full_step_reaches_the_posterior_of_a_linear_model_from_any_start(spread):
     features, y = randn64(7, 3), randn64(7)
-    prior = MultivariateNormal(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64))
+    prior = MultivariateNormal(zeros64(3), eye64(3))
 
     def loss(loc, tril):
         misfit = (y - features @ loc).square().sum() + (features @ tril).square().sum()
@@ -71,7 +71,7 @@ def test_one_full_step_reaches_the_posterior_of_a_linear_model_from_any_start(sp
 
     loc, tril = gaussian(3, seed=2, spread=spread)
     loc, tril = step(loc, tril, gradients(loss, loc, tril), 1.0)
-    covariance = (torch.eye(3, dtype=F64) + features.T @ features / 0.6**2).inverse()
+    covariance = (eye64(3) + features.T @ features / 0.6**2).inverse()
     assert_close(tril @ tril.T, covariance, rtol=1e-6, atol=1e-9)
     assert_close(loc, covariance @ features.T @ y / 0.6**2, rtol=1e-6, atol=1e-6)
 
@@ -92,7 +92,7 @@ def test_a_too_long_step_along_a_noisy_gradient_stays_a_gaussian(length, noise, 
 
 def test_a_step_that_leaves_no_covariance_is_that_of_second_order():
     """M = 1 + X + X²/2 at X = −3, of variance 1."""
-    one = torch.ones(1, 1, dtype=F64)
+    one = ones64(1, 1)
     direction, tril = natural_step(one, 2 * one[0], -3 * one, 1.0)
     assert_close(tril.square(), one / 2.5)
     assert_close(direction, 2 * one[0] / 2.5)
