@@ -168,6 +168,14 @@ def fitted_at_mean(folder, **options):
         return fitted(folder, **options)
 
 
+def without_batches():
+    """Return the error of a prediction for no data."""
+    try:
+        return predict_sharded(*build(), [])
+    except ValueError as error:
+        return str(error)
+
+
 def refused_loaders():
     """Return the names of loaders that differ between ranks and are refused."""
     rank, (x, y) = distributed.world().rank, data(9)
@@ -196,6 +204,7 @@ def main(folder):
         "local": local_predictions(predict_sharded),
         "generator": after_prediction(),
         "refused": refused_loaders(),
+        "without batches": without_batches(),
         "whole": fitted(runs / "whole"),
         "resumed": fitted(runs / "resumed", stops=True),
         "broadcast": distributed.broadcast_result(lambda: rank),

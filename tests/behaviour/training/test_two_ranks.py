@@ -93,6 +93,10 @@ def test_loaders_that_would_train_wrongly_are_refused(ranks):
     assert [rank["refused"] for rank in ranks] == [expected] * 2
 
 
+def test_prediction_without_data_fails_on_each_rank_as_in_one_process(ranks):
+    assert all("no data to predict" in rank["without batches"] for rank in ranks)
+
+
 def test_results_are_broadcast_from_the_first_rank_and_means_are_over_all(ranks):
     assert [rank["broadcast"] for rank in ranks] == [0, 0]
     assert [rank["averaged"] for rank in ranks] == [{"rank": 0.5}] * 2

@@ -7,7 +7,7 @@ from pyro.distributions import Normal
 
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.plots import prediction_figures
+from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.experiments.plots.differences import differences
 from probattn.inference import Prediction
 
@@ -24,6 +24,11 @@ def test_reliability_bars_are_accuracy_and_the_gap_to_confidence():
     ends = [bar.get_y() + bar.get_height() for bar in gap]
     assert ends == pytest.approx([0.55, 0.75, 0.95])
     assert [bar.get_height() for bar in below.patches] == [1, 1, 2]
+
+
+def test_similarity_stands_against_the_depth_of_the_layer():
+    (ax,) = model_diagnostics.similarity({"run": {"0": 0.25, "1": 0.5}}).axes
+    assert ax.lines[0].get_xydata().tolist() == [[1, 0.25], [2, 0.5]]
 
 
 def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
