@@ -9,15 +9,12 @@ import torch
 from dropout_networks import chain, images, inputs, outputs, vit
 from fitted_methods import mc_dropout
 from float64 import randn64
-from known_predictives import assert_classes_of
 from torch import nn
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention
 from probattn.inference import predict
 from probattn.inference.methods.mc_dropout import active_dropout
-from probattn.models import Supervised
-from probattn.models.likelihoods import Gaussian
 
 KEP = KEPSVGPAttention.partial(rank=2)
 
@@ -75,19 +72,6 @@ def test_attention_probabilities_are_dropped_too():
     variance = layer.attention_matrix(x)[:, 0].detach().square().sum(-1)  # p / (1 − p) Σ_j a_j²
     assert ((sums.mean(0) - 1).abs() < 5 * (variance / 1500).sqrt()).all()
     assert_close(sums.var(0), variance, rtol=0.25, atol=0)
-
-
-def test_a_prediction_is_the_mean_over_the_samples():
-    model, _ = chain(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3))
-    x, log = randn64(6, 4), outputs(model.network[2])
-    result = mc_dropout(model, None, num_samples=7).predict(x)
-    assert_classes_of(result, torch.stack(log))
-    network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
-    model, log = Supervised(network, Gaussian(), num_data=9).double(), outputs(network)
-    result, means = mc_dropout(model, None, num_samples=9).predict(x), torch.stack(log)
-    assert_close(result.mean, means.mean(0))
-    noise = model.likelihood.scale.detach().square()
-    assert_close(result.variance, means.var(0, correction=0) + noise)
 
 
 def test_a_rate_replaces_those_of_the_layers_and_is_put_back():

@@ -12,6 +12,7 @@ import torch
 from float64 import ones64, randn64, tensor64, zeros64
 from metric_cases import predicted, random_predictions
 from scipy import stats
+from torch.testing import assert_close
 
 from probattn.inference import FewExamplesWarning, Prediction
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass, Normalised
@@ -65,37 +66,40 @@ def test_sets_by_hand():
     assert lac(probs, labels, alpha=0.01).sets(new).all()
 
 
-@pytest.mark.parametrize(("alpha", "rank"), [(0.1, 5), (0.4, 3), (0.8, 1)])
-def test_intervals_by_hand(alpha, rank):
-    loc, scale = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[1.0], [2.0], [0.5], [1.0]])
-    y = tensor64([[0.5], [-1.0], [2.2], [6.0]])  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
-    new = gaussian(np.array([[10.0], [20.0]]), np.array([[1.0], [3.0]]))
+def four_and_two():
+    """Predictions of four numbers with their labels, and of two others."""
+    calibration = gaussian(
+        tensor64([[0.0], [1.0], [2.0], [3.0]]), tensor64([[1.0], [2.0], [0.5], [1.0]])
+    )
+    labels = tensor64([[0.5], [-1.0], [2.2], [6.0]])  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
+    return calibration, labels, gaussian(tensor64([[10.0], [20.0]]), tensor64([[1.0], [3.0]]))
+
+
+def test_normalised_intervals_by_hand():
+    calibration, labels, new = four_and_two()
+    calibrated = intervals(Normalised, calibration, labels, alpha=0.4)  # q̂ = 1, third of five
+    assert_close(torch.cat(calibrated.intervals(new), 1), tensor64([[9, 11], [17, 23]]))
+    scores = calibrated.evaluate(new, tensor64([[11.5], [17.5]]))
+    assert scores == pytest.approx({"coverage": 0.5, "width": 4, "empty": 0})
+
+
+@pytest.mark.parametrize(("alpha", "error", "sd"), [(0.4, 2, 2), (0.8, 0.2, 0.5)])
+def test_quantile_intervals_by_hand(alpha, error, sd):
+    """Widened by the error beyond the quantile z of its standard deviation: the third of five, and
+    the first."""
+    calibration, labels, new = four_and_two()
+    calibrated = intervals(CQR, calibration, labels, alpha=alpha)
     z = stats.norm.ppf(1 - alpha / 2)
-    scores = {
-        Normalised: (
-            [0.4, 0.5, 1.0, 3.0, math.inf],
-            lambda q: [(10 - q, 10 + q), (20 - 3 * q, 20 + 3 * q)],
-        ),
-        CQR: (
-            [*sorted([0.5 - z, 2 - 2 * z, 0.2 - 0.5 * z, 3 - z]), math.inf],
-            lambda q: [(10 - z - q, 10 + z + q), (20 - 3 * z - q, 20 + 3 * z + q)],
-        ),
-    }
-    for method, (sorted_scores, ends) in scores.items():
-        calibrated = intervals(method, gaussian(loc, scale), y, alpha=alpha)
-        assert calibrated.quantile.item() == pytest.approx(
-            sorted_scores[rank - 1], rel=1e-6, abs=1e-8
-        )
-        expected = tensor64(ends(sorted_scores[rank - 1]))
-        torch.testing.assert_close(
-            torch.cat(calibrated.intervals(new), 1), expected, rtol=1e-7, atol=1e-7
-        )
-        labels = tensor64([[11.5], [17.5]])
-        covered = (expected[:, :1] <= labels) & (labels <= expected[:, 1:])
-        width = (expected[:, 1] - expected[:, 0]).clamp(min=0).mean().item()
-        shares = {"coverage": covered.double().mean().item(), "width": width}
-        shares["empty"] = (expected[:, 1] < expected[:, 0]).double().mean().item()
-        assert calibrated.evaluate(new, labels) == pytest.approx(shares)
+    q = error - sd * z
+    expected = tensor64([[10 - z - q, 10 + z + q], [20 - 3 * z - q, 20 + 3 * z + q]])
+    assert_close(torch.cat(calibrated.intervals(new), 1), expected)
+
+
+def test_intervals_of_too_few_examples_are_the_whole_line():
+    calibration, labels, new = four_and_two()
+    low, high = intervals(CQR, calibration, labels, alpha=0.1).intervals(new)
+    assert (-low).isposinf().all()
+    assert high.isposinf().all()
 
 
 def covered_by_sets(rng, alpha):

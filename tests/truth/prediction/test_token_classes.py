@@ -153,30 +153,3 @@ def test_more_padding_changes_neither_the_objective_nor_its_gradient(layer, elbo
     # The word at padding is one of the sentences': its embedding may get no gradient from there.
     variants = [batch(SENTENCES), batch(SENTENCES, more=4, word=3, label=-100)]
     assert_close(*(loss_and_gradients(elbo(), model, guide, data) for data in variants))
-
-
-@LAYERS
-def test_the_elbo_of_a_batch_is_that_of_its_sentences_one_at_a_time(layer):
-    """−ELBO = N/B Σ_b [−Σ_t log p(tag) − log factors] + KL(q ‖ p), at one draw of u."""
-    model, guide = build(layer, num_data=50)
-    elbo = TraceMeanField_ELBO()
-    loss = elbo(model, guide)(*batch(SENTENCES, more=2, label=-100))
-    data = {
-        name: node["value"] for name, node in elbo.traces[1].nodes.items() if name.endswith(".u")
-    }
-    by_hand = torch.zeros(())
-    for words, tags in SENTENCES:
-        trace = poutine.trace(poutine.condition(model.network, data=data)).get_trace(words[None])
-        log_probs = trace.nodes["_RETURN"]["value"][0].log_softmax(-1)
-        factors = [
-            node["fn"].log_factor.sum()
-            for name, node in trace.nodes.items()
-            if name.endswith("ksvd")
-        ]
-        assert len(factors) == (layer is KEP)
-        by_hand = by_hand - 50 / 6 * (log_probs[torch.arange(len(tags)), tags].sum() + sum(factors))
-    if layer is KEP:
-        site = "network.attention.u"
-        prior, q = model.network.attention.sites()["u"], elbo.traces[1].nodes[site]["fn"]
-        by_hand = by_hand + torch.distributions.kl_divergence(q, prior).sum()
-    assert_close(loss, by_hand)

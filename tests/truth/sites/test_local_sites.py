@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from probattn import SGPAttention, draws, local_posteriors, local_site, local_sites
 from probattn.draws import at_mean
 from probattn.models import Classifier
-from probattn.site_info import info_of, site_info
+from probattn.site_info import site_info
 from probattn.weights import alpha, kl_weight
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
@@ -137,32 +137,6 @@ def test_one_pass_and_two_passes_have_the_expected_loss_in_closed_form(elbo, num
                 [objective.differentiable_loss(program, guide, X, Y) for _ in range(80)]
             )
         assert (losses.mean() - chain_loss()).abs() < 4 * losses.std() / 80**0.5
-
-
-@EACH_WAY
-def test_local_sites_count_by_their_kl_with_the_scale_of_the_data_set(numbers):
-    objective = elbos.Trace_ELBO()
-    with under(*map(draws, numbers)):
-        objective.differentiable_loss(Chain(), Global(), X, Y)
-    model_trace, guide_trace = objective.traces
-    model_trace.compute_log_prob()
-    number, shape = (4, (4, 3)) if 4 in numbers else (1, (3,))
-    w, z1, z2 = (model_trace.nodes[name]["value"] for name in ("w", "z1", "z2"))
-    assert z1.shape == z2.shape == shape
-    assert len(z1.unique()) == z1.numel()
-    laws = {
-        "z1": (dist.Normal(A * X + w, 0.5), dist.Normal(0.0, 1.0)),
-        "z2": (dist.Normal(C * z1 + X, 0.3), dist.Normal(z1, 1.0)),
-    }
-    for name, (posterior, prior) in laws.items():
-        drawn, factor = model_trace.nodes[name], model_trace.nodes[f"{name}_kl"]
-        assert (drawn["is_observed"], info_of(drawn).drawn) == (True, True)
-        assert_close(drawn["fn"].log_prob(drawn["value"]), torch.zeros(shape))
-        assert (factor["is_observed"], info_of(factor).kl_of) == (True, name)
-        assert factor["scale"] == pytest.approx(N / 3 / number)
-        kl = torch.distributions.kl_divergence(posterior, prior).expand(shape)
-        assert_close(factor["log_prob_sum"], -N / 3 / number * kl.sum())
-    assert set(guide_trace.nodes) & {"z1", "z2"} == set()
 
 
 @EACH_ELBO

@@ -118,15 +118,15 @@ def test_a_trusted_name_is_called_only_if_it_is_a_layer(command, home, digits_ru
 
 
 @pytest.fixture
-def own(command, home, tiny, assignments):
+def own(succeed, home, tiny, assignments):
     """A run with a layer of the user's own, as it is after training; what trained it."""
     arguments = ["train", SOFTMAX, "--layer", "planted:Layer", "--out", "own", *assignments(tiny)]
-    assert command(*arguments)[0] == 0
+    succeed(*arguments)
     return arguments
 
 
 def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(
-    command, home, own, photos
+    command, succeed, home, own, photos
 ):
     shutil.rmtree(photos / "more")
     (photos / "broken.jpg").unlink()
@@ -139,28 +139,26 @@ def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(
         assert code == 1
         words = shlex.split(err.rpartition(": ")[2])
         assert words[0] == "probattn"
-        code, _, err = command(*words[1:])
-        assert code == 0, err
-    assert command("export", "own", "--out", "shared", "--trust-code")[0] == 0
+        succeed(*words[1:])
+    succeed("export", "own", "--out", "shared", "--trust-code")
     assert (
         Pipeline.from_pretrained("shared", trust_code=True).run.settings.layer.name
         == "planted:Layer"
     )
 
 
-def test_a_run_is_resumed_by_a_name_that_is_typed_again_or_by_the_flag(command, home, own):
+def test_a_run_is_resumed_by_a_name_that_is_typed_again_or_by_the_flag(succeed, home, own):
     for more in (
         ["--layer", "planted:Layer"],
         ["--set", "layer.name=planted:Layer"],
         ["--trust-code"],
     ):
-        code, _, err = command("train", "--out", "own", "--resume", *more)
-        assert code == 0, err
-    assert command(*own, "--resume")[0] == 0
+        succeed("train", "--out", "own", "--resume", *more)
+    succeed(*own, "--resume")
 
 
 def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(
-    command, home, no_figures, tiny, assignments
+    succeed, home, no_figures, tiny, assignments
 ):
     words = ["--seeds", 1, "--workers", 1, "--method", "none", "--ood", "none", "--no-shift"]
     arguments = [
@@ -174,16 +172,15 @@ def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(
         *assignments(tiny),
     ]
     for _ in range(2):
-        code, _, err = command(*arguments)
-        assert code == 0, err
+        succeed(*arguments)
 
 
 def test_the_function_that_loaded_the_data_is_never_imported_to_predict(
-    command, home, photos, tiny, assignments, monkeypatch
+    command, succeed, home, photos, tiny, assignments, monkeypatch
 ):
     changes = assignments([change for change in tiny if not change.startswith("data")])
     named = ["--set", "data.name=planted:data", "--set", "data.limit_of_mine=100"]
-    assert command("train", SOFTMAX, *named, "--out", "own", *changes)[0] == 0
+    succeed("train", SOFTMAX, *named, "--out", "own", *changes)
     shutil.rmtree(photos / "more")
     (photos / "broken.jpg").unlink()
     for flag in ([], ["--trust-code"]):

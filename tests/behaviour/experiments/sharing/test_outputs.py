@@ -69,30 +69,32 @@ def test_answers_go_over_nothing_else(command, home, contents, kind):
     assert os.path.islink("link.csv")
 
 
-def test_a_table_of_rows_and_its_labels_stay(command, home, train_table, contents):
+def test_a_table_of_rows_and_its_labels_stay(command, succeed, home, train_table, contents):
     run = train_table("data.label_column=price", "data.task=regression")
     table = shutil.copy(run.parent / "table.csv", home / "table.csv")
     before = contents(home)
     code, _, err = command("predict", run, table, "--out", "table.csv")
     assert (code, "table.csv is an input" in err) == (1, True)
     assert contents(home) == before
-    assert command("predict", run, table, "--out", "answers.csv")[0] == 0
+    succeed("predict", run, table, "--out", "answers.csv")
     assert len(pd.read_csv("answers.csv")) == 60
 
 
-def test_earlier_answers_are_replaced_only_by_those_to_inputs_that_could_all_be_read(command, home):
-    assert command("predict", "run", "photos/wide.png", "--out", "new/answers.csv")[0] == 0
+def test_earlier_answers_are_replaced_only_by_those_to_inputs_that_could_all_be_read(
+    command, succeed, home
+):
+    succeed("predict", "run", "photos/wide.png", "--out", "new/answers.csv")
     first = (home / "new" / "answers.csv").read_text()
     for inputs in (["photos", "photos/typo.png"], ["typo"]):
         code, text, err = command("predict", "run", *inputs, "--out", "new/answers.csv")
         assert (code, text, "new/answers.csv was not written" in err) == (1, "", True)
         assert (home / "new" / "answers.csv").read_text() == first
-    assert command("predict", "run", "photos", "--out", "new/answers.csv")[0] == 0
+    succeed("predict", "run", "photos", "--out", "new/answers.csv")
     assert len(pd.read_csv("new/answers.csv")) == 2
     (home / "empty.csv").touch()
     os.symlink("new/answers.csv", "answers.csv")
     for out in ("empty.csv", "answers.csv"):
-        assert command("predict", "run", "photos/wide.png", "--out", out)[0] == 0
+        succeed("predict", "run", "photos/wide.png", "--out", out)
     assert os.path.islink("answers.csv")
     assert (home / "new" / "answers.csv").read_text() == (home / "empty.csv").read_text() == first
 
@@ -103,7 +105,7 @@ def test_nothing_is_written_if_no_input_was_read(command, home, inputs):
     assert (code, text, (home / "new").exists()) == (1, "", False)
 
 
-def test_on_a_full_disk_earlier_answers_and_models_stay_whole(command, home, contents):
+def test_on_a_full_disk_earlier_answers_and_models_stay_whole(command, succeed, home, contents):
     outputs = {
         "predict": ["photos", "--out", "answers.csv"],
         "export": ["--out", "exported"],
@@ -116,11 +118,11 @@ def test_on_a_full_disk_earlier_answers_and_models_stay_whole(command, home, con
                 code, _, err = command(verb, "run", *arguments)
             assert (code, arguments[-1] in err) == (1, True), (verb, err)
             assert contents(home) == before
-            assert command(verb, "run", *arguments)[0] == 0
+            succeed(verb, "run", *arguments)
     assert Pipeline.from_pretrained("exported").calibration is not None
 
 
-def test_a_model_goes_over_no_other(command, home, contents, evaluated):
+def test_a_model_goes_over_no_other(command, succeed, home, contents, evaluated):
     shutil.copytree(evaluated[SOFTMAX], "other")
     before = contents(home)
     for out in (
@@ -145,36 +147,38 @@ def test_a_model_goes_over_no_other(command, home, contents, evaluated):
         assert command("export", run, "--out", out)[0] == 1
         assert contents(home) == before
     (home / "shared" / "README.md").write_text("mine")
-    assert command("export", "run", "--out", "shared")[0] == 0
+    succeed("export", "run", "--out", "shared")
     assert (home / "shared" / "README.md").read_text() == "mine"
 
 
-def test_a_model_that_was_trained_further_predicts_uncalibrated_and_says_so(command, home, caplog):
+def test_a_model_that_was_trained_further_predicts_uncalibrated_and_says_so(
+    command, succeed, home, caplog
+):
     assert "NLL" in (home / "shared" / "README.md").read_text()
-    assert command("train", "--out", "run", "--resume", "--epochs", 12)[0] == 0
+    succeed("train", "--out", "run", "--resume", "--epochs", 12)
     code, out, _ = command("predict", "run", "photos")
     assert (code, "uncalibrated" in caplog.text, "set:" in out) == (0, True, False)
     for place in ("shared", "new"):  # over the calibrated one, too
-        assert command("export", "run", "--out", place)[0] == 0
+        succeed("export", "run", "--out", place)
         assert Pipeline.from_pretrained(place).calibration is None
     assert "NLL" not in (home / "new" / "README.md").read_text()
-    assert command("evaluate", "run")[0] == 0
+    succeed("evaluate", "run")
     assert Pipeline.from_pretrained("run").calibration is not None
 
 
-def test_a_program_goes_over_no_other_file(command, home, contents):
+def test_a_program_goes_over_no_other_file(command, succeed, home, contents):
     options = ("--num-samples", 0)
     before = contents(home)
     for out in ("mine.pt2", "run/a.pt2", "shared/a.pt2", "encoder/a.pt2"):
         assert command("export", "run", "--out", out, *options)[0] == 1
         assert contents(home) == before
     for _ in range(2):
-        assert command("export", "run", "--out", "a.pt2", *options)[0] == 0
+        succeed("export", "run", "--out", "a.pt2", *options)
     torch.export.load("a.pt2")
 
 
-def test_a_comparison_goes_over_no_other_file(command, home, contents):
-    assert command("compare", "run", "--out", "compared")[0] == 0
+def test_a_comparison_goes_over_no_other_file(command, succeed, home, contents):
+    succeed("compare", "run", "--out", "compared")
     for name in ("results.csv", "comparison.md", "comparison.tex", "differences.svg"):
         (home / f"of-{name}").mkdir()
         (home / f"of-{name}" / name).write_text("mine")
@@ -188,22 +192,14 @@ def test_a_comparison_goes_over_no_other_file(command, home, contents):
     assert contents(home) == before
     pd.DataFrame({"other": [1]}).to_csv("other.csv", index=False)
     for paths in (["run"], ["other.csv"], ["run"]):
-        assert command("compare", *paths, "--out", "compared")[0] == 0
-    assert command("compare", "run", "--out", ".")[0] == 0  # beside the run
+        succeed("compare", *paths, "--out", "compared")
+    succeed("compare", "run", "--out", ".")  # beside the run
 
 
 @pytest.mark.parametrize("out", ["mine.csv", "run/new.csv", "encoder/config.json", "/dev/null"])
 def test_a_benchmark_goes_over_no_other_file(command, home, contents, out):
     before = contents(home)
     assert command("bench", "layers", "--rounds", 1, "--out", out)[0] in (1, 2)
-    assert contents(home) == before
-
-
-def test_a_study_looks_before_it_trains(command, home, contents):
-    (home / "studied").mkdir()
-    (home / "studied" / "results.csv").write_text(MINE)
-    before = contents(home)
-    assert command("study", SOFTMAX, "--out", "studied", "--workers", 1)[0] == 1
     assert contents(home) == before
 
 
