@@ -3,7 +3,6 @@ autocast."""
 
 from contextlib import ExitStack, nullcontext
 
-import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
@@ -22,7 +21,6 @@ from probattn import (
     KEPSVGPAttention,
     draws,
     guides,
-    local_sites,
 )
 from probattn.inference.objective import guide_checks
 from probattn.models import Classifier
@@ -61,34 +59,22 @@ def under(*handlers, weight=1.0, local=1.0):
 @ELBOS
 @pytest.mark.parametrize("family", ["full", "diagonal", "lowrank"])
 @pytest.mark.parametrize("handlers", [(), ("example",), (3,), ("example", 3)])
-def test_the_terms_are_those_of_the_formula(family, elbo, handlers):
-    """N/B Σ_b −log p(y_b | u_b), and w KL(q ‖ p) once, whatever the number of draws; sampled, its
-    mean over draws."""
+def test_the_kl_is_that_of_the_formula(family, elbo, handlers):
+    """w KL(q ‖ p) once, whatever the number of draws; sampled, its mean over draws."""
     model, guide, x, y = build(family)
     elbo = elbo()
     with under(*handlers, weight=0.7):
         loss = elbo(model, guide)(x, y)
-    terms, values, shape = elbo.terms(), {}, (3 if 3 in handlers else 1, BATCH)
+    terms, shape = elbo.terms(), (3 if 3 in handlers else 1, BATCH)
     for site in SITES:
         u = elbo.traces[1].nodes[site]["value"]
-        values[site] = u.expand(*shape, *u.shape[-3:])
+        u = u.expand(*shape, *u.shape[-3:])
         prior = model.get_submodule(site.removesuffix(".u")).sites()["u"]
         q = guide.get_submodule(site)(prior)
         closed = kl_divergence(q, prior)
-        sampled = (
-            q.expand(shape).log_prob(values[site]) - prior.expand(shape).log_prob(values[site])
-        ).mean()
+        sampled = (q.expand(shape).log_prob(u) - prior.expand(shape).log_prob(u)).mean()
         kl = closed if isinstance(elbo, TraceMeanField_ELBO) else sampled
         assert terms[f"kl/{site}"] == pytest.approx(0.7 * kl.item(), rel=1e-9)
-    nll = 0.0
-    for s in range(shape[0]):
-        for b in range(BATCH):
-            with local_sites(batch=1, num_data=1):
-                network = poutine.condition(
-                    model.network, data={site: u[s, b] for site, u in values.items()}
-                )
-                nll -= network(x[b : b + 1]).log_softmax(-1)[0, y[b]].item()
-    assert terms["nll"] == pytest.approx(N / BATCH * nll / shape[0], rel=1e-9)
     assert sum(terms.values()) == pytest.approx(loss.item(), rel=1e-10)
     assert terms["penalty/network.1.ksvd"] > 0
 

@@ -46,43 +46,29 @@ def texts(path, rows):
     pd.DataFrame(rows, columns=["text", "label"]).to_csv(path, index=False)
 
 
-def images(folder, kind, pixels):
-    for number, image in enumerate(pixels):
-        place = folder / kind[number % len(kind)]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(place / f"{number}.png")
-
-
-def make(kind, folder, *, copies, conflicts):
-    """A training and a test part, of which some test inputs are training inputs, with or without
-    their labels."""
-    generator = np.random.default_rng(0)
+def write_part(kind, folder, part, numbers, classes):
+    """Write numbered inputs, of which every other one has the same of two classes."""
+    rows = [(number, classes[number % 2]) for number in numbers]
     if kind == "images":
-        pixels = generator.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8)
-        images(folder / "train", "ab", pixels[:40])
-        test = np.concatenate([pixels[40:], pixels[:copies]])
-        images(folder / "test", "ba" if conflicts else "ab", test)
-        return "vit/folder"
-    if kind == "texts":
-        rows = [(text, "ab"[n % 2]) for n, text in enumerate(words(60, seed=0))]
+        for number, label in rows:
+            pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            (folder / part / label).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / part / label / f"{number}.png")
     else:
-        numbers = generator.normal(size=60)
-        rows = [(f"{number:.4f}", "ab"[n % 2]) for n, number in enumerate(numbers)]
-    copied = [
-        (text, "ab"["ba".index(label) if conflicts else "ab".index(label)])
-        for text, label in rows[:copies]
-    ]
-    texts(folder / "train.csv", rows[:40])
-    texts(folder / "test.csv", rows[40:] + copied)
-    return "text/csv" if kind == "texts" else "tabular/csv"
+        form = "the film number {}" if kind == "text" else "{}.25"
+        texts(folder / f"{part}.csv", [(form.format(number), label) for number, label in rows])
 
 
-@pytest.mark.parametrize("kind", ["texts", "table", "images"])
+@pytest.mark.parametrize(
+    ("kind", "preset"), [("text", "text/csv"), ("table", "tabular/csv"), ("images", "vit/folder")]
+)
 @pytest.mark.parametrize(("copies", "conflicts"), [(0, False), (6, False), (6, True), (40, False)])
 def test_copies_between_parts_and_other_labels_of_equal_inputs_are_counted(
-    tmp_path, kind, copies, conflicts
+    tmp_path, kind, preset, copies, conflicts
 ):
-    preset = make(kind, tmp_path, copies=copies, conflicts=conflicts)
+    write_part(kind, tmp_path, "train", range(40), "ab")
+    test = [*range(40, 60), *range(copies)]
+    write_part(kind, tmp_path, "test", test, "ba" if conflicts else "ab")
     summary = summarise(read(preset, tmp_path, "data.valid_share=0.1"))
     assert summary.repeated <= copies
     train, valid, test = (
