@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from probattn.experiments.evaluation.methods import row_label
-from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
 from probattn.experiments.studies.compare import compare_results
+from probattn.inference.metrics import OF_CLASSES
 
 FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
@@ -74,9 +74,9 @@ def cells(study: str, run: str) -> dict[str, Cell]:
             "baseline_method": METHOD,
         }
         lines = results[(results[[*wanted]] == pd.Series(wanted)).all(axis=1)].set_index("metric")
-        counts = set(lines["n"].reindex(METRICS))
-        values = lines.reindex(METRICS)[["mean", "std", "difference", "low", "high"]]
-        result = {metric: Cell((), *numbers) for metric, *numbers in values.itertuples()}
+        values = lines.reindex(METRICS)[list(Cell._fields)]
+        result = {metric: Cell(*numbers) for metric, *numbers in values.itertuples()}
+        counts = {cell.n for cell in result.values()}
     if counts != {SEEDS}:
         raise ValueError(f"{run} of {study} has other than {SEEDS} seeds beside {baseline}")
     return result
@@ -84,10 +84,10 @@ def cells(study: str, run: str) -> dict[str, Cell]:
 
 def comparison() -> Comparison:
     """Return the differences of :data:`ROWS` from softmax attention."""
-    display = {metric: DISPLAY[metric] for metric in METRICS}
+    columns = {metric: OF_CLASSES[metric] for metric in METRICS}
     rows = {label: cells(*row) for label, row in ROWS.items()}
     baselines = {label: SOFTMAX[study] for label, (study, _) in ROWS.items()}
-    return Comparison(display, {"": tuple(ROWS)}, baselines, rows)
+    return Comparison(columns, {"": tuple(ROWS)}, baselines, rows)
 
 
 if __name__ == "__main__":

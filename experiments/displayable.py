@@ -20,17 +20,24 @@ def displayable(text: str) -> str:
     file name that are not UTF-8; and characters that Unicode does not assign. Spaces of any kind
     and joiners, which some scripts and emoji need, stay.
     """
-    return "".join(
-        character if _is_visible(character) else ascii(character)[1:-1] for character in text
-    )
+    return text.translate(_SHOWN)
 
 
-def _is_visible(character: str) -> bool:
-    return (
-        character.isprintable()
-        or character in "\u200c\u200d"
-        or unicodedata.category(character) == "Zs"
-    )
+class _Shown(dict[int, str]):
+    """What is displayed of each character by its code, found once for each that occurs."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        is_visible = (
+            character.isprintable()
+            or character in "\u200c\u200d"
+            or unicodedata.category(character) == "Zs"
+        )
+        self[code] = character if is_visible else ascii(character)[1:-1]
+        return self[code]
+
+
+_SHOWN = _Shown()
 
 
 def csv_text(table: "pd.DataFrame") -> str:

@@ -109,6 +109,13 @@ class Blocks(nn.Sequential):
             x = block(x, *masks)
         return x
 
+    def above(self, number: int, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Apply the blocks from a number on; arguments as for :meth:`forward`."""
+        masks = () if mask is None else (mask,)
+        for block in list(self)[number:]:
+            x = block(x, *masks)
+        return x
+
     def __iter__(self) -> Iterator[Block]:
         return cast(Iterator[Block], super().__iter__())
 
@@ -185,7 +192,21 @@ class Transformer(nn.Module):
             x: inputs ``(batch, ...)``.
             mask: ``(batch, tokens)``, True at real tokens; None if all are real.
         """
-        return self.head(self.norm(masked_mean(self.blocks(self.tokens(x), mask), mask)))
+        return self.outputs_of(self.blocks(self.tokens(x), mask), mask)
+
+    def outputs_above(self, number: int, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return outputs ``(*draws, batch, outputs)`` of the states at the input of a block.
+
+        Args:
+            number: of the block.
+            states: ``(batch, tokens, dim)``.
+            mask: ``(batch, tokens)``, True at real tokens; None if all are real.
+        """
+        return self.outputs_of(self.blocks.above(number, states, mask), mask)
+
+    def outputs_of(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return outputs of the states above all blocks ``(*draws, batch, tokens, dim)``."""
+        return self.head(self.norm(masked_mean(states, mask)))
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:

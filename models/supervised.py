@@ -8,6 +8,8 @@ from probattn.functional import errors, padding
 from probattn.guides import latent_sites
 from probattn.local_sites import local_sites
 from probattn.models import likelihoods
+from probattn.models.above import Above
+from probattn.models.blocks import Blocks, Transformer
 from probattn.models.label_distributions import Masked
 from probattn.param_store import StoredModule
 from probattn.site_info import site_info
@@ -73,9 +75,17 @@ class Supervised(StoredModule):
             likelihood = self.likelihood_of(x, mask)
             if y is not None:
                 _check_labels(likelihood, y, x.shape[:1] + likelihood.event_shape)
-            return pyro.sample(
-                self.label_site, likelihood, obs=y, infer=site_info(local=True, label=True)
-            )
+            return self.sample_labels(likelihood, y)
+
+    def sample_labels(self, likelihood: dist.TorchDistribution, y: Tensor | None = None) -> Tensor:
+        """Sample the labels of a likelihood at their site, or observe them."""
+        infer = site_info(local=True, label=True)
+        return pyro.sample(self.label_site, likelihood, obs=y, infer=infer)
+
+    def above(self) -> Above | None:
+        """Return the model above its first stochastic block; None for a network without blocks."""
+        blocks = self.network.blocks if isinstance(self.network, Transformer) else None
+        return Above(self) if isinstance(blocks, Blocks) else None
 
     def likelihood_of(self, x: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; arguments as for :meth:`forward`.

@@ -18,7 +18,13 @@ Step = Callable[[], Any]
 TURN = 0.5
 
 
-def measure(section: str, cases: Mapping[str, Step], *, rounds: int, device: str) -> pd.DataFrame:
+def measure(
+    section: str,
+    cases: Mapping[str, Step],
+    *,
+    rounds: int,
+    device: str,
+) -> pd.DataFrame:
     """Measure steps, and return one row a case, relative to the first.
 
     Columns: section, case, ms (the median of the steps) between the quartiles low and high, ratio,
@@ -31,27 +37,33 @@ def measure(section: str, cases: Mapping[str, Step], *, rounds: int, device: str
             them.
         device: ``"cpu"`` or ``"cuda"``.
     """
-    gflop = [operations(step) / 1e9 for step in cases.values()]
-    peaks = [peak_memory(step, device=device) / 2**20 for step in cases.values()]
-    threads = torch.get_num_threads()
-    timers = {
-        name: Timer("step()", globals={"step": step}, num_threads=threads)
-        for name, step in cases.items()
-    }
-    times: dict[str, list[float]] = {name: [] for name in cases}
+    gflop = np.array([operations(step) / 1e9 for step in cases.values()])
+    peaks = np.array([peak_memory(step, device=device) / 2**20 for step in cases.values()])
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
-        for name, timer in timers.items():
-            times[name] += timer.blocked_autorange(min_run_time=TURN).times
-    low, median, high = (
-        1e3 * np.array([np.quantile(seconds, [0.25, 0.5, 0.75]) for seconds in times.values()]).T
+        for name, step in cases.items():
+            timer = Timer(
+                "step()",
+                globals={"step": step},
+                num_threads=torch.get_num_threads(),
+            )
+            seconds[name] += timer.blocked_autorange(min_run_time=TURN).times
+    quartiles = [1e3 * np.quantile(times, [0.25, 0.5, 0.75]) for times in seconds.values()]
+    low, median, high = np.transpose(quartiles)
+    return pd.DataFrame(
+        {
+            "section": section,
+            "case": list(cases),
+            "ms": median,
+            "low": low,
+            "high": high,
+            "ratio": median / median[0],
+            "peak_mib": peaks,
+            "memory_ratio": peaks / peaks[0],
+            "gflop": gflop,
+            "gflop_per_s": 1e3 * gflop / median,
+        }
     )
-    rows = pd.DataFrame(
-        {"section": section, "case": list(cases), "ms": median, "low": low, "high": high}
-    )
-    rows = rows.assign(
-        ratio=median / median[0], peak_mib=peaks, memory_ratio=np.divide(peaks, peaks[0])
-    )
-    return rows.assign(gflop=gflop, gflop_per_s=1e3 * np.array(gflop) / median)
 
 
 def operations(step: Step) -> int:
@@ -75,10 +87,8 @@ def peak_memory(step: Step, *, device: str) -> int:
         activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
     ) as profiler:
         step()
-    events = [
-        event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
-    ]
-    sizes = [
-        event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())
-    ]  # negative where freed
-    return int(np.cumsum([0, *sizes]).max())
+    events = profiler.profiler.kineto_results.events()
+    changes = [event for event in events if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    allocated = np.cumsum([0] + [event.nbytes() for event in changes])  # negative where freed
+    return int(allocated.max())

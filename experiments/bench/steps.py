@@ -16,7 +16,8 @@ class _LayerModel(SiteModule):
 
     def __init__(self, layer: ProbabilisticAttention, x: Tensor) -> None:
         super().__init__()
-        self.layer, self.x = layer, nn.Parameter(x)
+        self.layer = layer
+        self.x = nn.Parameter(x)
 
     def forward(self, x: Tensor) -> None:
         with local_sites(batch=len(x), num_data=50_000):
@@ -24,7 +25,13 @@ class _LayerModel(SiteModule):
 
 
 def layer_step(
-    layer: LayerFactory, *, dim: int, heads: int, batch: int, tokens: int, device: str = "cpu"
+    layer: LayerFactory,
+    *,
+    dim: int,
+    heads: int,
+    batch: int,
+    tokens: int,
+    device: str = "cpu",
 ) -> Step:
     """Return forward and backward of one layer under the ELBO, including the gradient of its
     inputs."""
@@ -43,7 +50,11 @@ def step(module: ELBOLoss, *batch: Tensor, learns: bool = True) -> Step:
         batch: arguments of the model.
         learns: change the parameters; otherwise a step is forward and backward only.
     """
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.Adam(
+        module.parameters(),
+        lr=1e-3,
+        fused=True,
+    )
 
     def run() -> None:
         with draws("example"):

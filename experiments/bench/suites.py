@@ -8,93 +8,108 @@ import pyro
 import torch
 
 import probattn
+from probattn.attention.base import LayerFactory
 from probattn.experiments.bench.measure import measure
 from probattn.experiments.bench.steps import layer_step, step
 from probattn.experiments.config import presets
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.runs.build import build, loaders
 from probattn.inference import ELBOLoss, predict
+from probattn.models.layer_factories import LAYERS
 
-LAYERS = {
-    "softmax": probattn.SoftmaxAttention,
-    "KEP-SVGP concat": probattn.KEPSVGPAttention.partial(rank=10, merge="concat", tokens=64),
-    "KEP-SVGP add": probattn.KEPSVGPAttention.partial(rank=10, merge="add"),
-    "anchored": probattn.AnchoredAttention,
-    "kernel": probattn.KernelAttention,
-    "SGPA": probattn.SGPAttention.partial(inducing=16),
-    "SGPA, joint": probattn.SGPAttention.partial(inducing=16, draws="joint"),
-    "sparse CGP": probattn.SparseCGPAttention.partial(inducing=16),
-    "sparse CGP, collapsed": probattn.SparseCGPAttention.partial(inducing=16, collapsed=True),
-    "CGP": probattn.CGPAttention,
-    "CGP, collapsed": probattn.CGPAttention.partial(collapsed=True),
-    "CGP, collapsed, mean, no R": probattn.CGPAttention.partial(
-        collapsed=True, output="mean", alpha=0.0
+# Layers by name as everywhere, and further variants of them.
+CASES: dict[str, LayerFactory] = LAYERS | {
+    "kep-svgp concat": probattn.KEPSVGPAttention.partial(rank=10, merge="concat", tokens=64),
+    "sgpa joint": probattn.SGPAttention.partial(draws="joint"),
+    "sparse-cgp collapsed": probattn.SparseCGPAttention.partial(collapsed=True),
+    "cgp collapsed": probattn.CGPAttention.partial(collapsed=True),
+    "cgp collapsed, mean, no R": probattn.CGPAttention.partial(
+        collapsed=True,
+        output="mean",
+        alpha=0.0,
     ),
 }
 # Layers whose steps grow linearly with the number of tokens, after softmax, whose kernel is fast.
-LINEAR = ("softmax", "KEP-SVGP add", "anchored", "sparse CGP, collapsed")
-# Layers and the shapes in which they are measured, the first one as the reference, by suite.
-WIDE, NARROW = {"dim": 384, "heads": 12}, {"dim": 128, "heads": 4}
+LINEAR = ("softmax", "kep-svgp", "anchored", "sparse-cgp collapsed")
+WIDE = {"dim": 384, "heads": 12}
+NARROW = {"dim": 128, "heads": 4}
+
+
+def _one(tokens: int, size: dict[str, int]) -> dict[str, int]:
+    """Return the shape of a batch of one example."""
+    return size | {"batch": 1, "tokens": tokens}
+
+
+# Cases and the shape in which they are measured, the first one as the reference, by suite.
 SHAPES = {
     "layers": (
         (
-            ("softmax", "KEP-SVGP concat", "KEP-SVGP add", "anchored"),
+            ("softmax", "kep-svgp concat", "kep-svgp", "anchored"),
             WIDE | {"batch": 128, "tokens": 64},
         ),
-        (("softmax", "KEP-SVGP add", "anchored"), WIDE | {"batch": 1, "tokens": 4096}),
-        (("softmax", "KEP-SVGP add", "anchored"), WIDE | {"batch": 1, "tokens": 16384}),
-        (("softmax", *list(LAYERS)[3:]), NARROW | {"batch": 25, "tokens": 64}),
+        (("softmax", "kep-svgp", "anchored"), _one(4096, WIDE)),
+        (("softmax", "kep-svgp", "anchored"), _one(16384, WIDE)),
+        (tuple(CASES), NARROW | {"batch": 25, "tokens": 64}),
     ),
     "scaling": (
-        ((*LINEAR, "kernel", "SGPA", "CGP, collapsed"), NARROW | {"batch": 1, "tokens": 256}),
-        ((*LINEAR, "kernel", "SGPA", "CGP, collapsed"), NARROW | {"batch": 1, "tokens": 1024}),
-        ((*LINEAR, "kernel", "SGPA"), NARROW | {"batch": 1, "tokens": 4096}),
-        (
-            LINEAR,
-            NARROW | {"batch": 1, "tokens": 16384},
-        ),  # a step of others takes more than ten seconds
+        ((*LINEAR, "kernel", "sgpa", "cgp collapsed"), _one(256, NARROW)),
+        ((*LINEAR, "kernel", "sgpa", "cgp collapsed"), _one(1024, NARROW)),
+        ((*LINEAR, "kernel", "sgpa"), _one(4096, NARROW)),
+        (LINEAR, _one(16384, NARROW)),  # a step of others takes more than ten seconds
     ),
 }
-NETWORKS = {"softmax": "kep-svgp/cifar10-softmax", "KEP-SVGP": "kep-svgp/cifar10"}
+NETWORKS = {"softmax": "kep-svgp/cifar10-softmax", "kep-svgp": "kep-svgp/cifar10"}
 
 
 def layers(
-    suite: str, *, rounds: int, device: str, changes: Sequence[str] = ()
+    suite: str,
+    *,
+    rounds: int,
+    device: str,
+    changes: Sequence[str] = (),
 ) -> Iterator[pd.DataFrame]:
     """Yield forward and backward of one layer in each of :data:`SHAPES`, relative to
     scaled-dot-product attention."""
     for names, shape in SHAPES[suite]:
-        cases = {name: layer_step(LAYERS[name], device=device, **shape) for name in names}
-        yield measure(
-            ", ".join(map("{} {}".format, shape, shape.values())),
-            cases,
-            rounds=rounds,
-            device=device,
-        )
+        title = ", ".join(f"{size} {number}" for size, number in shape.items())
+        cases = {
+            name: layer_step(
+                CASES[name],
+                device=device,
+                **shape,
+            )
+            for name in names
+        }
+        yield measure(title, cases, rounds=rounds, device=device)
 
 
-def vit(*, rounds: int, device: str, changes: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
+def vit(
+    *,
+    rounds: int,
+    device: str,
+    changes: Sequence[str] = (),
+) -> Iterator[pd.DataFrame]:
     """Yield training steps of the ViT of CIFAR-10, relative to softmax attention, and predictions
     by ten samples.
 
     These are relative to a deterministic forward pass of the softmax network.
     """
-    changes, dataset = [f"train.accelerator={device}", *changes], random_images(512)
-    networks = {
-        name: presets.preset(preset).with_changes(changes) for name, preset in NETWORKS.items()
-    }
-    x, y = next(iter(loaders(networks["softmax"], dataset, device=device)[0]))
-    models = {name: build(settings, dataset) for name, settings in networks.items()}
-    steps = {
-        name: step(ELBOLoss(model, guide).to(device).train(), x, y)
-        for name, (model, guide) in models.items()
-    }
+    dataset = random_images(512)
+    changes = [f"train.accelerator={device}", *changes]
+    settings = {name: presets.preset(key).with_changes(changes) for name, key in NETWORKS.items()}
+    networks = {name: build(of_network, dataset) for name, of_network in settings.items()}
+    loader, _ = loaders(settings["softmax"], dataset, device=device)
+    x, y = next(iter(loader))
+    steps = {}
+    for name, (model, guide) in networks.items():
+        module = ELBOLoss(model, guide).to(device).train()
+        steps[name] = step(module, x, y)
     with pyro.validation_enabled(False):
         yield measure("training step of the preset's ViT", steps, rounds=rounds, device=device)
-    network = models["softmax"][0].network.eval()
+    softmax = networks["softmax"][0].network.eval()
     cases = {
-        "softmax, deterministic": torch.no_grad()(lambda: network(x)),
-        "KEP-SVGP, 10 samples": lambda: predict(*models["KEP-SVGP"], x, num_samples=10),
+        "softmax, deterministic": torch.no_grad()(lambda: softmax(x)),
+        "kep-svgp, 10 samples": lambda: predict(*networks["kep-svgp"], x, num_samples=10),
     }
     yield measure("prediction of a batch", cases, rounds=rounds, device=device)
 
@@ -105,7 +120,14 @@ SUITES = {name: functools.partial(layers, name) for name in SHAPES} | {"vit": vi
 def random_images(number: int) -> ImageDataset:
     """Return random images in the form of CIFAR-10, augmented in training."""
     pixels = torch.randint(256, (number, 3, 32, 32), dtype=torch.uint8)
-    images, half = Images(pixels, torch.randint(10, (number,))), (0.5, 0.5, 0.5)
+    images = Images(pixels, torch.randint(10, (number,)))
     return ImageDataset(
-        "noise", tuple("0123456789"), images, images, images, mean=half, std=half, augment=True
+        "noise",
+        tuple("0123456789"),
+        images,
+        images,
+        images,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        augment=True,
     )

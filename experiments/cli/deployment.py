@@ -9,6 +9,8 @@ import typer
 from probattn.experiments.cli.terminal import COUNT, Sets, TrustCode, fail, say, show_metrics
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from probattn.experiments.sharing.pipeline import Pipeline
 
 INPUTS = (
@@ -51,7 +53,6 @@ def predict(
     """
     import pandas as pd
 
-    from probattn.experiments.reporting.tables import plain_table
     from probattn.experiments.sharing.answers import sort_answers, to_csv
     from probattn.experiments.sharing.inputs import read_inputs
     from probattn.experiments.sharing.pipeline import Pipeline
@@ -61,7 +62,8 @@ def predict(
     place: dict[str, Any] = {"mark": "input,predicted", "inputs": inputs or ()}
     if out is not None:
         check_outputs([out], **place)
-    pipeline, answers = Pipeline.from_pretrained(run, trust_code=trust_code), pd.DataFrame()
+    pipeline = Pipeline.from_pretrained(run, trust_code=trust_code)
+    answers = pd.DataFrame()
     read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
         answers = pipeline.answers(
@@ -78,12 +80,7 @@ def predict(
         write_outputs({out: to_csv(answers, read.failures)}, **place)
         say(f"{out}: {len(answers)} answers")
     elif len(answers):
-        frame = answers.drop(columns="probs", errors="ignore")
-        if "set" in frame:
-            frame["set"] = [", ".join(names) or "none" for names in frame["set"]]
-        show_metrics(
-            plain_table((name.replace("_", " ") for name in frame), frame.itertuples(index=False))
-        )
+        _show(answers)
         say(_legend(pipeline))
     if read.failures:
         names = [
@@ -127,6 +124,17 @@ def export(
     say(f"{out}: weights, settings, preprocessing and a model card; its licence is yours to choose")
     if push_to_hub is not None:
         say(upload_pretrained(out, push_to_hub))
+
+
+def _show(answers: "pd.DataFrame") -> None:
+    """Print a table of answers, without the probabilities of all classes."""
+    from probattn.experiments.reporting.tables import plain_table
+
+    frame = answers.drop(columns="probs", errors="ignore")
+    if "set" in frame:
+        frame["set"] = [", ".join(names) or "none" for names in frame["set"]]
+    names = (name.replace("_", " ") for name in frame)
+    show_metrics(plain_table(names, frame.itertuples(index=False)))
 
 
 def _legend(pipeline: "Pipeline") -> str:

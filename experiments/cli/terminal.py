@@ -17,7 +17,8 @@ console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun on
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 # Bounds of options that are numbers of things, and of seeds: those of the settings, which take
 # seconds to import.
-COUNT, SEED = {"min": 1, "max": 2**31 - 1}, {"min": 0, "max": 2**63 - 1}
+COUNT = {"min": 1, "max": 2**31 - 1}
+SEED = {"min": 0, "max": 2**63 - 1}
 # Length of the longest word that a table does not fold.
 MAX_WORD = 24
 # Maximum number of runs of a preset.
@@ -37,7 +38,8 @@ Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 
 def split_words(values: list[str] | None) -> list[str]:
     """Split the values of an option that is given several times, or once with commas."""
-    return [word.strip() for value in values or () for word in value.split(",")]
+    joined = ",".join(values or ())
+    return [word.strip() for word in joined.split(",")] if values else []
 
 
 def say(text: str, *, style: str = "") -> None:
@@ -51,10 +53,8 @@ def show_table(table: Table) -> None:
     for column in table.columns:
         words = " ".join(str(text) for text in (column.header, *column.cells)).split()
         longest = max(map(cell_len, words), default=1)
-        column.min_width, column.overflow = (
-            longest if column.no_wrap else min(MAX_WORD, longest),
-            "fold",
-        )
+        column.min_width = longest if column.no_wrap else min(MAX_WORD, longest)
+        column.overflow = "fold"
     wide = console.options.update(max_width=10_000)
     width = max(console.width, console.measure(table, options=wide).minimum)
     Console(width=width, quiet=console.quiet).print(table, crop=False)

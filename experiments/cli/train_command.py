@@ -116,7 +116,8 @@ def presets(
 def _list_presets(known: "dict[str, Settings]") -> None:
     table = Table(Column("preset", no_wrap=True), "network", "layer", "in blocks", "epochs")
     for name, settings in known.items():
-        layer, start = settings.layer, settings.warm_start
+        layer = settings.layer
+        start = settings.warm_start
         epochs = (
             f"{start.epochs} + {settings.train.epochs}" if start else f"{settings.train.epochs}"
         )
@@ -135,10 +136,8 @@ def _list_settings(settings: "Settings") -> None:
     from probattn.experiments.config.schema import first_sentence
     from probattn.experiments.config.settings import describe
 
-    table, described = (
-        Table(Column("setting", no_wrap=True), "value", "choices", "meaning"),
-        describe(settings),
-    )
+    table = Table(Column("setting", no_wrap=True), "value", "choices", "meaning")
+    described = describe(settings)
     for key, value in settings.flat().items():
         meaning, allowed = described.get(key, ("", []))
         text = str(value).lower() if isinstance(value, bool | None) else str(value)

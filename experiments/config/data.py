@@ -22,7 +22,8 @@ PartShare = Annotated[float, Field(gt=0, lt=0.5)]
 
 def _absolute(path: str) -> str:
     """Resolve a path that exists, so that the run can be opened from any folder."""
-    return str(Path(path).expanduser().resolve()) if Path(path).expanduser().exists() else path
+    place = Path(path).expanduser()
+    return str(place.resolve()) if place.exists() else path
 
 
 # Type of the file or folder of a user's data, or the name of a Hugging Face data set.

@@ -15,13 +15,11 @@ GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
 
 def _build() -> dict[str, Settings]:
     presets: dict[str, Settings] = {}
-    for name, content in (item for group in GROUPS for item in packaged(group).items()):
-        values = {section: value for section, value in content.items() if section != "base"}
-        presets[name] = (
-            presets[content["base"]].merged(values)
-            if "base" in content
-            else Settings.from_dict(values)
-        )
+    for group in GROUPS:
+        for name, content in packaged(group).items():
+            values = dict(content)
+            base = values.pop("base", None)
+            presets[name] = presets[base].merged(values) if base else Settings.from_dict(values)
     return presets
 
 
@@ -54,7 +52,9 @@ def with_layer(settings: Settings, name: str) -> Settings:
     """
     if name == settings.layer.name:
         return settings
-    about, network, total = packaged("layers").get(name, {}), settings.network.kind, settings.epochs
+    about = packaged("layers").get(name, {})
+    network = settings.network.kind
+    total = settings.epochs
     is_text = network in ("text", "encoder")
     layer = {"name": name} | about.get("text" if is_text else network, {})
     if network == "encoder":

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
@@ -26,6 +27,8 @@ GROUPS = {
 Trust = bool | Collection[str]
 # Types of values that settings hold, besides literals, and tuples and dictionaries of them.
 PLAIN = (bool, int, float, str, NoneType)
+# Kinds of parameters that stand for any number of arguments.
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # An entry of the section ``Args``: names, and a text whose further lines are indented.
 ARGUMENT = re.compile(r"^    (\w[\w, ]*):(.*(?:\n     .*)*)", re.MULTILINE)
 
@@ -128,35 +131,29 @@ def settings_class(
     annotations: dict[str, Any] = {}
     values: dict[str, Any] = {}
     for constructor in constructors:
-        for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
-            if parameter.name in leave_out or parameter.kind in (
-                parameter.VAR_POSITIONAL,
-                parameter.VAR_KEYWORD,
-            ):
+        for name, parameter in inspect.signature(constructor, eval_str=True).parameters.items():
+            default = parameter.default
+            annotation = parameter.annotation
+            is_required = default is parameter.empty
+            is_untyped = annotation is parameter.empty
+            annotation = plain(type(default) if is_untyped else annotation)
+            if name in leave_out or parameter.kind in VARIABLE:
                 continue
-            default, empty = parameter.default, parameter.empty
-            annotation = plain(
-                type(default) if parameter.annotation is empty else parameter.annotation
-            )
             if annotation not in (None, NoneType):
-                annotations[parameter.name] = (
-                    Count if annotation is int and default is empty else annotation
-                )
-                values |= {} if default is empty else {parameter.name: default}
-            elif default is empty:
-                raise SettingsError(
-                    f"{title}: {parameter.name} has no default, and settings cannot hold its type"
-                )
+                is_size = annotation is int and is_required
+                annotations[name] = Count if is_size else annotation
+            elif is_required:
+                problem = "has no default, and settings cannot hold its type"
+                raise SettingsError(f"{title}: {name} {problem}")
+            if name in annotations and not is_required:
+                values[name] = default
     values |= defaults
     of_base = get_type_hints(base, include_extras=True)
-    annotations = {
-        option: of_base[option] for option in values if option not in annotations
-    } | annotations
-    texts = {
-        name: text
-        for group in (*map(meanings, constructors), meanings(base))
-        for name, text in group.items()
-    }
+    texts = dict[str, str]()
+    for option in values.keys() - annotations.keys():
+        annotations[option] = of_base[option]
+    for described in (*map(meanings, constructors), meanings(base)):
+        texts |= described
     about = {"constructor": constructors[0], "meanings": texts, "__doc__": base.__doc__}
     content = {"__annotations__": annotations, **values, **about}
     return setting()(type(title, (base,), content))
@@ -170,7 +167,8 @@ def options_of(constructor: Callable[..., Any], settings: Any) -> dict[str, Any]
 
 def plain(annotation: Any) -> Any:
     """Return the part of a type whose values settings can hold; None if there is none."""
-    origin, parts = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    parts = get_args(annotation)
     if annotation in PLAIN or origin in (Literal, Annotated):
         return annotation
     if origin in (Union, UnionType):
@@ -190,21 +188,21 @@ def choices(annotation: Any) -> list[str]:
         return list(map(str, get_args(annotation)))
     if annotation is bool:
         return ["true", "false"]
-    return list(
-        dict.fromkeys(value for member in get_args(annotation) for value in choices(member))
-    )
+    values = itertools.chain.from_iterable(map(choices, get_args(annotation)))
+    return list(dict.fromkeys(values))
 
 
 def meanings(described: Callable[..., Any]) -> dict[str, str]:
     """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases,
     by parameter."""
     sources = reversed(described.__mro__) if inspect.isclass(described) else (described,)
-    sections = (
-        inspect.cleandoc(cls.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
-        for cls in sources
-    )
-    entries = (entry for section in sections for entry in ARGUMENT.findall(section))
-    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
+    texts = dict[str, str]()
+    for source in sources:
+        document = inspect.cleandoc(source.__doc__ or "")
+        section = document.partition("Args:\n")[2].partition("\n\n")[0]
+        for names, text in ARGUMENT.findall(section):
+            texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return texts
 
 
 def first_sentence(text: str) -> str:

@@ -93,6 +93,8 @@ class Settings:
             raise SettingsError(
                 "data.likelihood is for numbers: set data.task=regression, or leave it out"
             )
+        if getattr(self.layer, "mean", "") == "zero" and getattr(self.layer, "dropout", 0.0):
+            raise SettingsError("layer.dropout is that of layer.mean=softmax: set that, too")
 
     def __reduce__(self) -> tuple:
         """Pickle the values: the classes of the parts are derived, and have no module to be
@@ -175,11 +177,9 @@ class Settings:
         unscaled = {
             name: value for name, value in (nested.get("train") or {}).items() if name != "epochs"
         }
-        return (
-            settings
-            if epochs is None
-            else settings.with_total_epochs(epochs).merged({"train": unscaled})
-        )
+        if epochs is None:
+            return settings
+        return settings.with_total_epochs(epochs).merged({"train": unscaled})
 
     def merged(self, nested: Mapping[str, Any]) -> "Settings":
         """Return these settings with other values, as a file of settings holds them: part → setting
@@ -236,10 +236,8 @@ def describe(settings: Settings) -> dict[str, tuple[str, list[str]]]:
     for section, cls in (
         (section, type(value)) for section, value in vars(settings).items() if value is not None
     ):
-        texts, types = (
-            getattr(cls, "meanings", None) or meanings(cls),
-            get_type_hints(cls, include_extras=True),
-        )
+        texts = getattr(cls, "meanings", None) or meanings(cls)
+        types = get_type_hints(cls, include_extras=True)
         for name in (option.name for option in fields(cls)):
             described[f"{section}.{name}"] = (texts.get(name, ""), choices(types[name]))
     return described
@@ -288,7 +286,8 @@ def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
 def _scaled(train: TrainSettings, epochs: int) -> TrainSettings:
     """Return the options with another number of epochs, and warm-up and annealing in proportion."""
     share = epochs / train.epochs
-    warmup, anneal = share * train.warmup_epochs, share * train.kl_anneal_epochs
+    warmup = share * train.warmup_epochs
+    anneal = share * train.kl_anneal_epochs
     return replace(train, epochs=epochs, warmup_epochs=warmup, kl_anneal_epochs=anneal)
 
 

@@ -47,10 +47,8 @@ def validation_error(part: str, error: ValidationError) -> SettingsError:
     its value."""
     problems = []
     for problem in error.errors():
-        key, text = (
-            ".".join(map(str, (part, *problem["loc"]))),
-            problem["msg"].removeprefix("Value error, "),
-        )
-        value = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
+        key = ".".join(map(str, (part, *problem["loc"])))
+        text = problem["msg"].removeprefix("Value error, ")
+        value = "" if problem["type"] == "missing" else f", got {problem['input']!r:.99}"
         problems.append(f"{key}: {text[0].lower()}{text[1:]}{value}" if problem["loc"] else text)
     return SettingsError("; ".join(problems))

@@ -52,10 +52,14 @@ class BatchLoader:
         by_length: bool = False,
         categories: Tensor | None = None,
     ) -> None:
-        self.num_data, self.batch_size, self.shuffle = len(labels), batch_size, shuffle
+        self.num_data = len(labels)
+        self.batch_size = batch_size
+        self.shuffle = shuffle
         self.generator = torch.Generator() if generator is None else generator
-        self.device, self.order = torch.device(device), torch.arange(len(labels))
-        self._inputs, self._labels = inputs.to(device), labels.to(device)
+        self.device = torch.device(device)
+        self.order = torch.arange(len(labels))
+        self._inputs = inputs.to(device)
+        self._labels = labels.to(device)
         self._categories = categories
 
     def __len__(self) -> int:
@@ -170,7 +174,8 @@ class TextLoader(BatchLoader):
     def __init__(
         self, encoded: Sequence[Tensor], labels: Tensor, *, by_length: bool = False, **options: Any
     ) -> None:
-        self._encoded, self._lengths = encoded, torch.tensor(list(map(len, encoded)))
+        self._encoded = encoded
+        self._lengths = torch.tensor(list(map(len, encoded)))
         super().__init__(self._lengths, labels, **options)
         if by_length:
             self.order = self._lengths.argsort(stable=True, descending=True)
@@ -180,8 +185,10 @@ class TextLoader(BatchLoader):
             return super()._positions()
         order = torch.randperm(self.num_data, generator=self.generator)
         groups = order.split(_BATCHES_PER_GROUP * self.batch_size)
-        ordered = (group[self._lengths[group].argsort(stable=True)] for group in groups)
-        batches = [batch for group in ordered for batch in group.split(self.batch_size)]
+        batches = list[Tensor]()
+        for group in groups:
+            by_length = group[self._lengths[group].argsort(stable=True)]
+            batches += by_length.split(self.batch_size)
         return [batches[index] for index in torch.randperm(len(batches), generator=self.generator)]
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -33,28 +33,30 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def _values(self) -> list[Any]:
+        """The inputs and the labels."""
+        return [getattr(self, field.name) for field in fields(cast(Any, self))]
+
     @cached_property
     def digest(self) -> str:
         """Digest of the inputs and labels, computed once."""
-        return digest(*(getattr(self, field.name) for field in fields(cast(Any, self))))
+        return digest(*self._values)
 
     @cached_property
     def keys(self) -> list[str]:
         """Digest of each input without its label, computed once: equal inputs have equal keys."""
-        inputs = getattr(self, fields(cast(Any, self))[0].name)
-        return list(map(digest, inputs))
+        return list(map(digest, self._values[0]))
 
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""
 
-        def take(values: Tensor | tuple) -> Tensor | tuple:
-            return (
-                values[indices]
-                if isinstance(values, Tensor)
-                else tuple(values[index] for index in indices.tolist())
-            )
+        def take(values: Any) -> Any:
+            if isinstance(values, Tensor):
+                return values[indices]
+            return tuple(map(values.__getitem__, indices.tolist()))
 
-        return type(self)(*(take(getattr(self, field.name)) for field in fields(cast(Any, self))))
+        return type(self)(*map(take, self._values))
 
     def split(self, *sizes: int, generator: Generator) -> tuple[Self, ...]:
         """Draw disjoint parts, stratified by class, each in the order of the data.
@@ -104,7 +106,8 @@ def stratified_order(labels: Tensor, *, generator: Generator) -> Tensor:
     """
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
-    classes, sizes = labels[order], labels.bincount()
+    classes = labels[order]
+    sizes = labels.bincount()
     rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[classes]
     return order[(rank.double() / sizes[classes]).argsort(stable=True)]
 
@@ -160,14 +163,12 @@ class Dataset:
 
     def __post_init__(self) -> None:
         labels = self.train.labels
-        if not all(map(len, (labels, self.valid, self.test))) or (
-            len(labels) > 1 and (labels == labels[0]).all()
-        ):
-            problem = (
-                f"{self.name}: each part needs examples, and the training part two different labels"
-            )
-            reason = "a class, or a group, of too few examples is in the training part alone"
-            raise DatasetError(f"{problem}; {reason}")
+        for name, part in (("training", labels), ("validation", self.valid), ("test", self.test)):
+            if not len(part):
+                reason = "a class, or a group, of too few examples is in the training part alone"
+                raise DatasetError(f"{self.name}: the {name} part has no examples; {reason}")
+        if len(labels) > 1 and (labels == labels[0]).all():
+            raise DatasetError(f"{self.name}: all training examples have the same label")
 
     def batches(self, examples: Any, /, **options: Any) -> BatchLoader:
         """Return a loader of any examples in their order; options of the loader."""

@@ -27,4 +27,4 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, listing: str = "
     known = list(known)
     similar = get_close_matches(name, known, n=3, cutoff=0.5) or (known if len(known) <= 10 else [])
     guess = f"did you mean {' or '.join(similar)}? " if similar else ""
-    return f"unknown {kind} {name!r}; {guess}{listing}".rstrip()
+    return f"unknown {kind} {name!r:.99}; {guess}{listing}".rstrip()

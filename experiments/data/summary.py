@@ -47,7 +47,8 @@ class Summary:
 @contextlib.contextmanager
 def collect_notes() -> Iterator[list[str]]:
     """Collect what readers of data log, each message once; the list is filled at the end."""
-    notes, handler = list[str](), BufferingHandler(capacity=10**9)
+    notes = list[str]()
+    handler = BufferingHandler(capacity=10**9)
     _log.addHandler(handler)
     try:
         yield notes
@@ -97,7 +98,8 @@ def _examples(name: str, part: Any, classes: tuple[str, ...]) -> pd.DataFrame:
 
 def _repeated(examples: pd.DataFrame, notes: list[str]) -> int:
     """Return how many test examples are also training examples; add notes on equal inputs."""
-    sizes, keys = examples["part"].value_counts(), examples["key"]
+    sizes = examples["part"].value_counts()
+    keys = examples["key"]
     is_train = examples["part"] == "training"
     copies = examples["part"][keys.isin(keys[is_train])].value_counts()
     for name, count in copies.drop("training").items():

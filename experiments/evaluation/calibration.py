@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import pandas as pd
 from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
 from probattn.inference.io.files import regular_file, undamaged, write_bytes
 from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
+from probattn.inference.metrics import regression
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
 from probattn.inference.programs import required
 
@@ -60,16 +62,22 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     @model_validator(mode="after")
     def _check(self) -> Self:
         has_classes = self.temperature is not None
-        parts = [self.confidence is not None, bool(self.class_quantiles)]
-        if parts != [has_classes] * 2 or (has_classes and self.quantile < LEAST):
-            raise ValueError(
-                "a quantile is negative, or a value of classes is missing, or in a model of numbers"
-            )
+        if (self.confidence is not None) != has_classes:
+            raise ValueError("confidence and temperature are values of a model of classes")
+        if bool(self.class_quantiles) != has_classes:
+            raise ValueError("class_quantiles and temperature are values of a model of classes")
+        if has_classes and self.quantile < LEAST:
+            raise ValueError("the quantile of a model of classes is at least 0")
         return self
 
     @classmethod
     def fit(
-        cls, valid: Prediction, *, level: float = 0.9, max_risk: float = 0.05, **origin: Any
+        cls,
+        valid: Prediction,
+        *,
+        level: float = 0.9,
+        max_risk: float = 0.05,
+        **origin: Any,
     ) -> Self:
         """Fit to a prediction of validation data with its labels.
 
@@ -86,19 +94,18 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         """
         origin |= {"level": level, "max_risk": max_risk}
         if valid.probs is None:
-            return cls(
-                **origin, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item()
-            )
+            intervals = CQR(alpha=1 - level).fit_prediction(valid)
+            return cls(**origin, quantile=intervals.quantile.item())
         temperature = fit_temperature(valid)
         scaled = scale(valid, temperature)
         with warnings.catch_warnings():  # of each class: the report says how few examples it has
             warnings.simplefilter("ignore", FewExamplesWarning)
-            class_quantiles = ByClass(alpha=1 - level).fit_prediction(scaled).quantile.tolist()
+            by_class = ByClass(alpha=1 - level).fit_prediction(scaled)
         return cls(
             **origin,
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
-            class_quantiles=tuple(class_quantiles),
+            class_quantiles=tuple(by_class.quantile.tolist()),
             confidence=RiskThreshold(target=max_risk).fit_prediction(scaled).confidence,
         )
 
@@ -115,7 +122,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             by_class: use the quantile of each class, so that rare classes are covered too.
         """
         probs = probs.double()
-        return 1 - probs <= probs.new_tensor(self.class_quantiles if by_class else self.quantile)
+        quantile = self.class_quantiles if by_class else self.quantile
+        return 1 - probs <= probs.new_tensor(quantile)
 
     def accepts(self, probs: Tensor) -> Tensor:
         """Return which answers are accepted, bool ``(n,)``, of scaled probabilities
@@ -125,7 +133,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, 1)`` of calibrated intervals of numbers, in their
         units."""
-        low, high = prediction.quantiles([(1 - self.level) / 2, (1 + self.level) / 2])
+        low, high = regression.interval(prediction, self.level)
         return low - self.quantile, high + self.quantile
 
     def evaluate(self, test: Prediction) -> dict[str, dict[str, float]]:
@@ -140,30 +148,40 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         if test.probs is None:
             low, high = self.intervals(test)
             inside = (low <= labels) & (labels <= high)
-            return {"conformal intervals": _means(coverage=inside, width=(high - low).clamp(min=0))}
+            width = (high - low).clamp(min=0)
+            return {"conformal intervals": _means(coverage=inside, width=width)}
         probs = class_probs(self.apply(test))
         threshold = RiskThreshold(target=self.max_risk)
-        threshold.confidence, threshold.fitted = required(self.confidence), True
-        sets = {"plain sets": self.sets(probs), "by-class sets": self.sets(probs, by_class=True)}
-        return {"abstention": threshold.evaluate(probs, labels)} | {
-            name: _means(coverage=_covered(members, labels), size=members.sum(1))
-            for name, members in sets.items()
-        }
+        threshold.confidence = required(self.confidence)
+        threshold.fitted = True
+        decisions = {"abstention": threshold.evaluate(probs, labels)}
+        for name, by_class in (("plain sets", False), ("by-class sets", True)):
+            sets = self.sets(probs, by_class=by_class)
+            decisions[name] = _means(coverage=_covered(sets, labels), size=sets.sum(1))
+        return decisions
 
-    def by_class(self, test: Prediction, classes: Sequence[str]) -> dict[str, dict[str, float]]:
+    def by_class(
+        self,
+        test: Prediction,
+        classes: Sequence[str],
+    ) -> dict[str, dict[str, float]]:
         """Return ``n``, ``accuracy`` and coverage of both kinds of sets, by class with test
-        examples."""
-        probs, labels = class_probs(self.apply(test)), test.require("labels")
-        scores = {
-            "accuracy": probs.argmax(1) == labels,
-            "coverage": _covered(self.sets(probs), labels),
-        }
-        scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
-        rows: dict[str, dict[str, float]] = {}
-        for number in labels.unique().tolist():
-            of_class = {key: values[labels == number] for key, values in scores.items()}
-            rows[classes[number]] = {"n": len(of_class["accuracy"]), **_means(**of_class)}
-        return rows
+        examples; none for numbers."""
+        if test.probs is None:
+            return {}
+        probs = class_probs(self.apply(test)).cpu()
+        labels = test.require("labels").cpu()
+        examples = pd.DataFrame(
+            {
+                "accuracy": probs.argmax(1) == labels,
+                "coverage": _covered(self.sets(probs), labels),
+                "coverage_by_class": _covered(self.sets(probs, by_class=True), labels),
+            }
+        )
+        of_class = examples.groupby(labels.numpy())
+        rows = of_class.mean().assign(n=of_class.size())
+        rows = rows[["n", *examples]].to_dict("index")
+        return {classes[number]: row for number, row in rows.items()}
 
     def to_json(self) -> bytes:
         """Return the content of ``calibration.json``."""
@@ -174,7 +192,13 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         write_bytes(folder / CALIBRATION, self.to_json())
 
     @classmethod
-    def load(cls, folder: Path, *, weights: str, classes: int) -> Self | None:
+    def load(
+        cls,
+        folder: Path,
+        *,
+        weights: str,
+        classes: int,
+    ) -> Self | None:
         """Read the calibration of a run with these weights and this number of classes; None if the
         run has none.
 

@@ -5,13 +5,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Dataset, Part, digest
-from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corruptions import SEVERITIES, STANDARD, corrupted_sets
 from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.images.ood_sets import default_names, load
 
 
 class TestSet(NamedTuple):
@@ -54,29 +54,33 @@ def eval_sets(
     """
     sets = {"valid": _loaded(dataset.valid), "test": _loaded(dataset.test)}
     sets |= {f"domain/{name}": _loaded(examples) for name, examples in dataset.domains.items()}
-    if (shift or ood) and not isinstance(dataset, ImageDataset):
+    if not (shift or ood):
+        return sets
+    if not isinstance(dataset, ImageDataset):
         raise SettingsError(
             f"--shift and --ood need images, and {dataset.name} has none: leave them out"
         )
     if shift:
-        options: dict[str, Any] = {
-            "root": root,
-            "corruptions": corruptions,
-            "severities": severities,
-        }
-        source, images = corrupted_sets(dataset.name, dataset.test, **options)
+        source, images = corrupted_sets(
+            dataset.name,
+            dataset.test,
+            root=root,
+            corruptions=corruptions,
+            severities=severities,
+        )
         for name, level in itertools.product(corruptions, severities):
             content = f"{source}: {digest(dataset.test.digest, name, level)}"
             sets[f"shift/{name}/{level}"] = TestSet(partial(images, name, level), content)
+    sources: list[str] = []
     for name in ood:
-        for source in ood_datasets.default_names(dataset.name) if name == "default" else (name,):
-            channels, size = dataset.test.images.shape[1:3]
-            key = f"ood/{Path(source).resolve().name}"
-            if key in sets:
-                raise SettingsError(
-                    f"two OOD sets are called {key.removeprefix('ood/')}: rename a folder"
-                )
-            sets[key] = _loaded(ood_datasets.load(source, root=root, size=size, channels=channels))
+        sources += default_names(dataset.name) if name == "default" else [name]
+    for source in sources:
+        channels, size = dataset.test.images.shape[1:3]
+        name = Path(source).resolve().name
+        if f"ood/{name}" in sets:
+            raise SettingsError(f"two OOD sets are called {name}: rename a folder")
+        examples = load(source, root=root, size=size, channels=channels)
+        sets[f"ood/{name}"] = _loaded(examples)
     return sets
 
 

@@ -74,22 +74,34 @@ def evaluate(
         stamp = evaluated_run.run_stamp(folder) | draws
         predicted = predict_sets(run, sets, names, stamp=stamp, say=say)
         scores = {name: evaluated_run.score(by_set) for name, by_set in predicted.items()}
-        posterior, options = (
-            predicted[methods.POSTERIOR],
-            {"level": level, "max_risk": max_risk, **draws},
+        posterior = predicted[methods.POSTERIOR]
+        of_posterior = scores[methods.POSTERIOR]
+        calibration = Calibration.fit(
+            posterior["valid"],
+            weights=run.weights,
+            level=level,
+            max_risk=max_risk,
+            **draws,
         )
-        calibration = Calibration.fit(posterior["valid"], weights=run.weights, **options)
-        result = run_result(run, posterior, scores[methods.POSTERIOR], calibration)
-        scores[methods.POSTERIOR] |= {f"class/{name}": row for name, row in result.by_class.items()}
-        frame = evaluated_run.to_frame(scores, run=result.name, seed=run.settings.train.seed or 0)
+        for name, row in calibration.by_class(posterior["test"], run.dataset.classes).items():
+            of_posterior[f"class/{name}"] = row
+        result = run_result(run, posterior, of_posterior, calibration)
+        frame = evaluated_run.to_frame(
+            scores,
+            run=result.name,
+            seed=run.settings.train.seed or 0,
+        )
         calibration.save(folder)
         write_bytes(folder / evaluated_run.SCORES, csv_text(frame).encode())
-        content = {name: getattr(result, name) for name in ("decisions", "variants", "posterior")}
-        content |= {"stamp": stamp, "data": {name: test.digest for name, test in sets.items()}}
-        write_bytes(
-            folder / evaluated_run.EVALUATION,
-            json.dumps(content, indent=2, default=asdict).encode(),
-        )
+        content = {
+            "decisions": result.decisions,
+            "variants": result.variants,
+            "posterior": result.posterior,
+            "stamp": stamp,
+            "data": {name: test.digest for name, test in sets.items()},
+        }
+        text = json.dumps(content, indent=2, default=asdict)
+        write_bytes(folder / evaluated_run.EVALUATION, text.encode())
     return Evaluation(result, frame)
 
 
@@ -113,10 +125,11 @@ def predict_sets(
         say: called with a message about the progress.
     """
     draws = {name: stamp[name] for name in ("num_samples", "seed")}
-    fitted = functools.cache(lambda method: methods.fit(run, method, **draws))
+    fitted = functools.cache(functools.partial(methods.fit, run, **draws))
     predicted: dict[str, dict[str, Prediction]] = {method: {} for method in names}
     for number, (name, test) in enumerate(sets.items(), 1):
-        of_set, forward = {**stamp, "data": test.digest}, None
+        of_set = {**stamp, "data": test.digest}
+        forward = None
         for method in names:
             file = evaluated_run.prediction_file(run.folder, method, name)
             prediction = evaluated_run.load_prediction(file, stamp=of_set)

@@ -19,6 +19,7 @@ import torch
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
+from probattn.experiments.displayable import displayable
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
 from probattn.inference.io.files import (
@@ -58,17 +59,19 @@ class EvaluatedRun(RunRecord):
         """Seed of the training."""
         return self.settings.train.seed or 0
 
-    def predictions(self, names: Collection[str], method: str) -> dict[str, Prediction]:
+    def predictions(
+        self,
+        names: Collection[str],
+        method: str,
+    ) -> dict[str, Prediction]:
         """Return the stored predictions by a method on those of some test sets that the scores were
         computed from."""
-        stamps = {
-            name: self.content["stamp"] | {"data": digest}
-            for name, digest in self.content["data"].items()
-        }
-        files = {
-            name: prediction_file(self.folder, method, name) for name in stamps if name in names
-        }
-        stored = {name: load_prediction(file, stamp=stamps[name]) for name, file in files.items()}
+        stored = {}
+        for name, digest in self.content["data"].items():
+            if name in names:
+                file = prediction_file(self.folder, method, name)
+                stamp = self.content["stamp"] | {"data": digest}
+                stored[name] = load_prediction(file, stamp=stamp)
         return {name: prediction for name, prediction in stored.items() if prediction is not None}
 
 
@@ -86,26 +89,23 @@ def read_evaluated_run(folder: Path, *, trust_code: Trust = False) -> EvaluatedR
         SettingsError: no run, one that was not evaluated or has changed since, or files that are
             damaged.
     """
-    record, advice = (
-        read_record(folder, trust_code=trust_code),
-        f"evaluate it with `probattn evaluate {folder}`",
-    )
+    record = read_record(folder, trust_code=trust_code)
+    advice = f"evaluate it with `probattn evaluate {folder}`"
     for name in (WEIGHTS, EVALUATION, SCORES):
         if not (folder / name).is_file():
             raise SettingsError(f"{folder} was not evaluated: {advice}")
     with undamaged(folder / EVALUATION, SettingsError, advice=advice):
         content = read_json(folder / EVALUATION)
         content |= {name: dict(content[name]) for name in ("stamp", "data")}
-        stamp = {
-            name: content["stamp"][name] for name in (WEIGHTS, SETTINGS, "num_samples", "seed")
-        }
-    if not run_stamp(folder).items() <= stamp.items():
+        stamp = [content["stamp"][name] for name in (WEIGHTS, SETTINGS, "num_samples", "seed")]
+    if stamp[:2] != list(run_stamp(folder).values()):
         raise SettingsError(
             f"weights or settings of {folder} changed since the run was evaluated: {advice} again"
         )
     with undamaged(folder / SCORES, SettingsError, advice=advice):
         scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
-        scores.drop(columns=["run", "method", "set"]).astype({"seed": int, "n": int}).astype(float)
+        numbers = scores.drop(columns=["run", "method", "set"])
+        numbers.astype({"seed": int, "n": int}).astype(float)
     return EvaluatedRun(**vars(record), folder=folder, scores=scores, content=content)
 
 
@@ -121,16 +121,17 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
     """
     first: dict[str, tuple[object, Path]] = {}
     for run in runs:
-        shifts = {name for name in run.content["data"] if name.startswith("shift/")}
-        draws = {name: run.content["stamp"][name] for name in ("num_samples", "seed")}
-        for name, value in (
-            draws | run.content["data"] | ({"corruptions": shifts} if shifts else {})
-        ).items():
+        stamp, data = run.content["stamp"], run.content["data"]
+        content = {"num_samples": stamp["num_samples"], "seed": stamp["seed"]} | data
+        content.pop("valid", None)
+        if corruptions := {name for name in data if name.startswith("shift/")}:
+            content["corruptions"] = corruptions
+        for name, value in content.items():
             expected, folder = first.setdefault(name, (value, run.folder))
-            if value != expected and name != "valid":
-                which = f"{folder} and {run.folder} were evaluated on other {name}"
+            if value != expected:
                 raise SettingsError(
-                    f"{which}: evaluate both on the same data with the same options"
+                    f"{folder} and {run.folder} were evaluated on other {name}: evaluate both on "
+                    "the same data with the same options"
                 )
 
 
@@ -144,20 +145,23 @@ def load_prediction(file: Path, *, stamp: Mapping[str, Any]) -> Prediction | Non
     """Return a stored prediction with this stamp; None without a file, or if it is damaged."""
     try:
         content = read_archive(file)
+        if content["stamp"] != dict(stamp):
+            return None
         laws = [
             getattr(dist, law)(**parameters).to_event(1)
             for law, parameters in content["laws"].items()
         ]
-        return (
-            Prediction(components=tuple(laws), **content["fields"])
-            if content["stamp"] == dict(stamp)
-            else None
-        )
+        return Prediction(components=tuple(laws), **content["fields"])
     except Exception:  # of many types; what is not there is predicted
         return None
 
 
-def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, Any]) -> None:
+def save_prediction(
+    file: Path,
+    prediction: Prediction,
+    *,
+    stamp: Mapping[str, Any],
+) -> None:
     """Write a prediction, unless its likelihood is none of :data:`LAWS`.
 
     Args:
@@ -165,20 +169,17 @@ def save_prediction(file: Path, prediction: Prediction, *, stamp: Mapping[str, A
         prediction: the prediction.
         stamp: what it depends on: :func:`run_stamp`, and the digest of the examples.
     """
-    parts, laws = prediction.components, {}
-    if parts:
+    laws: dict[str, dict[str, torch.Tensor]] = {}
+    if parts := prediction.components:
         law = type(innermost(parts[0])).__name__
         if law not in LAWS:
             return
-        laws[law] = {
-            name: torch.cat([values(component, name) for component in parts], 1).cpu()
-            for name in LAWS[law]
-        }
-    fields = {
-        name: value.cpu()
-        for name in PER_EXAMPLE
-        if (value := getattr(prediction, name)) is not None
-    }
+        laws[law] = {}
+        for name in LAWS[law]:
+            parameter = [values(part, name) for part in parts]
+            laws[law][name] = torch.cat(parameter, 1).cpu()
+    known = {name: getattr(prediction, name) for name in PER_EXAMPLE}
+    fields = {name: value.cpu() for name, value in known.items() if value is not None}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_archive(file, {"stamp": dict(stamp), "laws": laws, "fields": fields}, tag="part")
 
@@ -190,44 +191,33 @@ def score(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
         predictions: by test set; those on ``valid`` are what detectors of OOD inputs are fitted on.
     """
     scores: dict[str, dict[str, Any]] = {}
-    for name in (name for name in predictions if name != "valid"):
-        prediction = predictions[name]
-        if name.startswith("ood/"):
-            detectors = ood.evaluate(
-                predictions["test"], prediction, fitted_on=predictions["valid"]
-            )
-            values = {
-                f"{key}_{metric}": value
-                for key, row in detectors.items()
-                for metric, value in row.items()
-            }
-        else:
-            values = metrics.evaluate(prediction)
-        scores[name] = {"n": len(prediction)} | values
+    for name, prediction in predictions.items():
+        if name == "valid":
+            continue
+        scores[name] = {"n": len(prediction)}
+        if not name.startswith("ood/"):
+            scores[name] |= metrics.evaluate(prediction)
+            continue
+        detectors = ood.evaluate(predictions["test"], prediction, fitted_on=predictions["valid"])
+        for detector, row in detectors.items():
+            scores[name] |= {f"{detector}_{metric}": value for metric, value in row.items()}
     return scores
 
 
 def to_frame(
-    scores: Mapping[str, Mapping[str, Mapping[str, Any]]], *, run: str, seed: int
+    scores: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    *,
+    run: str,
+    seed: int,
 ) -> pd.DataFrame:
     """Return the scores of a run, by method and test set, in the wide form."""
-    pairs = (
-        (method, name, row) for method, by_set in scores.items() for name, row in by_set.items()
-    )
-    return pd.DataFrame(
-        {"run": run, "seed": seed, "method": method, "set": name, **row}
-        for method, name, row in pairs
-    )
-
-
-def nested(scores: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return what belongs to the test sets of a kind, such as ``domain``, by the rest of their
-    names."""
-    return {
-        name.removeprefix(f"{kind}/"): value
-        for name, value in scores.items()
-        if name.startswith(f"{kind}/")
-    }
+    rows = []
+    for method, by_set in scores.items():
+        for name, row in by_set.items():
+            # Displayable, since pandas refuses surrogates.
+            of_set = {"run": run, "seed": seed, "method": method, "set": displayable(name)}
+            rows.append(of_set | dict(row))
+    return pd.DataFrame(rows)
 
 
 def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:
@@ -239,11 +229,9 @@ def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:
         group: ``photometric`` (see :data:`PHOTOMETRIC`) or ``other`` corruptions; "" takes all.
     """
     corruption = frame["set"].str.extract("^shift/(.+)/", expand=False)
-    is_chosen = corruption.isin(PHOTOMETRIC) == (group == "photometric") if group else True
-    shifted = frame[corruption.notna() & is_chosen].drop(columns=["set"])
-    return (
-        shifted.groupby(["run", "seed", "method"], sort=False)
-        .mean()
-        .reset_index()
-        .assign(set="shift")
-    )
+    is_chosen = corruption.notna()
+    if group:
+        is_chosen &= corruption.isin(PHOTOMETRIC) == (group == "photometric")
+    chosen = frame[is_chosen].drop(columns=["set"])
+    means = chosen.groupby(["run", "seed", "method"], sort=False).mean()
+    return means.reset_index().assign(set="shift")

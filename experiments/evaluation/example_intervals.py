@@ -32,19 +32,15 @@ def metric_intervals(
     They are quantiles of the resampled metric, moved by its bias, which is large for calibration
     errors. The interval of accuracy is exact.
     """
-    resampled = {
-        key: values for key, values in resampled_metrics(prediction).items() if key in metrics
-    }
-    ends = {
-        key: metrics[key] + np.quantile(values, TAILS) - values.mean()
-        for key, values in resampled.items()
-    }
-    intervals = {key: tuple(pair.tolist()) for key, pair in ends.items() if np.isfinite(pair).all()}
+    intervals = {}
+    for key, values in resampled_metrics(prediction).items():
+        if key in metrics:
+            low, high = metrics[key] + np.quantile(values, TAILS) - values.mean()
+            intervals[key] = float(low), float(high)
     if "accuracy" in intervals:
-        intervals["accuracy"] = share_interval(
-            round(metrics["accuracy"] * len(prediction)), len(prediction)
-        )
-    return intervals
+        right = round(metrics["accuracy"] * len(prediction))
+        intervals["accuracy"] = share_interval(right, len(prediction))
+    return {key: ends for key, ends in intervals.items() if np.isfinite(ends).all()}
 
 
 def resampled_metrics(
@@ -62,39 +58,39 @@ def resampled_metrics(
     if prediction.probs is None:
         means = {key: weights @ errors for key, errors in _errors(prediction).items()}
         return means | {"rmse": np.sqrt(means["rmse"])}
-    probs, labels = prediction.probs.double(), prediction.require("labels")
+    probs = prediction.probs.double()
+    labels = prediction.require("labels")
     confidence, correct = (values.numpy() for values in confidence_and_correct(probs, labels))
-    brier = (probs - one_hot(labels, probs.shape[1])).square().sum(1).numpy()
-    losses = {
-        "accuracy": correct,
-        "nll": -prediction.log_prob(labels).double().numpy(),
-        "brier": brier,
-    }
+    brier = (probs - one_hot(labels, probs.shape[1])).square().sum(1)
+    # |Σ_b accuracy_b − confidence_b| of the examples of each bin, summed over bins.
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.eye(BINS)[bins] * (correct - confidence)[:, None]
+    # Errors of each resample, the most confident example first, and their running means.
     order = np.argsort(-confidence, kind="stable")
-    errors = ~correct[order][np.sort(np.argsort(order)[draws], 1)]  # the most confident first
-    aurc = (errors.cumsum(1) / np.arange(1, n + 1)).mean(1)
-    return {key: weights @ loss for key, loss in losses.items()} | {
+    places = np.sort(np.argsort(order)[draws], axis=1)
+    errors = ~correct[order][places]
+    risks = errors.cumsum(1) / np.arange(1, n + 1)
+    return {
+        "accuracy": weights @ correct,
+        "nll": weights @ -prediction.log_prob(labels).double().numpy(),
+        "brier": weights @ brier.numpy(),
         "ece": abs(weights @ gaps).sum(1),
-        "aurc": aurc,
+        "aurc": risks.mean(1),
     }
 
 
 def _errors(prediction: Prediction) -> Values:
     """Return the error of each predicted number by metric, that of ``rmse`` squared, ``(n,)``."""
     labels = prediction.require("labels")
-    low, high = regression.interval(prediction, 0.9)
+    low, high = regression.interval(prediction, level=0.9)
     errors = {
         "rmse": (prediction.require("mean") - labels).square(),
         "mae": (prediction.median - labels).abs(),
-    }
-    errors |= {
         "crps": prediction.crps(labels),
         "nll": -prediction.log_prob(labels),
         "width_90": high - low,
     }
-    return {
-        key: error.double().reshape(len(labels), -1).mean(1).numpy()
-        for key, error in errors.items()
-    }
+    means = {}
+    for key, error in errors.items():
+        means[key] = error.double().reshape(len(labels), -1).mean(1).numpy()
+    return means

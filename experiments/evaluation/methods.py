@@ -3,7 +3,7 @@ one on another."""
 
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,13 +46,13 @@ class _AnchoredReadout(NamedTuple):
 
     def fit(self, train: Iterable, valid: Iterable) -> PosteriorPredictive:
         """Return the fitted predictor."""
-        depths: Literal["all", "last"] = (
-            "all" if isinstance(self.predictor.model.network, Transformer) else "last"
-        )
-        return with_gp_readout(self.predictor, train, valid, depths=depths)
+        if isinstance(self.predictor.model.network, Transformer):
+            return with_gp_readout(self.predictor, train, valid, depths="all")
+        return with_gp_readout(self.predictor, train, valid, depths="last")
 
 
-POSTERIOR, ENSEMBLE = "posterior", "ensemble"
+POSTERIOR = "posterior"
+ENSEMBLE = "ensemble"
 METHODS = {
     POSTERIOR: Method("", lambda predictor: predictor, of_numbers=True),
     "temperature": Method("temperature scaling", lambda predictor: predictor),
@@ -61,7 +61,7 @@ METHODS = {
     "sv-dkl": Method("SV-DKL", SVDKL),
     "anchored": Method("anchored readout", _AnchoredReadout, parts=("train", "valid")),
 }
-NAMES = (*METHODS, *(f"{name}+temperature" for name in ("mc-dropout", "laplace", "sv-dkl")))
+NAMES = (*METHODS, "mc-dropout+temperature", "laplace+temperature", "sv-dkl+temperature")
 
 
 class Forward:
@@ -73,14 +73,25 @@ class Forward:
         features: inputs of the last layer; None for numbers.
     """
 
-    def __init__(self, run: TrainedRun, data: Part, *, num_samples: int, seed: int) -> None:
+    def __init__(
+        self,
+        run: TrainedRun,
+        data: Part,
+        *,
+        num_samples: int,
+        seed: int,
+    ) -> None:
         predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
-        self.batches, self.seed, self.model = run.batches(data, by_length=True), seed, run.model
+        self.batches = run.batches(data, by_length=True)
+        self.model = run.model
+        self.seed = seed
+        self.features = None
         torch.manual_seed(seed)
-        self.features = features(predictor, self.batches) if run.dataset.classes else None
-        self.prediction = (
-            self.features.prediction if self.features else predictor.predict(self.batches)
-        )
+        if run.dataset.classes:
+            self.features = features(predictor, self.batches)
+            self.prediction = self.features.prediction
+        else:
+            self.prediction = predictor.predict(self.batches)
 
     def predict(self, method: Predictor) -> Prediction:
         """Return the prediction of a fitted method, whose own draws start from the seed after that
@@ -88,8 +99,9 @@ class Forward:
         torch.manual_seed(self.seed + 1)
         if isinstance(method, FeaturePredictor):
             return method.predict_features(required(self.features))
-        is_plain = isinstance(method, PosteriorPredictive) and method.model is self.model
-        return self.prediction if is_plain else method.predict(self.batches)
+        if isinstance(method, PosteriorPredictive) and method.model is self.model:
+            return self.prediction
+        return method.predict(self.batches)
 
 
 def check(names: Iterable[str]) -> tuple[str, ...]:
@@ -109,7 +121,13 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((POSTERIOR, *names)))
 
 
-def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool) -> None:
+def check_model(
+    name: str,
+    model: Supervised,
+    guide: Guide,
+    *,
+    has_classes: bool,
+) -> None:
     """Check that a method suits a model, before or after its training.
 
     Raises:
@@ -130,8 +148,11 @@ def row_label(run: str, method: str) -> str:
     posterior predictive."""
     if method.startswith(ENSEMBLE):
         return f"{run}, {method}"
-    titles = (METHODS[step].title if step in METHODS else step for step in method.split("+"))
-    return " + ".join(filter(None, (run, *titles)))
+    parts = [run]
+    for step in method.split("+"):
+        title = METHODS[step].title if step in METHODS else step
+        parts += [title] if title else []
+    return " + ".join(parts)
 
 
 def fit(

@@ -4,14 +4,15 @@ run."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pandas as pd
 import torch
 from pyro import poutine
 
 from probattn.draws import at_mean
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.summary import Summary, summarise
+from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.evaluated_run import nested
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import (
@@ -43,7 +44,7 @@ class RunResult:
     name: str
     command: str
     settings: dict[str, object]
-    metrics: dict[str, float]
+    scores: pd.DataFrame  # of the posterior predictive, a row a test set: n and metrics
     steps: list[dict]  # step, epoch, loss, nll, kl/SITE…, penalty/SITE…, lr
     epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
     test: Prediction  # of the test part, with its labels
@@ -51,22 +52,24 @@ class RunResult:
     classes: tuple[str, ...]  # empty for numbers
     spectra: dict[str, Spectrum]  # by layer
     posterior: list[SiteConvergence]  # of global latent sites, without a refit
-    variants: dict[
-        str, dict[str, float]
-    ]  # metrics with each latent site "at its mean", "drawn from q", …
-    similarity: dict[str, float] = field(
-        default_factory=dict
-    )  # layer → mean cosine between its tokens, in depth order
-    shift: dict[str, dict[str, float]] = field(
-        default_factory=dict
-    )  # CORRUPTION/SEVERITY → metrics
+    # metrics with each latent site "at its mean", "drawn from q", …
+    variants: dict[str, dict[str, float]]
+    # layer → mean cosine between its tokens, in depth order
+    similarity: dict[str, float] = field(default_factory=dict)
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
-    by_class: dict[str, dict[str, float]] = field(
-        default_factory=dict
-    )  # class → n, accuracy, coverage of both sets
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
-    domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     summary: Summary | None = None  # of the data
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics on the test part."""
+        return self.scores.loc["test"].drop("n").to_dict()
+
+    def of_kind(self, kind: str) -> pd.DataFrame:
+        """Return the scores on the test sets of a kind, such as ``shift``, by the rest of their
+        names."""
+        frame = self.scores.filter(regex=f"^{kind}/", axis="index")
+        return frame.rename(index=lambda name: name.removeprefix(f"{kind}/"))
 
 
 def run_result(
@@ -79,39 +82,42 @@ def run_result(
 
     Args:
         run: the run.
-        predictions, scores: of the posterior predictive, by test set.
+        predictions, scores: of the posterior predictive, by test set; scores also by class.
         calibration: of the run, with number and seed of the posterior samples.
     """
-    data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
-    records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
-    steps, epochs = (
-        [record for record in records if record["kind"] == unit] for unit in ("step", "epoch")
-    )
+    data, test = run.dataset.test, predictions["test"]
+    log = run.folder / "log.jsonl"
+    records = read_log(log) if log.exists() else []
+    epochs = [record for record in records if record["kind"] == "epoch"]
     examples = [tuple(tensor[:EXAMPLES] for tensor in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
-    done = epochs[-1]["epoch"] if epochs else "unknown"
-    settings = run.settings.flat() | {"epochs done": done, "best epoch": run.best_epoch}
-    settings |= {"num_samples": calibration.num_samples, **run.environment}
+    settings = run.settings.flat() | {
+        "epochs done": epochs[-1]["epoch"] if epochs else "unknown",
+        "best epoch": run.best_epoch,
+        "num_samples": calibration.num_samples,
+        **run.environment,
+    }
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
         settings=settings,
-        metrics={key: value for key, value in scores["test"].items() if key != "n"},
-        steps=steps,
+        scores=pd.DataFrame(list(scores.values()), index=list(map(displayable, scores))),
+        steps=[record for record in records if record["kind"] == "step"],
         epochs=epochs,
         test=test,
         data=data,
-        classes=classes,
+        classes=run.dataset.classes,
         spectra=attention_spectra(run.model, run.guide, examples),
         posterior=posterior,
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
-        shift=nested(scores, "shift"),
         decisions=calibration.evaluate(test),
-        by_class=calibration.by_class(test, classes) if classes else {},
-        domains=nested(scores, "domain"),
-        ood=nested(predictions, "ood"),
+        ood={
+            name.removeprefix("ood/"): prediction
+            for name, prediction in predictions.items()
+            if name.startswith("ood/")
+        },
         summary=summarise(run.dataset),
     )
 
@@ -126,12 +132,17 @@ def _variants(
     close to a point, they equal those at the mean.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        sites = poutine.trace(run.model).get_trace(examples[0][0][:2]).nodes.values()
-    if not any(is_latent(site) for site in sites if site["name"] != "y"):
+        x, *_ = examples[0]
+        trace = poutine.trace(run.model).get_trace(x[:2])
+    latent = [name for name, site in trace.nodes.items() if is_latent(site)]
+    if not set(latent) - {"y"}:
         return {}
     data = run.batches(run.dataset.test, by_length=True)
     with at_mean():
         mean = predict(run.model, run.guide, data, num_samples=1)
     prior = predict(run.model, None, data, num_samples=num_samples)
-    variants = {"at its mean": mean, "drawn from q": drawn, "drawn from the prior": prior}
-    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
+    return {
+        "at its mean": metrics.evaluate(mean),
+        "drawn from q": metrics.evaluate(drawn),
+        "drawn from the prior": metrics.evaluate(prior),
+    }

@@ -3,51 +3,52 @@ each column."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy.stats import t
 
-from probattn.experiments.evaluation.metric_display import COLUMNS, MetricDisplay, best_of, displays
+from probattn.experiments.evaluation.metric_display import best_of, columns
+from probattn.inference.metrics import Metric
 
 CONFIDENCE = 0.95
 """Confidence level of the intervals."""
 TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-MetricsBySeed = Mapping[str, Mapping[int, Mapping[str, float]]]
-"""Row → seed → metric → value, unscaled."""
+ROUNDING = 1e-12
+"""Spread of differences, relative to the largest value, below which they are equal."""
 Resampled = Mapping[str, Mapping[str, np.ndarray]]
 """Row → metric → its values on resampled test examples, the same examples for all rows."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One metric of one row, unscaled.
+class Cell(NamedTuple):
+    """One metric of one row, unscaled; what is not defined is NaN.
 
     Args:
-        values: the value of each seed that has the metric.
-        mean: their mean; NaN without a value, or if one is not finite.
-        std: their sample standard deviation (n − 1 in the denominator); None for fewer than two.
-        difference: mean of this row minus its baseline over the seeds that both have; None without
-            such seeds.
-        low, high: 95 % interval of the difference; None without one, or if it would have no width.
+        n: number of seeds, 0 if none has the metric.
+        mean: over the seeds; defined if all values are finite.
+        std: sample standard deviation (n − 1 in the denominator).
+        difference: mean of this row minus its baseline over the seeds that both have.
+        low, high: 95 % interval of the difference, if it has a width.
     """
 
-    values: tuple[float, ...]
+    n: int
     mean: float
-    std: float | None = None
-    difference: float | None = None
-    low: float | None = None
-    high: float | None = None
+    std: float = math.nan
+    difference: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
 
     @property
-    def n(self) -> int:
-        """Number of seeds."""
-        return len(self.values)
+    def has_interval(self) -> bool:
+        """True if the difference has an interval."""
+        return not math.isnan(self.low)
 
     @property
     def significant(self) -> bool:
         """True if the interval of the difference excludes 0."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,15 @@ class Comparison:
     """Rows compared over their seeds; the source of all tables and figures of a comparison.
 
     Args:
-        metrics: the columns in their order, with their display.
+        metrics: the columns in their order.
         groups: heading → rows in their order; a single heading "" without groups.
         baselines: row → the row that it is compared with; rows without one are left out.
         cells: row → metric → cell.
         note: sentences below its table, in addition to those on its numbers.
     """
 
-    metrics: Mapping[str, MetricDisplay]
-    groups: Mapping[str, tuple[str, ...]]
+    metrics: Mapping[str, Metric]
+    groups: Mapping[str, Sequence[str]]
     baselines: Mapping[str, str]
     cells: Mapping[str, Mapping[str, Cell]]
     note: str = ""
@@ -74,26 +75,25 @@ class Comparison:
         return tuple(row for group in self.groups.values() for row in group)
 
     @property
-    def best(self) -> dict[str, frozenset[str]]:
+    def best(self) -> dict[str, set[str]]:
         """Metric → the rows with the best displayed mean of their group.
 
         None are best if fewer than two rows of a group have a mean, or if all are equal.
         """
-        best = {}
-        for key, metric in self.metrics.items():
-            groups = (
-                {row: self.cells[row][key].mean for row in rows} for rows in self.groups.values()
-            )
-            best[key] = frozenset().union(*(best_of(means, metric) for means in groups))
+        best: dict[str, set[str]] = {key: set() for key in self.metrics}
+        for rows in self.groups.values():
+            for key, metric in self.metrics.items():
+                means = {row: self.cells[row][key].mean for row in rows}
+                best[key] |= best_of(means, metric)
         return best
 
 
 def compare(
-    scores: MetricsBySeed,
+    scores: pd.DataFrame,
     *,
     baselines: Mapping[str, str] | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
-    metrics: Mapping[str, MetricDisplay] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     resampled: Resampled | None = None,
     note: str = "",
 ) -> Comparison:
@@ -103,11 +103,11 @@ def compare(
     single one, percentiles of the differences on resampled test examples.
 
     Args:
-        scores: row → seed → metric → value, unscaled, as `inference.metrics.evaluate` returns them.
+        scores: a column a metric, unscaled, indexed by the names of the rows and by seeds.
         baselines: row → the row to subtract from it, seed by seed, such as its softmax twin.
         groups: heading → its rows; the best is marked within a group, and rows of no group are left
             out. None is one group of all rows.
-        metrics: the columns; None takes those of :data:`COLUMNS` that any row has.
+        metrics: the columns; None takes those that a table shows.
         resampled: values on resampled test examples.
         note: sentences below the table.
 
@@ -115,53 +115,67 @@ def compare(
         ValueError: no row has any of the metrics.
         KeyError: an unknown baseline.
     """
-    known = {key for seeds in scores.values() for run in seeds.values() for key in run}
-    metrics = metrics or {key: metric for key, metric in displays(known).items() if key in known}
+    metrics = dict(metrics or columns(scores.columns))
     if not metrics:
-        raise ValueError(f"no row has any of {', '.join(COLUMNS)}: name the columns with metrics=")
-    baselines, resampled = dict(baselines or {}), resampled or {}
-    rows_of = {name: tuple(rows) for name, rows in (groups or {"": tuple(scores)}).items()}
-    cells = {
-        row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics}
-        for row in scores
-    }
-    return Comparison(dict(metrics), rows_of, baselines, cells, note)
+        raise ValueError("no row has a metric of the tables: name the columns with metrics=")
+    baselines = dict(baselines or {})
+    resampled = resampled or {}
+    finite = scores.reindex(columns=list(metrics)).astype(float)
+    finite = finite.replace([np.inf, -np.inf], np.nan)
+    by_row = {row: finite.xs(row) for row in finite.index.unique(0)}
+    cells = {}
+    for row, ours in by_row.items():
+        statistics = _of_row(ours)
+        if row in baselines:
+            baseline = baselines[row]
+            gaps = pd.DataFrame(resampled.get(row)) - pd.DataFrame(resampled.get(baseline))
+            statistics = statistics.join(_differences(ours, by_row[baseline], gaps))
+        columns_of_row = statistics.to_dict("index")
+        cells[row] = {key: Cell(**values) for key, values in columns_of_row.items()}
+    return Comparison(metrics, groups or {"": tuple(by_row)}, baselines, cells, note)
 
 
-def _cell(
-    scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled
-) -> Cell:
-    ours, theirs = (
-        {seed: float(run[key]) for seed, run in runs.items() if key in run}
-        for runs in (scores[row], scores[baseline] if baseline else {})
-    )
-    cell = Cell(tuple(ours.values()), *_mean_and_std(np.array([*ours.values()])))
-    pairs = np.array([(ours[seed], theirs[seed]) for seed in ours if seed in theirs]).reshape(-1, 2)
-    difference, spread = _mean_and_std(pairs[:, 0] - pairs[:, 1])
-    if math.isnan(difference):
-        return cell
-    low = high = difference
-    if (
-        baseline
-        and len(pairs) == 1
-        and all(key in resampled.get(name, {}) for name in (row, baseline))
-    ):
-        low, high = np.nanquantile(resampled[row][key] - resampled[baseline][key], TAILS).tolist()
-    elif spread is not None and spread > 1e-12 * np.abs(pairs).max():  # not equal but for rounding
-        low, high = map(
-            float,
-            t.interval(CONFIDENCE, len(pairs) - 1, difference, spread / math.sqrt(len(pairs))),
-        )
-    has_width = low < high
-    return replace(
-        cell,
-        difference=difference,
-        low=low if has_width else None,
-        high=high if has_width else None,
+def student_interval(differences: Any) -> tuple[Any, Any]:
+    """Return the ends of Student's interval of the mean of a series, or of each column of a frame;
+    NaN for fewer than two values."""
+    mean = differences.mean(skipna=False)
+    half = t.ppf(TAILS[1], len(differences) - 1) * differences.sem(skipna=False)
+    return mean - half, mean + half
+
+
+def _of_row(ours: pd.DataFrame) -> pd.DataFrame:
+    """Return ``n``, ``mean`` and ``std`` of each column."""
+    return pd.DataFrame(
+        {
+            "n": ours.notna().any() * len(ours),
+            "mean": ours.mean(skipna=False),
+            "std": ours.std(skipna=False),
+        }
     )
 
 
-def _mean_and_std(values: np.ndarray) -> tuple[float, float | None]:
-    if not len(values) or not np.isfinite(values).all():
-        return math.nan, None
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+def _differences(
+    ours: pd.DataFrame,
+    theirs: pd.DataFrame,
+    resampled: pd.DataFrame,
+) -> pd.DataFrame:
+    """Return the ``difference`` of each column and its interval, ``low`` and ``high``.
+
+    Args:
+        ours, theirs: values by seed.
+        resampled: differences on resampled test examples.
+    """
+    seeds = ours.index.intersection(theirs.index)
+    ours, theirs = ours.loc[seeds], theirs.loc[seeds]
+    gaps = ours - theirs
+    if len(seeds) == 1:
+        low, high = (resampled.quantile(tail) for tail in TAILS)
+    else:
+        low, high = student_interval(gaps)
+    frame = pd.DataFrame({"difference": gaps.mean(skipna=False), "low": low, "high": high})
+    frame = frame.reindex(gaps.columns)
+    largest = np.maximum(ours.abs().max(), theirs.abs().max())
+    is_constant = gaps.std() <= ROUNDING * largest  # equal but for rounding
+    has_width = (frame["low"] < frame["high"]) & ~is_constant
+    frame[["low", "high"]] = frame[["low", "high"]].where(has_width, axis=0)
+    return frame

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -17,18 +18,22 @@ from probattn.inference.io.files import write_bytes
 
 # The hues of Okabe and Ito's palette, distinguishable with every common colour blindness, as dark
 # as white paper needs.
-BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = (
-    "#005a9c",
-    "#b83c00",
-    "#009e73",
-    "#c76a9c",
-    "#3f97d3",
-    "#b58900",
-)
-PAPER, INK, GREY, PALE = "#ffffff", "#222222", "#595959", "#d9d9d9"
+BLUE = "#005a9c"
+ORANGE = "#b83c00"
+GREEN = "#009e73"
+PURPLE = "#c76a9c"
+SKY = "#3f97d3"
+AMBER = "#b58900"
+PAPER = "#ffffff"
+INK = "#222222"
+GREY = "#595959"
+PALE = "#d9d9d9"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
-DARK = {PAPER: "#0d1117", INK: "#f0f3f6", GREY: "#9aa4af", PALE: "#3d444d"}
-DARK |= {
+DARK = {
+    PAPER: "#0d1117",
+    INK: "#f0f3f6",
+    GREY: "#9aa4af",
+    PALE: "#3d444d",
     BLUE: "#3a8fd0",
     ORANGE: "#e06a2a",
     GREEN: "#14a57c",
@@ -39,15 +44,21 @@ DARK |= {
 """Colour on a dark screen of each colour on white paper; figures use no other colours."""
 SMALL, TEXT = 8, 9  # points
 WIDTH = 9.6  # inches, of a figure across a page
-PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.3, never "1e-1 + 0.2" in a corner
+PLAIN = FuncFormatter("{:g}".format)  # 0.3, never "1e-1 + 0.2" in a corner
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g}\u00a0%")
 Look = dict[str, Any]  # options of Matplotlib's functions
 LABEL: Look = {"fontsize": SMALL, "color": GREY}
 TITLE: Look = {"fontsize": TEXT, "loc": "left", "color": INK}
+REFERENCE: Look = {"color": INK, "lw": 1, "ls": "--"}  # a line that others are compared with
 
 
 def panels(
-    count: int = 1, *, width: float = 3.7, height: float = 3.7, columns: int = 3, **options: Any
+    count: int = 1,
+    *,
+    width: float = 3.7,
+    height: float = 3.7,
+    columns: int = 3,
+    **options: Any,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with ``count`` panels, row by row.
 
@@ -60,13 +71,26 @@ def panels(
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    axes = list(
+        figure.subplots(
+            rows,
+            columns,
+            squeeze=False,
+            **options,
+        ).flat
+    )
     for spare in axes[count:]:
         spare.remove()
     for ax in axes[:count]:
         ax.spines[["top", "right"]].set_visible(False)
         ax.spines[["left", "bottom"]].set_color(PALE)
-        ax.tick_params(which="both", labelsize=SMALL, colors=GREY, color=PALE, length=3)
+        ax.tick_params(
+            which="both",
+            labelsize=SMALL,
+            colors=GREY,
+            color=PALE,
+            length=3,
+        )
         for axis in (ax.xaxis, ax.yaxis):
             axis.label.set(**LABEL)
             axis.set_major_formatter(PLAIN)
@@ -77,6 +101,12 @@ def panels(
 def line_colour(number: int) -> str:
     """Return the colour of a line by its place among others."""
     return LINES[number % len(LINES)]
+
+
+def diagonal(ax: Axes, label: str, *, low: float = 0, high: float = 1) -> None:
+    """Draw the line on which both coordinates are equal."""
+    ends = [low, high]
+    ax.plot(ends, ends, label=label, **REFERENCE)
 
 
 def percent(*axes: Any) -> None:
@@ -103,24 +133,26 @@ def wrapped(name: str, width: int = 30) -> str:
 def legend(figure: Figure, *, columns: int = 3) -> None:
     """Add a legend below the panels, in at most ``columns`` columns that fit, and make room for
     it."""
-    handles = {
-        str(handle.get_label()): handle
-        for ax in figure.axes
-        for handle in ax.get_legend_handles_labels()[0]
-    }
-    labels = list(handles)
+    handles: dict[str, Artist] = {}
+    for ax in figure.axes:
+        drawn, labels = ax.get_legend_handles_labels()
+        handles |= dict(zip(labels, drawn, strict=True))
+    texts = [label.split("\n") for label in handles]
+    longest = max(len(line) for text in texts for line in text)
     width, height = figure.get_size_inches()
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    columns = max(1, min(columns, len(labels), int(width / (0.07 * longest + 0.65))))
-    lines = max(label.count("\n") + 1 for label in labels)
-    figure.set_size_inches(width, height + 0.17 * lines * math.ceil(len(labels) / columns))
-    look: Look = {
-        "frameon": False,
-        "fontsize": SMALL,
-        "labelcolor": INK,
-        "loc": "outside lower center",
-    }
-    figure.legend(handles=list(handles.values()), labels=labels, ncols=columns, **look)
+    fitting = int(width / (0.07 * longest + 0.65))
+    columns = max(1, min(columns, len(texts), fitting))
+    lines = max(map(len, texts)) * math.ceil(len(texts) / columns)
+    figure.set_size_inches(width, height + 0.17 * lines)
+    figure.legend(
+        handles=list(handles.values()),
+        labels=list(handles),
+        ncols=columns,
+        loc="outside lower center",
+        frameon=False,
+        fontsize=SMALL,
+        labelcolor=INK,
+    )
 
 
 def save_figure(path: Path, figure: Figure) -> None:
@@ -139,10 +171,9 @@ def to_svg(figure: Figure) -> bytes:
         figure.savefig(
             file, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None}
         )
-    rules = [
-        f'[style*="{paint}: {light}"] {{{paint}: {dark} !important}}'
-        for light, dark in DARK.items()
-        for paint in ("fill", "stroke")
-    ]
-    dark = "\n@media (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}</style>"
-    return file.getvalue().replace(b"</style>", dark.encode(), 1)
+    rules = ""
+    for light, dark in DARK.items():
+        for paint in ("fill", "stroke"):
+            rules += f'[style*="{paint}: {light}"] {{{paint}: {dark} !important}}\n'
+    style = f"\n@media (prefers-color-scheme: dark) {{\n{rules}}}</style>"
+    return file.getvalue().replace(b"</style>", style.encode(), 1)

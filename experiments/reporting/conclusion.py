@@ -33,14 +33,23 @@ def by_class(result: RunResult) -> pd.DataFrame:
     Columns are ``class, examples, right, accuracy``, the most frequent wrong answer ``taken_for``
     and its count ``mistakes``, and the coverage of both kinds of sets.
     """
-    counts = confusion(result).to_numpy()
-    errors = counts * (1 - np.eye(len(counts), dtype=int))
-    names = np.array(list(map(displayable, result.classes)), dtype=object)
-    frame = pd.DataFrame({"class": names, "examples": counts.sum(1), "right": counts.diagonal()})
+    matrix = confusion(result)
+    counts = matrix.to_numpy()
+    errors = counts - np.diag(counts.diagonal())
+    names = matrix.columns.to_numpy()
+    frame = pd.DataFrame(
+        {
+            "class": names,
+            "examples": counts.sum(1),
+            "right": counts.diagonal(),
+            "taken_for": names[errors.argmax(1)],
+            "mistakes": errors.max(1),
+        }
+    )
     frame["accuracy"] = frame["right"] / frame["examples"]
-    frame["taken_for"], frame["mistakes"] = names[errors.argmax(1)], errors.max(1)
-    for key in ("coverage", "coverage_by_class"):
-        frame[key] = [result.by_class.get(name, {}).get(key, math.nan) for name in result.classes]
+    coverage = ["coverage", "coverage_by_class"]
+    scores = result.of_kind("class").reindex(index=names, columns=coverage)
+    frame[coverage] = scores.to_numpy()
     return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
 
 
@@ -48,61 +57,82 @@ def conclusion(result: RunResult) -> list[str]:
     """Return what a practitioner should know about a run, the most important first; for terminal
     and report."""
     numbers = _of_classes(result) if result.classes else _of_numbers(result)
-    terms = [value for step in result.steps for value in step.values() if isinstance(value, float)]
-    diverged = not all(map(math.isfinite, terms))
-    repeated = result.summary.repeated if result.summary else 0
-    text = render("conclusion.txt", result=result, diverged=diverged, repeated=repeated, **numbers)
+    text = render(
+        "conclusion.txt",
+        result=result,
+        diverged=not all(map(_is_finite, result.steps)),
+        repeated=result.summary.repeated if result.summary else 0,
+        **numbers,
+    )
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
+def _is_finite(step: dict) -> bool:
+    return all(math.isfinite(term) for term in step.values() if isinstance(term, float))
+
+
 def _of_classes(result: RunResult) -> dict[str, object]:
-    probs, labels, count = (
-        result.test.require("probs").double(),
-        result.test.require("labels"),
-        len(result.test),
-    )
-    right = int((probs.argmax(-1) == labels).sum())
-    risk = metrics.risk_coverage(probs, labels)[1]
-    calibrated = probs.multinomial(
-        RESAMPLES, replacement=True, generator=torch.Generator().manual_seed(0)
-    ).T
+    """Return the numbers of the sentences on a run that predicts classes."""
+    test = result.test
+    probs, labels = test.require("probs").double(), test.require("labels")
+    right = int((test.predicted == labels).sum())
+    _, risk = metrics.risk_coverage(probs, labels)
+    accepted = [math.ceil(share * len(test)) for share in (0.5, 0.8, 1)]
     classes = by_class(result)
-    least_covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage").to_dict("records")
+    wrong = classes[classes["mistakes"] > 0]
+    covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage").to_dict("records")
     return {
-        "accuracy": right / count,
+        "accuracy": right / len(test),
         "right": right,
-        "interval": share_interval(right, count),
+        "interval": share_interval(right, len(test)),
         "largest": classes.loc[classes["examples"].idxmax()],
-        "worst": classes[classes["right"] < classes["examples"]][:3].to_dict("records"),
+        "worst": wrong[:3].to_dict("records"),
         "mistake": classes.loc[classes["mistakes"].idxmax()],
         "missing": list(classes["class"][classes["examples"] == 0]),
-        "uncovered": [row for row in least_covered if _is_uncovered(row, result)],
+        "uncovered": [row for row in covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
-        "chance": float(np.quantile([metrics.ece(probs, sampled) for sampled in calibrated], 0.95)),
-        "risks": [float(risk[math.ceil(share * count) - 1]) for share in (0.5, 0.8, 1)],
+        "chance": _chance_error(probs),
+        "risks": [float(risk[place - 1]) for place in accepted],
     }
+
+
+def _chance_error(probs: Tensor) -> float:
+    """Return the calibration error that labels drawn from the predictions reach in one of twenty
+    cases."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = probs.multinomial(RESAMPLES, replacement=True, generator=generator)  # (n, RESAMPLES)
+    errors = [metrics.ece(probs, labels) for labels in drawn.T]
+    return float(np.quantile(errors, 0.95))
 
 
 def _is_uncovered(row: dict[str, float], result: RunResult) -> bool:
     """Return True if sets hold a class clearly more rarely than all classes on average."""
-    interval = share_interval(round(row["coverage"] * row["examples"]), int(row["examples"]))
-    return interval[1] < result.decisions["plain sets"]["coverage"]
+    covered = round(row["coverage"] * row["examples"])
+    _, high = share_interval(covered, int(row["examples"]))
+    return high < result.decisions["plain sets"]["coverage"]
 
 
 def _of_numbers(result: RunResult) -> dict[str, object]:
-    prediction, labels = result.test, result.test.require("labels")
-    error, truth = (prediction.predicted - labels).double().flatten(), labels.double().flatten()
-    low, high = regression.interval(prediction, 0.9)
-    covered, count = int(((low <= labels) & (labels <= high)).sum()), len(truth)
-    certain = prediction.require("variance").flatten().argsort()[: math.ceil(0.8 * count)]
-    errors = {"rmse": error, "constant": truth - truth.mean(), "certain": error[certain]}
-    return {name: _size(values) for name, values in errors.items()} | {
-        "interval": metric_intervals(prediction, result.metrics).get("rmse", (math.nan, math.nan)),
-        "thirds": [_size(error[third]) for third in truth.argsort().tensor_split(3) if len(third)],
-        "covered": covered / count,
-        "bounds": share_interval(covered, count),
+    """Return the numbers of the sentences on a run that predicts numbers."""
+    test = result.test
+    labels = test.require("labels")
+    truth = labels.double().flatten()
+    error = (test.predicted - labels).double().flatten()
+    low, high = regression.interval(test, level=0.9)
+    covered = int(((low <= labels) & (labels <= high)).sum())
+    by_certainty = test.require("variance").flatten().argsort()
+    certain = by_certainty[: math.ceil(0.8 * len(truth))]
+    thirds = truth.argsort().tensor_split(3)
+    return {
+        "rmse": _size(error),
+        "constant": _size(truth - truth.mean()),
+        "certain": _size(error[certain]),
+        "interval": metric_intervals(test, result.metrics).get("rmse", (math.nan, math.nan)),
+        "thirds": [_size(error[third]) for third in thirds if len(third)],
+        "covered": covered / len(truth),
+        "bounds": share_interval(covered, len(truth)),
     }
 
 
 def _size(error: Tensor) -> float:
-    return float(torch.sqrt((error**2).mean()))
+    return float(error.square().mean().sqrt())

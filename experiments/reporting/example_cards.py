@@ -25,42 +25,53 @@ def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
     right.
     """
     test = result.test
-    if not result.classes:
-        error, variance = (
-            (test.predicted - test.require("labels")).abs().flatten(),
-            test.require("variance").flatten(),
-        )
-        orders = {"The largest errors": error, "The most uncertain predictions": variance}
+    labels = test.require("labels")
+    if result.classes:
+        is_wrong = test.predicted != labels
+        orders = {
+            "The most confident errors": test.confidence.where(is_wrong, -1),
+            "The most uncertain answers": test.entropy,
+        }
     else:
-        errors = test.confidence.where(test.predicted != test.require("labels"), -1)
-        orders = {"The most confident errors": errors, "The most uncertain answers": test.entropy}
-    first = {name: values.sort(descending=True, stable=True) for name, values in orders.items()}
+        orders = {
+            "The largest errors": (test.predicted - labels).abs().flatten(),
+            "The most uncertain predictions": test.require("variance").flatten(),
+        }
     return {
-        name: [_card(result, n) for n in indices[values >= 0][:COUNT].tolist()]
-        for name, (values, indices) in first.items()
+        heading: [_card(result, number) for number in _largest(values)]
+        for heading, values in orders.items()
     }
 
 
+def _largest(values: Tensor) -> list[int]:
+    """Return the places of the largest values, without negative ones and NaN."""
+    values, places = values.sort(descending=True, stable=True)
+    return places[values >= 0][:COUNT].tolist()
+
+
 def _card(result: RunResult, number: int) -> dict[str, object]:
-    test = result.test[number]
-    if not result.classes:
-        true, answer = (
-            format_number(number.item()) for number in (test.require("labels"), test.predicted)
-        )
-        certainty = f"± {test.require('variance').item() ** 0.5:.3g}"
-    else:
-        true, answer = (
-            result.classes[int(label)] for label in (test.require("labels"), test.predicted)
-        )
+    test, data = result.test[number], result.data
+    values = (test.require("labels").item(), test.predicted.item())
+    if result.classes:
+        true, answer = (result.classes[int(value)] for value in values)
         certainty = f"{100 * float(test.confidence):.1f} %"
-    picture = _picture(result.data.images[number]) if isinstance(result.data, Images) else ""
-    text = (
-        textwrap.shorten(result.data.texts[number], 160, placeholder=" …")
-        if isinstance(result.data, Texts)
-        else ""
-    )
-    shown = {"true": true, "answer": answer, "certainty": certainty, "is_right": true == answer}
-    return {"number": number, "picture": picture, "text": text} | shown
+    else:
+        true, answer = map(format_number, values)
+        certainty = f"± {test.require('variance').item() ** 0.5:.3g}"
+    picture, text = "", ""
+    if isinstance(data, Images):
+        picture = _picture(data.images[number])
+    elif isinstance(data, Texts):
+        text = textwrap.shorten(data.texts[number], 160, placeholder=" …")
+    return {
+        "number": number,
+        "picture": picture,
+        "text": text,
+        "true": true,
+        "answer": answer,
+        "certainty": certainty,
+        "is_right": true == answer,
+    }
 
 
 def _picture(pixels: Tensor) -> str:

@@ -29,12 +29,9 @@ def source(figure: Figure) -> str:
 def _visible(value: object) -> object:
     """Return text without control characters, its numbers joined to their %; HTML stays as it
     is."""
-    is_markup = isinstance(value, Markup)
-    return (
-        displayable(value).replace(" %", "\u00a0%")
-        if isinstance(value, str) and not is_markup
-        else value
-    )
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return displayable(value).replace(" %", "\u00a0%")
 
 
 def percent(share: float) -> str:

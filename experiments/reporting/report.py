@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.example_intervals import metric_intervals
-from probattn.experiments.evaluation.metric_display import displays
+from probattn.experiments.evaluation.metric_display import columns
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots import model_diagnostics, prediction_figures
@@ -28,23 +29,34 @@ CLASSES = 20
 def section(result: RunResult) -> dict[str, Any]:
     """Return the part of a report on one run: its ``result``, and what else ``templates/run.html``
     displays by name."""
-    return {
+    content = {
         "result": result,
         "conclusion": conclusion(result),
         "figures": figures(result),
         "limit": CLASSES,
         "intervals": metric_intervals(result.test, result.metrics),
-        "displays": displays(result.metrics),
+        "displays": columns(result.metrics),
         "cards": cards(result),
-        "domains": _table({"test data": result.metrics} | result.domains, corner="domain"),
-        "variants": _table(result.variants, corner="each latent variable")
-        if result.variants
-        else None,
-        "classes": by_class(result) if result.classes else None,
+        "domains": None,
     }
+    domains = result.of_kind("domain")
+    if len(domains):
+        rows = pd.concat([result.scores.loc[["test"]].rename({"test": "test data"}), domains])
+        content["domains"] = _table(rows, corner="domain")
+    if result.variants:
+        variants = pd.DataFrame(result.variants).transpose()
+        content["variants"] = _table(variants, corner="each latent variable")
+    if result.classes:
+        content["classes"] = by_class(result)
+    return content
 
 
-def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> None:
+def write(
+    path: Path,
+    sections: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+) -> None:
     """Write a report as one self-contained HTML file, atomically; of several runs their comparison
     comes first.
 
@@ -54,10 +66,16 @@ def write(path: Path, sections: Sequence[Mapping[str, Any]], *, title: str) -> N
         title: heading of the page.
     """
     results = [of_run["result"] for of_run in sections]
-    shared: dict[str, Any] = {"summary": summary_table(results), "shifted": shift_table(results)}
-    shared["figures"] = shared_figures(results) if len(results) > 1 else {}
+    page = render(
+        "report.html",
+        title=title,
+        sections=sections,
+        summary=summary_table(results),
+        shifted=shift_table(results),
+        figures=shared_figures(results) if len(results) > 1 else {},
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, render("report.html", title=title, sections=sections, **shared).encode())
+    write_bytes(path, page.encode())
 
 
 def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
@@ -69,73 +87,65 @@ def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
 
 def summary_table(results: Sequence[RunResult]) -> Table:
     """Return a row per run in the papers' scale, the best of several in bold."""
-    return _table(
-        {name: result.metrics for name, result in _numbered(results).items()}, corner="run"
-    )
+    runs = _numbered(results)
+    rows = pd.DataFrame({name: run.metrics for name, run in runs.items()}).transpose()
+    return _table(rows, corner="run")
 
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
     """Return the means over corruptions and severities, a row per run; None without runs on
     corrupted images."""
-    shifted = {
-        name: result.shift.values() for name, result in _numbered(results).items() if result.shift
-    }
-    rows = {
-        name: dict(pd.DataFrame(list(values)).mean(skipna=False))
-        for name, values in shifted.items()
-    }
-    return _table(rows, corner="run, corrupted images") if rows else None
+    shifts = {name: run.of_kind("shift") for name, run in _numbered(results).items()}
+    means = {name: shift.mean(skipna=False) for name, shift in shifts.items() if len(shift)}
+    if not means:
+        return None
+    return _table(pd.DataFrame(means).transpose(), corner="run, corrupted images")
 
 
 def figures(result: RunResult) -> dict[str, Figure]:
     """Draw the figures of a run by name; those that it has nothing for are left out."""
-    plots = shared_figures([result]) | {
-        "training": model_diagnostics.training(result.steps, result.epochs)
-    }
-    if result.classes:
-        plots["reliability"] = prediction_figures.reliability(result.test)
-        plots["confusion"] = (
-            prediction_figures.confusion(confusion(result))
-            if len(result.classes) <= CLASSES
-            else None
-        )
-        plots["ood"] = (
-            prediction_figures.ood_confidence(result.test, result.ood) if result.ood else None
-        )
-    else:
+    plots = shared_figures([result])
+    training = model_diagnostics.training(result.steps, result.epochs)
+    if training:
+        plots["training"] = training
+    if not result.classes:
         plots["predicted"] = prediction_figures.predicted(result.test)
         plots["quantiles"] = prediction_figures.quantiles(result.test)
-    return {name: figure for name, figure in plots.items() if figure}
+        return plots
+    plots["reliability"] = prediction_figures.reliability(result.test)
+    if len(result.classes) <= CLASSES:
+        plots["confusion"] = prediction_figures.confusion(confusion(result))
+    if result.ood:
+        plots["ood"] = prediction_figures.ood_confidence(result.test, result.ood)
+    return plots
 
 
 def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     """Draw the figures that can show several runs, by name; those without content are left out."""
     runs = _numbered(results)
-    answers = {name: result.test for name, result in runs.items() if result.classes}
+    answers = {name: run.test for name, run in runs.items() if run.classes}
+    shifts = {name: run.of_kind("shift") for name, run in runs.items()}
+    spectra = {name: run.spectra for name, run in runs.items()}
     plots = {
         "risk_coverage": prediction_figures.risk_coverage(answers) if answers else None,
-        "shift": prediction_figures.boxes({name: result.shift for name, result in runs.items()}),
+        "shift": prediction_figures.boxes(shifts),
         "similarity": model_diagnostics.similarity(
-            {name: result.similarity for name, result in runs.items()}
+            {name: run.similarity for name, run in runs.items()}
         ),
-        "spectrum": model_diagnostics.spectrum(
-            {name: result.spectra for name, result in runs.items()}
-        ),
+        "spectrum": model_diagnostics.spectrum(spectra),
     }
     return {name: figure for name, figure in plots.items() if figure}
 
 
 def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:
     """Return runs by name, several with their numbers, since names can repeat."""
-    return {
-        f"{place}. {run.name}" if results[1:] else run.name: run
-        for place, run in enumerate(results, 1)
-    }
+    names = [displayable(run.name) for run in results]  # pandas refuses surrogates
+    if len(names) > 1:
+        names = [f"{place}. {name}" for place, name in enumerate(names, 1)]
+    return dict(zip(names, results, strict=True))
 
 
-def _table(rows: Mapping[str, Mapping[str, float]], *, corner: str) -> Table:
+def _table(rows: pd.DataFrame, *, corner: str) -> Table:
     """Return a table of metrics, whose best are bold; ``corner`` is the heading of the names."""
-    return replace(
-        comparison_table(compare({name: {0: row} for name, row in rows.items()}), corner=corner),
-        note="",
-    )
+    scores = rows.set_axis(pd.MultiIndex.from_product([rows.index, [0]]))  # one seed
+    return replace(comparison_table(compare(scores), corner=corner), note="")

@@ -1,6 +1,7 @@
 """Tables of texts, from comparisons over seeds and from other numbers, for the terminal, Markdown
 and LaTeX."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,18 @@ from probattn.experiments.evaluation.seed_statistics import CONFIDENCE, Cell, Co
 
 # LaTeX reads a bracket or star at the start of a row as an option of the \\ before it.
 TEX = str.maketrans(
-    {character: rf"\{character}" for character in "{}$&#_%"}
-    | {
+    {
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "&": r"\&",
+        "#": r"\#",
+        "_": r"\_",
+        "%": r"\%",
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "|": r"\textbar{}",
-    }
-    | {
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "[": "{[}",
@@ -31,9 +36,13 @@ TEX = str.maketrans(
         "*": "{*}",
         "–": "--",
         "³": "$^3$",
+        "×": r"$\times$",
+        "±": r"$\pm$",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
     }
-    | {"×": r"$\times$", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
 )
+MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~&$"})
 
 
 class Bold(str):
@@ -56,15 +65,19 @@ class Table:
 
 
 def plain_table(
-    columns: Iterable[str], rows: Iterable[Sequence[object]], *, note: str = ""
+    columns: Iterable[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    note: str = "",
 ) -> Table:
     """Return a table of texts and numbers, which keep three digits; the first column has the names
     of the rows."""
-    texts = [
-        [value if isinstance(value, str) else display.format_number(value) for value in row]
-        for row in rows
-    ]
-    return Table(pd.DataFrame(texts, columns=list(columns), dtype=object), note)
+    frame = pd.DataFrame(
+        list(rows),
+        columns=list(columns),
+        dtype=object,
+    )
+    return Table(frame.map(display.format_number), note)
 
 
 def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table:
@@ -76,37 +89,47 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
     rows: list[list[str]] = []
     best = comparison.best
     for group, names in comparison.groups.items():
-        rows += [[Bold(group), *[""] * len(comparison.metrics)]] if group else []
+        if group:
+            rows.append([Bold(group), *[""] * len(comparison.metrics)])
         for name in names:
-            cells = [
-                (comparison.cells[name][key], metric.scale)
-                for key, metric in comparison.metrics.items()
-            ]
-            marks = [Bold if name in best[key] else str for key in comparison.metrics]
-            rows.append(
-                [name, *(mark(_value(*cell)) for mark, cell in zip(marks, cells, strict=True))]
-            )
+            values = [name]
+            differences = [f"minus {comparison.baselines.get(name)}"]
+            for key, metric in comparison.metrics.items():
+                cell = comparison.cells[name][key]
+                value = _value(cell, metric.scale)
+                values.append(Bold(value) if name in best[key] else value)
+                differences.append(_difference(cell, metric.scale))
+            rows.append(values)
             if name in comparison.baselines:
-                rows.append(
-                    [f"minus {comparison.baselines[name]}", *(_difference(*cell) for cell in cells)]
-                )
-    shown = [cell for cells in comparison.cells.values() for cell in cells.values()]
-    counts = [cell.n for cell in shown if cell.n]
-    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    note = "One seed." if seeds == "1" else f"Mean ± standard deviation over {seeds} seeds."
-    if any(cell.low is not None for cell in shown):
-        note += (
-            f" In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, "
-            "* where it excludes 0."
+                rows.append(differences)
+    columns = [corner, *map(display.heading, comparison.metrics.values())]
+    return Table(
+        pd.DataFrame(
+            rows,
+            columns=columns,
+            dtype=object,
+        ),
+        _note(comparison),
+    )
+
+
+def _note(comparison: Comparison) -> str:
+    """Return what the numbers of a comparison are, and its own note."""
+    cells = [cell for row in comparison.cells.values() for cell in row.values()]
+    counts = {cell.n for cell in cells if cell.n}
+    sentences = ["One seed."]
+    if counts - {1}:
+        seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+        sentences = [f"Mean ± standard deviation over {seeds} seeds."]
+    if any(cell.has_interval for cell in cells):
+        sentences.append(
+            f"In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, * where it "
+            "excludes 0."
         )
-    if any(best.values()):
-        note += (
-            " The best of each group is bold."
-            if len(comparison.groups) > 1
-            else " The best is bold."
-        )
-    columns = (corner, *map(display.heading, comparison.metrics.values()))
-    return plain_table(columns, rows, note=f"{note} {comparison.note}".strip())
+    if any(comparison.best.values()):
+        of_group = " of each group" if len(comparison.groups) > 1 else ""
+        sentences.append(f"The best{of_group} is bold.")
+    return " ".join([*sentences, comparison.note]).strip()
 
 
 def terminal(table: Table) -> RichTable:
@@ -115,24 +138,26 @@ def terminal(table: Table) -> RichTable:
     rich = RichTable(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=note, caption_justify="left"
     )
-    for place, name in enumerate(table.frame.columns):
-        heading = displayable(name).replace(" ", "\n", 1) if place else displayable(name)
-        rich.add_column(Text(heading), justify="right" if place else "left", overflow="fold")
-    for row in table.frame.itertuples(index=False, name=None):
-        rich.add_row(
-            *(Text(displayable(text), "bold" if isinstance(text, Bold) else "") for text in row)
+    first, *others = map(displayable, table.frame.columns)
+    rich.add_column(Text(first), overflow="fold")
+    for name in others:
+        rich.add_column(
+            Text(name.replace(" ", "\n", 1)),
+            justify="right",
+            overflow="fold",
         )
+    for row in table.frame.map(_rich).itertuples(index=False, name=None):
+        rich.add_row(*row)
     return rich
 
 
 def markdown(table: Table) -> str:
     """Return a table in GitHub's Markdown, with its note below."""
-    columns = list(map(_markdown, table.frame.columns))
-    lines = [columns, ["---", *["---:"] * (len(columns) - 1)]]
-    lines += [
-        [_markdown(text) for text in row] for row in table.frame.itertuples(index=False, name=None)
-    ]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    rule = ["---", *["---:"] * (len(table.frame.columns) - 1)]
+    rows = table.frame.map(_markdown).itertuples(index=False, name=None)
+    text = ""
+    for line in (map(_markdown, table.frame.columns), rule, *rows):
+        text += f"| {' | '.join(line)} |\n"
     return f"{text}\n{_markdown(table.note)}\n" if table.note else text
 
 
@@ -142,32 +167,42 @@ def latex(table: Table) -> str:
     frame = table.frame.map(_latex)
     frame.columns = list(map(_latex, frame.columns))
     form = "l" + "r" * (len(frame.columns) - 1)
-    note = f"% {' '.join(displayable(table.note).split())}\n" if table.note else ""
+    note = f"% {_in_a_line(table.note)}\n" if table.note else ""
     return note + frame.to_latex(index=False, escape=False, column_format=form)
 
 
+def _rich(text: str) -> Text:
+    return Text(displayable(text), "bold" if isinstance(text, Bold) else "")
+
+
 def _value(cell: Cell, scale: float) -> str:
-    spread = "" if cell.std is None else f" ± {display.format_value(cell.std, scale)}"
-    return display.format_value(cell.mean, scale) + spread
+    mean = display.format_value(cell.mean, scale)
+    if math.isnan(cell.std):
+        return mean
+    return f"{mean} ± {display.format_value(cell.std, scale)}"
 
 
 def _difference(cell: Cell, scale: float) -> str:
-    if cell.low is None or cell.high is None:
-        return "" if cell.difference is None else f"{scale * cell.difference:+z.2f}"
-    ends = ", ".join(display.format_value(end, scale) for end in (cell.low, cell.high))
-    return f"[{ends}]{'*' if cell.significant else ''}"
+    if cell.has_interval:
+        ends = ", ".join(display.format_value(end, scale) for end in (cell.low, cell.high))
+        star = "*" if cell.significant else ""
+        return f"[{ends}]{star}"
+    if math.isnan(cell.difference):
+        return ""
+    return f"{scale * cell.difference:+z.2f}"
 
 
 def _markdown(text: str) -> str:
-    plain = displayable(" ".join(text.split()))
-    escaped = "".join(
-        f"\\{character}" if character in "\\`*_{}[]<>|#~&$" else character for character in plain
-    )
+    escaped = _in_a_line(text).translate(MARKDOWN)
     return f"**{escaped}**" if isinstance(text, Bold) else escaped
 
 
 def _latex(text: str) -> str:
-    escaped = re.sub(
-        r"(?<!\S)(\{\[\})?-(?=\d)", r"\1$-$", displayable(" ".join(text.split())).translate(TEX)
-    )
+    escaped = _in_a_line(text).translate(TEX)
+    # A minus before a number is in mathematics, also after a bracket.
+    escaped = re.sub(r"(?<!\S)(\{\[\})?-(?=\d)", r"\1$-$", escaped)
     return rf"\textbf{{{escaped}}}" if isinstance(text, Bold) else escaped
+
+
+def _in_a_line(text: str) -> str:
+    return displayable(" ".join(text.split()))

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from probattn import guides
-from probattn.attention.base import LayerFactory
 from probattn.experiments.config.data import OwnTableSettings
 from probattn.experiments.config.schema import find_object, options_of
 from probattn.experiments.config.settings import Settings
@@ -20,11 +19,7 @@ from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.functional.dtypes import at_least_float32
 from probattn.models import (
     Classifier,
-    PretrainedClassifier,
     Supervised,
-    TabularTransformer,
-    TextTransformer,
-    ViT,
     last,
 )
 from probattn.models.likelihoods import Gaussian, StudentT
@@ -50,7 +45,8 @@ class ScaledHeteroscedastic(nn.Module):
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels ``(batch, 1)``."""
-        (location, raw), (mean, std) = at_least_float32(outputs).chunk(2, -1), self.units
+        location, raw = at_least_float32(outputs).chunk(2, -1)
+        mean, std = self.units
         return dist.Normal(
             mean + std * location, std * (1e-3 + softplus(raw + SOFTPLUS_INVERSE_OF_1))
         ).to_event(1)
@@ -77,15 +73,14 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
     examples = len(dataset.train)
     if dataset.classes:
         classes = len(dataset.classes)
-        weights = (
-            balanced_weights(dataset.train.labels, classes=classes)
-            if settings.train.class_weights
-            else None
-        )
+        weights = None
+        if settings.train.class_weights:
+            weights = balanced_weights(dataset.train.labels, classes=classes)
         network = _network(settings, dataset, outputs=classes)
         return Classifier(network, num_data=examples, class_weights=weights)
     table = cast(TableDataset, dataset)
-    data, units = cast(OwnTableSettings, settings.data), (table.label_mean, table.label_std)
+    data = cast(OwnTableSettings, settings.data)
+    units = (table.label_mean, table.label_std)
     likelihood, in_units = regression_likelihood(data, mean=units[0], std=units[1])
     network = _network(
         settings,
@@ -177,37 +172,24 @@ def _network(
 ) -> nn.Module:
     """Build a network; ``units`` are the mean and standard deviation that scale the numbers of a
     table."""
-    network, layer = (
-        cast(Any, settings.network),
-        settings.layer,
-    )  # derived classes: their options are known at runtime
+    network = cast(Any, settings.network)  # of a derived class: its options are known at runtime
+    constructor = network.constructor
+    layer = settings.layer
+    tokens = None
+    options = options_of(constructor, network) | {"classes": outputs}
     if network.kind == "encoder":
-        parts = {
-            "encoder": dataset.tokens.network(),
-            "attention": layer.factory(None),
-            "last": layer.last,
-        }
-        return PretrainedClassifier(
-            classes=outputs, **options_of(PretrainedClassifier, network) | parts
-        )
-
-    def attention(tokens: int | None) -> list[LayerFactory]:
-        depth = network.depth
-        return last(depth if layer.last is None else layer.last, layer.factory(tokens), of=depth)
-
+        options |= {"encoder": dataset.tokens.network(), "last": layer.last}
+        return constructor(**options, attention=layer.factory(None))
     if network.kind == "tabular":
-        columns, options = dataset.encoding.sizes, options_of(TabularTransformer, network)
-        return TabularTransformer(
-            columns, outputs=outputs, units=units, attention=attention(len(columns)), **options
-        )
-    if network.kind == "text":
-        embedding, options = (
-            dataset.tokens.embedding(network.dim),
-            options_of(TextTransformer, network),
-        )
-        return TextTransformer(embedding, classes=outputs, attention=attention(None), **options)
-    channels, size = dataset.train.images.shape[1:3]
-    options = {"classes": outputs, "image_size": size, "channels": channels} | options_of(
-        ViT, network
-    )
-    return ViT(attention=attention((size // network.patch_size) ** 2), **options)
+        sizes = dataset.encoding.sizes
+        tokens = len(sizes)
+        options |= {"sizes": sizes, "outputs": options.pop("classes"), "units": units}
+    elif network.kind == "text":
+        options["embedding"] = dataset.tokens.embedding(network.dim)
+    else:
+        channels, size = dataset.train.images.shape[1:3]
+        tokens = (size // network.patch_size) ** 2
+        options |= {"image_size": size, "channels": channels}
+    number = network.depth if layer.last is None else layer.last
+    attention = last(number, layer.factory(tokens), of=network.depth)
+    return constructor(**options, attention=attention)

@@ -23,7 +23,8 @@ from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.runs import build
 from probattn.inference.io.files import locked, read_json, undamaged, write_bytes
 
-SETTINGS, WEIGHTS = "settings.json", "best.pt"
+SETTINGS = "settings.json"
+WEIGHTS = "best.pt"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class RunRecord:
             Exception: anything else that is wrong; of many types.
         """
         stored = StoredRecord.model_validate(content)
-        layer, data = stored.settings["layer"], stored.settings["data"]
+        layer = stored.settings["layer"]
+        data = stored.settings["data"]
         named = [
             ("layer", layer.get("name"), layers.KNOWN),
             ("likelihood", data.get("likelihood", "gaussian"), tuple(build.KNOWN)),

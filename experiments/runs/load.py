@@ -135,7 +135,8 @@ def check_best(folder: Path, extra: Mapping[str, Any]) -> int:
         CheckpointError: ``best.pt`` has no epoch.
         DatasetError: the preprocessing is missing, or another one.
     """
-    path, epoch = folder / PREPROCESSING, extra.get("epoch")
+    path = folder / PREPROCESSING
+    epoch = extra.get("epoch")
     if not isinstance(epoch, int):
         raise checkpoint.CheckpointError(
             f"{folder / WEIGHTS} is damaged, it has no epoch: train the run again"

@@ -43,7 +43,8 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
 
 
 def _load(settings: Settings, root: Path | None) -> Dataset:
-    data, network = settings.data, settings.network
+    data = settings.data
+    network = settings.network
     kind = "text" if data.name in text_dataset.NAMES else "image"
     if isinstance(data, OwnDataSettings):
         kind = data.name.partition("-")[0]
@@ -82,12 +83,11 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
 
 
 def _blank(settings: Settings, folder: Path) -> Dataset:
-    saved, labels, name = (
-        read_preprocessing(folder),
-        torch.zeros(1, dtype=torch.long),
-        settings.data.name,
-    )
-    content, classes = saved["kind"], tuple(saved["classes"])
+    saved = read_preprocessing(folder)
+    labels = torch.zeros(1, dtype=torch.long)
+    name = settings.data.name
+    content = saved["kind"]
+    classes = tuple(saved["classes"])
     if content == "images":
         image = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
         return ImageDataset(

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import PREPROCESSING
+from probattn.experiments.data.dataset import PREPROCESSING, Dataset
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
@@ -19,6 +20,7 @@ from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.inference.io import checkpoint
 from probattn.inference.io.files import file_digest
+from probattn.models import Supervised
 
 
 def train(
@@ -58,11 +60,7 @@ def train(
     if not is_fresh:
         check_best(out, checkpoint.read(out / "best.pt")["extra"])
     dataset = dataset if is_fresh else dataset.for_run(out)
-    summary = str(summarise(dataset)) if is_fresh else ""
-    if (
-        summary and settings.data.constructor is not None
-    ):  # the papers' data sets need no description
-        say(summary)
+    summary = _summary(settings, dataset, say) if is_fresh else ""
     model = build.build_model(settings, dataset)
     random_state = torch.get_rng_state()
     guide, first, start = build.build_guide(settings, model), None, None
@@ -91,36 +89,44 @@ def train(
         digests = broadcast_result(begin)
         if first is not None and start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-            parts, folder = build.loaders(first, dataset, device=device), out / "warm-start"
-            fit(
-                *start,
-                *parts,
-                options=first.train.options,
-                out=folder,
-                resume=True,
-                progress=progress,
-            )
+            folder, options = out / "warm-start", first.train.options
+            parts = *start, *build.loaders(first, dataset, device=device)
+            fit(*parts, options=options, out=folder, resume=True, progress=progress)
             carried = len(warm_start(model, folder / "best.pt")["carried"])
             say(
                 f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} "
                 "weights carried over"
             )
         if is_fresh:
-            batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
-            with torch.random.fork_rng(devices=[]):
-                torch.set_rng_state(random_state)
-                cast(Any, model.network).initialise_inducing(batch[0], *batch[2:])
-        options = settings.train.options
+            _initialise_inducing(model, settings, dataset, random_state)
         return fit(
             model,
             guide,
             *batches,
-            options=options,
+            options=settings.train.options,
             out=out,
             resume=resume,
             progress=progress,
             notes=digests,
         )
+
+
+def _summary(settings: Settings, dataset: Dataset, say: Callable[[str], None]) -> str:
+    """Return the summary of the data, and say it; the papers' data sets need no description."""
+    summary = str(summarise(dataset))
+    if settings.data.constructor is not None:
+        say(summary)
+    return summary
+
+
+def _initialise_inducing(
+    model: Supervised, settings: Settings, dataset: Dataset, random_state: Tensor
+) -> None:
+    """Initialise inducing inputs from a batch of training examples, and a random state."""
+    batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(random_state)
+        cast(Any, model.network).initialise_inducing(batch[0], *batch[2:])
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:

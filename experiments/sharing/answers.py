@@ -33,14 +33,14 @@ def class_answers(
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
     probs = scaled.require("probs").double().cpu()
-    answers = pd.DataFrame({"predicted": [classes[index] for index in probs.argmax(1).tolist()]})
-    answers["confidence"], answers["entropy"] = probs.amax(1).tolist(), scaled.entropy.tolist()
+    predicted = [classes[index] for index in probs.argmax(1).tolist()]
+    answers = pd.DataFrame({"predicted": predicted})
+    answers["confidence"] = probs.amax(1).tolist()
+    answers["entropy"] = scaled.entropy.tolist()
     answers["mutual_information"] = required(prediction.mutual_information).tolist()
     if calibration is not None:
-        members, order = (
-            calibration.sets(probs, by_class=by_class).tolist(),
-            probs.argsort(1, descending=True).tolist(),
-        )
+        members = calibration.sets(probs, by_class=by_class).tolist()
+        order = probs.argsort(1, descending=True).tolist()
         answers["set"] = [
             [classes[i] for i in row if chosen[i]]
             for row, chosen in zip(order, members, strict=True)

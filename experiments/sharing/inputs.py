@@ -59,7 +59,8 @@ def read_inputs(
     Raises:
         ValueError: there is nothing to read, or texts for a model of something else.
     """
-    data, settings = run.dataset, run.settings.data
+    data = run.dataset
+    settings = run.settings.data
     expected = {ImageDataset: "images", TableDataset: "rows of a table"}.get(type(data), "texts")
     if not (paths or texts) or (texts and expected != "texts"):
         raise ValueError(
@@ -68,16 +69,13 @@ def read_inputs(
     if expected == "images":
         shape = tuple(data.test.images.shape[1:])
         return read_images(paths, shape=shape, background=getattr(settings, "background", "white"))
-    read = functools.partial(
-        read_rows, paths, texts=texts, delimiter=getattr(settings, "delimiter", None)
-    )
     if isinstance(data, TableDataset):
-        return read(functools.partial(checked_row, encoding=data.encoding))
-    return read(
-        functools.partial(
-            checked_text, column=column or str(getattr(settings, "text_column", "text"))
-        )
-    )
+        convert: Callable[[Any], Any] = functools.partial(checked_row, encoding=data.encoding)
+    else:
+        name = column or str(getattr(settings, "text_column", "text"))
+        convert = functools.partial(checked_text, column=name)
+    delimiter = getattr(settings, "delimiter", None)
+    return read_rows(paths, convert, texts=texts, delimiter=delimiter)
 
 
 def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options: Any) -> Inputs:
@@ -155,7 +153,5 @@ def _rows(path: Path, *, delimiter: str | None) -> list[tuple[int, Any]]:
     if suffix(path) in (*SUFFIXES["csv"], *TABLES):
         table = read_file(path, kind="csv", delimiter=delimiter)
         return list(zip(table.index, table.to_dict("records"), strict=True))
-    lines = read_text(path).split("\n")
-    return [
-        (number, line.rstrip("\r")) for number, line in enumerate(lines, start=1) if line.strip()
-    ]
+    lines = enumerate(read_text(path).split("\n"), start=1)
+    return [(number, line.rstrip("\r")) for number, line in lines if line.strip()]

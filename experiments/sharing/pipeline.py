@@ -110,11 +110,9 @@ class Pipeline:
     def num_samples(self) -> int:
         """Number of posterior samples by default: that of the calibration, or else of the run's
         settings."""
-        return (
-            self.calibration.num_samples
-            if self.calibration
-            else self.run.settings.train.num_samples
-        )
+        if self.calibration:
+            return self.calibration.num_samples
+        return self.run.settings.train.num_samples
 
     def predict(
         self,
@@ -141,7 +139,8 @@ class Pipeline:
                 refuse.
             ValueError: no inputs, or an empty text.
         """
-        seed = seed if seed is not None else self.calibration.seed if self.calibration else 0
+        if seed is None:
+            seed = self.calibration.seed if self.calibration else 0
         batches = ((x, None, *masks) for x, _, *masks in self.run.batches(self._data(inputs)))
         number = num_samples or self.num_samples
         prediction = predict(self.run.model, self.run.guide, batches, num_samples=number, seed=seed)
@@ -160,7 +159,8 @@ class Pipeline:
             options: ``calibrated``, ``num_samples`` and ``seed`` of :meth:`predict`.
         """
         calibration = self.calibration if options.get("calibrated", True) else None
-        prediction = self.predict(inputs, **options | {"calibrated": False})
+        options["calibrated"] = False
+        prediction = self.predict(inputs, **options)
         if self.classes:
             answers = class_answers(
                 prediction, self.classes, calibration=calibration, by_class=by_class
@@ -173,7 +173,8 @@ class Pipeline:
         return answers
 
     def _data(self, inputs: Any) -> Part:
-        labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset
+        labels = torch.zeros(len(inputs), dtype=torch.long)
+        data = self.run.dataset
         if isinstance(data, ImageDataset):
             return Images(torch.stack(list(inputs)).cpu(), labels)
         if isinstance(inputs, str | Tensor):

@@ -35,7 +35,9 @@ class Calibrated(nn.Module):
 
     def __init__(self, network: nn.Module, calibration: Calibration, *, by_class: bool) -> None:
         super().__init__()
-        self.network, self.calibration, self.by_class = network, calibration, by_class
+        self.network = network
+        self.calibration = calibration
+        self.by_class = by_class
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Return ``set``, bool ``(batch, classes)``, ``accepted``, bool ``(batch,)``, and the other
@@ -44,9 +46,11 @@ class Calibrated(nn.Module):
         scaled = self.calibration.apply(Prediction(probs=outputs["probs"]))
         probs = scaled.require("probs")
         answers = {"probs": probs, "entropy": scaled.entropy}
-        answers |= {name: value for name, value in outputs.items() if name == "mutual_information"}
-        answers |= {"set": self.calibration.sets(probs, by_class=self.by_class)}
-        return answers | {"accepted": self.calibration.accepts(probs)}
+        if "mutual_information" in outputs:
+            answers["mutual_information"] = outputs["mutual_information"]
+        answers["set"] = self.calibration.sets(probs, by_class=self.by_class)
+        answers["accepted"] = self.calibration.accepts(probs)
+        return answers
 
 
 def export_program(
@@ -75,9 +79,11 @@ def export_program(
     Raises:
         OutputError: ``out`` is a file of something else, or lies in the folder of a run or model.
     """
-    run, data = pipeline.run, pipeline.run.dataset
+    run = pipeline.run
+    data = pipeline.run.dataset
     (place,) = check_outputs([out], mark=METADATA, inputs=[run.folder])
-    model, guide = run.model.cpu(), run.guide.cpu()
+    model = run.model.cpu()
+    guide = run.guide.cpu()
     samples = pipeline.num_samples if num_samples is None else num_samples
     torch.manual_seed(0)
     network: nn.Module = (
@@ -103,8 +109,6 @@ def export_program(
         "data": data.name,
         "classes": data.classes,
         "epoch": run.best_epoch,
-    }
-    about |= {
         "takes": takes,
         "gives": list(network(*example)),
         "num_samples": samples,

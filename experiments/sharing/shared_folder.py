@@ -19,7 +19,6 @@ from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
 from probattn.experiments.evaluation.evaluated_run import SCORES
-from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.runs.folder import RunRecord, train_command, without_paths
 from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
@@ -27,6 +26,7 @@ from probattn.inference.io.files import read_json, undamaged
 from probattn.inference.io.outputs import OutputError, check_place
 from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
+from probattn.inference.metrics import OF_CLASSES
 from probattn.threads import one_thread_at_a_time
 
 TEMPLATE = "model_card.md.jinja"
@@ -137,7 +137,7 @@ def test_metrics(run: TrainedRun) -> dict[str, str]:
         pd.read_csv(path).query("method == 'posterior' and set == 'test'").dropna(axis="columns")
     )
     return {
-        DISPLAY[name].title: f"{scores[name].iloc[0]:.4f}"
+        OF_CLASSES[name].title: f"{scores[name].iloc[0]:.4f}"
         for name in scores
-        if name in DISPLAY and len(scores)
+        if name in OF_CLASSES and len(scores)
     }

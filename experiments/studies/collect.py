@@ -40,11 +40,9 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     """
     runs: list[Path] = []
     for path in paths:
-        inside = (
-            [path]
-            if (path / "settings.json").exists()
-            else [file.parent for file in path.rglob("settings.json")]
-        )
+        inside = [file.parent for file in path.rglob("settings.json")]
+        if (path / "settings.json").exists():
+            inside = [path]
         if not inside:
             raise SettingsError(
                 f"{path} holds no run: name a run's folder, a folder of runs, or a results.csv"
@@ -69,18 +67,18 @@ def read_runs(paths: Sequence[Path], *, trust_code: Trust = False) -> Runs:
     runs = [evaluated_run.read_evaluated_run(folder, trust_code=trust_code) for folder in folders]
     evaluated_run.check_comparable(runs)
     changes = [_changes(run) for run in runs]
-    layers = {(run.name, run.settings.layer.name) for run in runs}
+    common = set(changes[0]).intersection(*changes)
+    layers: dict[str, set[str]] = {}
+    for run in runs:
+        layers.setdefault(run.name, set()).add(run.settings.layer.name)
     labelled: Runs = {}
     for run, changed in zip(runs, changes, strict=True):
         layer = run.settings.layer.name
-        several = sum(name == run.name for name, _ in layers) > 1
-        label = (
-            f"{run.name} {layer}" if several or layer != preset(run.name).layer.name else run.name
-        )
-        differing = [
-            change for change in changed if not all(change in of_run for of_run in changes)
-        ]
-        label += f" ({', '.join(differing)})" if differing else ""
+        label = run.name
+        if layers[run.name] != {preset(run.name).layer.name}:
+            label += f" {layer}"
+        if differing := [change for change in changed if change not in common]:
+            label += f" ({', '.join(differing)})"
         members = labelled.setdefault(label, [])
         if run.seed in [member.seed for member in members]:
             raise SettingsError(
@@ -96,11 +94,8 @@ def rows(runs: Runs) -> pd.DataFrame:
     for label, members in runs.items():
         frames += [run.scores.assign(run=label) for run in members]
         if ensemble := _ensemble(members):
-            frames.append(
-                evaluated_run.to_frame(
-                    {f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0
-                )
-            )
+            scores = {f"{ENSEMBLE} of {len(members)}": ensemble}
+            frames.append(evaluated_run.to_frame(scores, run=label, seed=0))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -109,16 +104,13 @@ def resampled(runs: Runs) -> Mapping[str, Resampled]:
     predictions."""
     values: dict[str, dict[str, dict]] = {}
     for label, (run, *others) in runs.items():
-        names = (
-            []
-            if others
-            else [name for name in run.content["data"] if name.startswith(("test", "domain/"))]
-        )
+        if others:
+            continue
+        names = [name for name in run.content["data"] if name.startswith(("test", "domain/"))]
         for method in run.scores["method"].unique():
+            row = row_label(label, method)
             for name, prediction in run.predictions(names, method).items():
-                values.setdefault(name, {})[row_label(label, method)] = resampled_metrics(
-                    prediction
-                )
+                values.setdefault(name, {})[row] = resampled_metrics(prediction)
     return values
 
 
@@ -129,14 +121,19 @@ def _changes(run: EvaluatedRun) -> list[str]:
     total = run.settings.epochs
     changes = run.settings.changes_from(base.with_total_epochs(total))
     changes = [change for change in changes if not change.startswith(IGNORED)]
-    return changes + [f"epochs={total}"] * (total != base.epochs)
+    if total != base.epochs:
+        changes.append(f"epochs={total}")
+    return changes
 
 
 def _ensemble(runs: Sequence[EvaluatedRun]) -> Mapping | None:
     """Return the scores of the mixture of runs on their common test sets; None for one run, or for
     numbers."""
-    members = [run.predictions(run.content["data"], POSTERIOR) for run in runs]
-    names = [name for name in members[0] if all(name in member for member in members)]
-    if len(runs) < 2 or not {"valid", "test"} <= set(names) or members[0]["test"].probs is None:
+    if len(runs) < 2:
         return None
-    return evaluated_run.score({name: mix([member[name] for member in members]) for name in names})
+    first, *others = (run.predictions(run.content["data"], POSTERIOR) for run in runs)
+    names = [name for name in first if all(name in other for other in others)]
+    if not {"valid", "test"} <= set(names) or first["test"].probs is None:
+        return None
+    mixtures = {name: mix([member[name] for member in (first, *others)]) for name in names}
+    return evaluated_run.score(mixtures)

@@ -4,6 +4,7 @@ a figure."""
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,6 @@ from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
 from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
-from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import to_svg
@@ -26,6 +26,8 @@ from probattn.experiments.reporting.tables import (
 )
 from probattn.experiments.studies import collect
 from probattn.inference.io.outputs import check_outputs, write_outputs
+from probattn.inference.metrics import Metric
+from probattn.inference.metrics.ood import DETECTORS, OF_DETECTION, WITH_UNKNOWNS
 
 SINGLE_SEED = (
     "With one seed, intervals are percentiles over 300 paired resamples of the test examples."
@@ -45,12 +47,12 @@ OF_LAYER = (
 """Settings of a layer, and of its latent variables and regulariser, which softmax attention
 lacks."""
 SUBJECTS = (
-    ("valid", "Validation data", "auroc"),
-    ("test", "Test data", "auroc"),
-    ("domain/(.+)", "Test data, {}", "auroc"),
-    ("shift", "Corrupted test images, mean", "auroc"),
-    ("shift/photometric", "Photometric corruptions, mean", "auroc"),
-    ("shift/other", "Other corruptions, mean", "auroc"),
+    ("valid", "Validation data", ""),
+    ("test", "Test data", ""),
+    ("domain/(.+)", "Test data, {}", ""),
+    ("shift", "Corrupted test images, mean", ""),
+    ("shift/photometric", "Photometric corruptions, mean", ""),
+    ("shift/other", "Other corruptions, mean", ""),
     ("ood/(.+)", "Detection of {}, AUROC", "auroc"),
     ("ood/(.+)", "Errors and {} among the accepted, AURC", "aurc"),
 )
@@ -87,45 +89,47 @@ def compare_results(
     Raises:
         ValueError: no results on the subject, or results on different numbers of examples.
     """
-    is_mean = subject in ("shift", "shift/photometric", "shift/other")
-    frame = mean_shift(results, subject[6:]) if is_mean else results[results["set"] == subject]
-    sizes = sorted(frame["n"].unique())
-    if len(sizes) != 1:
-        where = f"on {' and '.join(f'{size:g}' for size in sizes)} examples" if sizes else "nowhere"
-        raise ValueError(
-            f"runs were scored on {subject} {where}: compare runs that were scored on the same "
-            "test data"
-        )
-    baselines = twins(frame["run"].unique()) if baselines is None else baselines
-    scores, pairs = {}, {}
-    for (run, method), group in frame.drop(columns=["set", "n"]).groupby(
-        ["run", "method"], sort=False
+    if subject in ("shift", "shift/photometric", "shift/other"):
+        frame = mean_shift(results, subject.partition("/")[2])
+    else:
+        frame = results[results["set"] == subject]
+    number = _common_size(frame, subject)
+    labels = [row_label(*pair) for pair in zip(frame["run"], frame["method"], strict=True)]
+    frame = frame.assign(row=labels)
+    seeds = frame.groupby("row", sort=False)["seed"].agg(set)
+    if baselines is None:
+        baselines = twins(frame["run"].unique())
+    ensembles, opponents = [], {}
+    for row, run, method in (
+        frame[["row", "run", "method"]].drop_duplicates().itertuples(index=False)
     ):
-        values = group.drop(columns=["run", "method"]).dropna(axis=1, how="all").set_index("seed")
-        scores[row_label(run, method)] = values.to_dict("index")
-        if not method.startswith(ENSEMBLE):
-            pairs[row_label(run, method)] = run, method, baselines.get(run, "")
-    ensembles = tuple(row for row in scores if row not in pairs)
-    opponents = {row: _baseline(*pair, scores) for row, pair in pairs.items()}
-    detectors = {
-        f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title)
-        for key, title in DETECTORS.items()
-    }
-    known = frame.dropna(axis=1, how="all").columns
+        if method.startswith(ENSEMBLE):
+            ensembles.append(row)
+            continue
+        opponent = _opponent(
+            run,
+            method,
+            twin=baselines.get(run, ""),
+            seeds=seeds,
+        )
+        if opponent in seeds and opponent != row:
+            opponents[row] = opponent
+    groups = None
+    if ensembles:
+        singles = [row for row in seeds.index if row not in ensembles]
+        groups = {"single models": singles, "ensembles": ensembles}
+    scores = frame.set_index(["row", "seed"]).drop(columns=["run", "method", "set", "n"])
+    scores = scores.dropna(axis=1, how="all")
+    note = f"n = {number:,g}."
+    if resampled and frame["seed"].nunique() == 1:
+        note += f" {SINGLE_SEED}"
     return compare(
         scores,
-        baselines={
-            row: opponent
-            for row, opponent in opponents.items()
-            if opponent in scores and opponent != row
-        },
-        groups={"single models": tuple(pairs), "ensembles": ensembles} if ensembles else None,
-        metrics={key: detectors[key] for key in detectors if key in known}
-        if subject.startswith("ood/")
-        else None,
+        baselines=opponents,
+        groups=groups,
+        metrics=_detection(metric, scores.columns) if subject.startswith("ood/") else None,
         resampled=resampled,
-        note=f"n = {sizes[0]:,g}."
-        + (f" {SINGLE_SEED}" if resampled and frame["seed"].nunique() == 1 else ""),
+        note=note,
     )
 
 
@@ -138,52 +142,88 @@ def comparisons(
         results: as for :func:`compare_results`.
         resampled: test set → values on its resampled examples.
     """
-    compared, values, subjects = {}, resampled or {}, list(results["set"].unique())
+    subjects = list(results["set"].unique())
     corruptions = results["set"].str.extract("^shift/(.+)/", expand=False).dropna()
-    subjects += ["shift"] if len(corruptions) else []
-    subjects += {
-        "shift/photometric" if name in PHOTOMETRIC else "shift/other" for name in corruptions
-    }
-    for pattern, title, metric in SUBJECTS:
-        for match in filter(None, (re.fullmatch(pattern, subject) for subject in subjects)):
-            if not title.endswith(metric.upper()) or any(
-                column.endswith(f"_{metric}") for column in results
-            ):
-                comparison = compare_results(
-                    results, match[0], metric=metric, resampled=values.get(match[0])
+    if len(corruptions):
+        subjects.append("shift")
+    if corruptions.isin(PHOTOMETRIC).any():
+        subjects.append("shift/photometric")
+    if not corruptions.isin(PHOTOMETRIC).all():
+        subjects.append("shift/other")
+    compared = {}
+    for pattern, title, detection in SUBJECTS:
+        if detection and not any(column.endswith(f"_{detection}") for column in results):
+            continue
+        for subject in subjects:
+            if match := re.fullmatch(pattern, subject):
+                compared[title.format(*match.groups())] = compare_results(
+                    results,
+                    subject,
+                    metric=detection,
+                    resampled=(resampled or {}).get(subject),
                 )
-                compared[title.format(*match.groups())] = comparison
     return compared
 
 
 def twins(runs: Iterable[str]) -> dict[str, str]:
-    """Return the softmax run with which each run is compared; runs without one are left out.
+    """Return the softmax run with which each run is compared, "" without one.
 
     Runs are named ``PRESET LAYER (CHANGES)``. A twin has a preset of the same family, and the same
     changes but those of :data:`OF_LAYER`. Of several the name begins most alike, or is shortest. A
     softmax run is its own twin.
     """
-    settings = {}
-    for run in runs:
-        name, _, changes = run.partition(" (")
-        common = {
-            change for change in changes.rstrip(")").split(", ") if not change.startswith(OF_LAYER)
-        }
-        settings[run] = name.rpartition("/")[0], common - {""}
-    softmax = [run for run in settings if run.partition(" (")[0].endswith("softmax")]
+    kinds = {run: _kind(run) for run in runs}
+    softmax = [run for run in kinds if run.partition(" (")[0].endswith("softmax")]
     pairs = {}
-    for run in settings:
-        alike = (
-            [run]
-            if run in softmax
-            else [twin for twin in softmax if settings[twin] == settings[run]]
-        )
+    for run, kind in kinds.items():
+        alike = [twin for twin in softmax if kinds[twin] == kind]
         pairs[run] = max(
             alike,
-            key=lambda other: (len(os.path.commonprefix([run, other])), -len(other)),
+            key=partial(_likeness, run),
             default="",
         )
     return pairs
+
+
+def _kind(run: str) -> tuple[str, set[str]]:
+    """Return the family of a run's preset, and its changes but those of the layer."""
+    name, _, changes = run.partition(" (")
+    common = {
+        change for change in changes.rstrip(")").split(", ") if not change.startswith(OF_LAYER)
+    }
+    return name.rpartition("/")[0], common - {""}
+
+
+def _likeness(run: str, twin: str) -> tuple[int, int]:
+    """Return by what a twin is chosen: how much of the name is common, then a short name."""
+    return len(os.path.commonprefix([run, twin])), -len(twin)
+
+
+def _common_size(frame: pd.DataFrame, subject: str) -> float:
+    """Return the number of examples of all results on a subject.
+
+    Raises:
+        ValueError: no results, or results on different numbers of examples.
+    """
+    sizes = sorted(frame["n"].unique())
+    if len(sizes) == 1:
+        return sizes[0]
+    where = f"on {' and '.join(f'{size:g}' for size in sizes)} examples" if sizes else "nowhere"
+    raise ValueError(
+        f"runs were scored on {subject} {where}: compare runs that were scored on the same "
+        "test data"
+    )
+
+
+def _detection(metric: str, known: pd.Index) -> dict[str, Metric]:
+    """Return a metric of detection by each detector that there are results of, under its title."""
+    about = (OF_DETECTION | WITH_UNKNOWNS)[metric]
+    columns = {}
+    for detector, title in DETECTORS.items():
+        key = f"{detector}_{metric}"
+        if key in known:
+            columns[key] = about._replace(title=title)
+    return columns
 
 
 def read(
@@ -205,18 +245,19 @@ def read(
         results = collect.rows(runs)
         return results, comparisons(results, resampled=collect.resampled(runs))
     results = pd.concat(map(pd.read_csv, paths), ignore_index=True)
-    return results, comparisons(results) if set(KEYS) <= set(
-        results
-    ) and "study" not in results else {}
+    has_seeds = set(KEYS) <= set(results)
+    if not has_seeds or "study" in results:
+        return results, {}
+    return results, comparisons(results)
 
 
 def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[str, Table]:
     """Return the tables of comparisons by title; without a comparison, that of the results as they
     are."""
-    shown = {title: comparison_table(comparison) for title, comparison in compared.items()}
-    return shown or {
-        "Results": plain_table(results.columns, results.itertuples(index=False, name=None))
-    }
+    if not compared:
+        rows = results.itertuples(index=False, name=None)
+        return {"Results": plain_table(results.columns, rows)}
+    return {title: comparison_table(comparison) for title, comparison in compared.items()}
 
 
 def check(folder: Path) -> None:
@@ -238,23 +279,32 @@ def write(
         OutputError: other files of these names are there, or the folder is that of a run or an
             input.
     """
-    pages = {"#": f"<!-- {MARK} -->\n\n", "%": ""}
+    page = f"<!-- {MARK} -->\n\n"
+    tabulars = ""
     for title, table in tables(results, compared).items():
-        pages["#"] += f"# {title}\n\n{markdown(table)}\n"
-        pages["%"] += f"% {title}\n\n{latex(table)}\n"
+        page += f"# {title}\n\n{markdown(table)}\n"
+        tabulars += f"% {title}\n\n{latex(table)}\n"
     figure = next(map(differences, compared.values()), None)
-    contents = [*pages.values(), csv_text(results), to_svg(figure).decode() if figure else ""]
+    drawing = to_svg(figure).decode() if figure else ""
+    contents = (page, tabulars, csv_text(results), drawing)
     files = {folder / name: content for name, content in zip(FILES, contents, strict=True)}
     write_outputs(files, mark=MARK, inputs=inputs)
     if figure is None:  # of an earlier comparison
         (folder / FILES[-1]).unlink()
 
 
-def _baseline(run: str, method: str, twin: str, scores: Mapping[str, Mapping]) -> str:
+def _opponent(
+    run: str,
+    method: str,
+    *,
+    twin: str,
+    seeds: Mapping[str, set],
+) -> str:
     """Return the row that one is compared with: its twin by the same method with all its seeds, or
     else its twin alone.
 
     Methods of a run that is its own twin are compared with it alone.
     """
-    row, seeds = row_label(twin, method), scores[row_label(run, method)].keys()
-    return row if twin not in ("", run) and seeds <= scores.get(row, {}).keys() else twin
+    row = row_label(twin, method)
+    has_all_seeds = seeds[row_label(run, method)] <= seeds.get(row, set())
+    return row if twin not in ("", run) and has_all_seeds else twin

@@ -17,12 +17,11 @@ from probattn.guides import Guide
 from probattn.inference import ELBOLoss, TrainOptions, fit, predict
 from probattn.models import Supervised
 
-BF16, COMPILED = {"precision": "bf16-mixed"}, {"compile": True}
 MODES: dict[str, dict] = {
     "float32": {},
-    "bf16": BF16,
-    "compiled": COMPILED,
-    "bf16, compiled": BF16 | COMPILED,
+    "bf16": {"precision": "bf16-mixed"},
+    "compiled": {"compile": True},
+    "bf16, compiled": {"precision": "bf16-mixed", "compile": True},
 }
 """Options of the short training runs."""
 TOLERANCE = 1e-2
@@ -49,51 +48,63 @@ def checks(device: str = "cuda") -> Iterator[tuple[str, str, bool]]:
         try:
             yield name, *check(device)
         except Exception as error:
-            yield name, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", False
+            first_line = str(error).partition("\n")[0]
+            yield name, f"{type(error).__name__}: {first_line}", False
 
 
 def _compare(settings: Settings, device: str) -> tuple[str, bool]:
     """Compare float32 with the CPU in float64."""
-    pairs = zip(
-        _values(settings, device, torch.float32),
-        _values(settings, "cpu", torch.float64),
-        strict=True,
-    )
-    error = (
-        torch.stack([(ours - exact).norm() / exact.norm() for ours, exact in pairs]).max().item()
-    )  # NaN if any is
+    ours = _values(settings, device, torch.float32)
+    exact = _values(settings, "cpu", torch.float64)
+    errors = [
+        (value - reference).norm() / reference.norm()
+        for value, reference in zip(ours, exact, strict=True)
+    ]
+    error = torch.stack(errors).max().item()  # NaN if any is
     return f"relative difference {error:.0e} of loss, gradient and probabilities", error < TOLERANCE
 
 
-def _values(settings: Settings, device: str, dtype: torch.dtype) -> list[Tensor]:
+def _values(
+    settings: Settings,
+    device: str,
+    dtype: torch.dtype,
+) -> list[Tensor]:
     """Return loss, gradient and probabilities with all sites at their means, on the CPU in
     float64."""
     model, guide, (x, y) = _build(settings)
     module = ELBOLoss(model, guide).to(device, dtype).eval()
+    x, y = x.to(device, dtype), y.to(device)
     with at_mean():
-        loss = module(x.to(device, dtype), y.to(device))
-        prediction = predict(model, guide, x.to(device, dtype), num_samples=1)
+        loss = module(x, y)
+        prediction = predict(model, guide, x, num_samples=1)
     loss.backward()
-    gradients = [
-        parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None
-    ]
-    return [
-        value.detach().cpu().double()
-        for value in (loss, torch.cat(gradients), prediction.require("probs"))
-    ]
+    gradients = [parameter.grad for parameter in module.parameters()]
+    gradient = torch.cat([part.flatten() for part in gradients if part is not None])
+    values = (loss, gradient, prediction.require("probs"))
+    return [value.detach().cpu().double() for value in values]
 
 
 def _train(options: dict, device: str) -> tuple[str, bool]:
     """Train on a batch of digits, and compare the loss of the last epoch with that of the first."""
     model, guide, batch = _build(layers()["digits/kep-svgp"])
     torch.compiler.reset()
-    training = TrainOptions(epochs=20, lr=3e-3, num_samples=2, accelerator=device, **options)
-    epochs = fit(model, guide, [batch], options=training, progress=False).epochs
-    first, last = epochs[0]["train_loss"], epochs[-1]["train_loss"]
-    return (
-        f"loss {first:.2f} → {last:.2f}, {sum(epoch['seconds'] for epoch in epochs):.0f} s",
-        last < first,
+    training = TrainOptions(
+        epochs=20,
+        lr=3e-3,
+        num_samples=2,
+        accelerator=device,
+        **options,
     )
+    epochs = fit(
+        model,
+        guide,
+        [batch],
+        options=training,
+        progress=False,
+    ).epochs
+    first, last = epochs[0]["train_loss"], epochs[-1]["train_loss"]
+    seconds = sum(epoch["seconds"] for epoch in epochs)
+    return f"loss {first:.2f} → {last:.2f}, {seconds:.0f} s", last < first
 
 
 def _build(settings: Settings) -> tuple[Supervised, Guide, tuple[Tensor, ...]]:

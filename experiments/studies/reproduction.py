@@ -3,6 +3,7 @@
 The CSV files in ``papers`` have a line a cell.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,11 +74,8 @@ def averaged_sets(name: str) -> list[str]:
         return name.split("+")
     _, group, *levels = name.split("/")
     corruptions = _read("corruptions", "group")["corruptions"][group].split()
-    return [
-        f"shift/{corruption}/{level}"
-        for corruption in corruptions
-        for level in levels or SEVERITIES
-    ]
+    pairs = itertools.product(corruptions, levels or SEVERITIES)
+    return [f"shift/{corruption}/{level}" for corruption, level in pairs]
 
 
 def models(cells: pd.DataFrame) -> list[Model]:
@@ -87,10 +85,10 @@ def models(cells: pd.DataFrame) -> list[Model]:
 
 def data_names(cells: pd.DataFrame) -> list[str]:
     """Return the names of the data sets and OOD sets of some cells."""
-    names = [
-        presets.preset(name).with_changes(changes.split()).data.name
-        for name, changes in models(cells)
-    ]
+    names = []
+    for name, changes in models(cells):
+        settings = presets.preset(name).with_changes(changes.split())
+        names.append(settings.data.name)
     return list(dict.fromkeys([*names, *_options(cells)["ood"]]))
 
 
@@ -117,25 +115,42 @@ def plan(
         SettingsError: an unknown entry or preset, an entry that is not reproduced, or invalid
             changes.
     """
-    cells, entry, jobs = cells_of(name), entries().loc[name], {}
+    cells = cells_of(name)
+    entry = entries().loc[name]
     if entry.unavailable:
         raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
-    for preset in set(only) - set(cells["preset"]):
-        raise unknown(
-            f"preset of {name}", preset, cells["preset"].unique(), listing="--dry-run lists them"
-        )
-    cells = cells[cells["preset"].isin(only)] if only else cells
+    known = cells["preset"].unique()
+    for preset in only:
+        if preset not in known:
+            raise unknown(f"preset of {name}", preset, known, listing="--dry-run lists them")
+    if only:
+        cells = cells[cells["preset"].isin(only)]
+    jobs = {}
     for preset, text in models(cells):
         further = [*text.split(), *changes]
-        folder = out / "runs" / quote(",".join(further), safe="=,")
         jobs[preset, text] = study.plan(
-            [preset], out=folder, seeds=seeds or entry.trials, changes=further, data=data
+            [preset],
+            out=out / "runs" / quote(",".join(further), safe="=,"),
+            seeds=seeds or entry.trials,
+            changes=further,
+            data=data,
         )
     title = f"{name}: {', '.join([entry.title, *changes])} ({entry.source})"
-    return Plan(name=name, title=title, note=entry.note, cells=cells, jobs=jobs)
+    return Plan(
+        name=name,
+        title=title,
+        note=entry.note,
+        cells=cells,
+        jobs=jobs,
+    )
 
 
-def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> None:
+def run(
+    plan: Plan,
+    *,
+    workers: int,
+    say: Callable[[str], None],
+) -> None:
     """Train, or resume, and evaluate the runs of an entry; OOD sets that are missing are left out.
 
     Args:
@@ -147,36 +162,53 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None]) -> None:
         DatasetError: the data of a model are missing.
         Exception: the first one of a run.
     """
-    jobs, root = [], next(iter(plan.jobs.values()))[0].root
-    missing = [name for name in _options(plan.cells)["ood"] if _is_missing(name, root, say)]
+    root = next(iter(plan.jobs.values()))[0].root
+    known = [name for name in _options(plan.cells)["ood"] if _is_there(name, root, say)]
+    jobs: list[Job] = []
     for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
         options = _options(cells)
-        options["ood"] = [name for name in options["ood"] if name not in missing]
+        options["ood"] = [name for name in options["ood"] if name in known]
         jobs += study.check(plan.jobs[model], **options)
     study.run_study(jobs, workers=workers, say=say)
 
 
 def _options(cells: pd.DataFrame) -> dict[str, Any]:
     """Return the options of an evaluation that gives some cells."""
-    sets = dict.fromkeys(name for cell in cells["set"] for name in averaged_sets(cell))
-    shifted = [name.split("/")[1:] for name in sets if name.startswith("shift/")]
+    names = cells["set"].drop_duplicates().map(averaged_sets).explode().drop_duplicates()
+    kinds = names.str.split(
+        "/",
+        n=2,
+        expand=True,
+    ).reindex(columns=range(3))
+    shifted = kinds[kinds[0] == "shift"]
+    methods = cells["method"].unique()
     return {
-        "by": [name for name in cells["method"].unique() if name not in (POSTERIOR, ENSEMBLE)],
-        "ood": [name.removeprefix("ood/") for name in sets if name.startswith("ood/")],
-        "shift": bool(shifted),
-        "corruptions": list(dict.fromkeys(corruption for corruption, _ in shifted)),
-        "severities": sorted({int(severity) for _, severity in shifted}),
+        "by": [name for name in methods if name not in (POSTERIOR, ENSEMBLE)],
+        "ood": list(kinds[1][kinds[0] == "ood"]),
+        "shift": len(shifted) > 0,
+        "corruptions": list(shifted[1].unique()),
+        "severities": sorted(map(int, shifted[2].unique())),
     }
 
 
-def _is_missing(name: str, root: Path | None, say: Callable[[str], None]) -> bool:
-    """Return True if an OOD set can neither be read nor downloaded."""
+def _is_there(
+    name: str,
+    root: Path | None,
+    say: Callable[[str], None],
+) -> bool:
+    """Return True if an OOD set can be read or downloaded; otherwise say that it is left out."""
     try:
-        ood_sets.load(name, root=root, size=32, channels=3, limit=1)
+        ood_sets.load(
+            name,
+            root=root,
+            size=32,
+            channels=3,
+            limit=1,
+        )
     except DatasetError as error:
         say(f"left out: {error}")
-        return True
-    return False
+        return False
+    return True
 
 
 def _read(name: str, index: str) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 and resumable."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -73,33 +74,37 @@ def plan(
         raise SettingsError(
             "the seeds of a study are 0, 1, …: use --seeds N in place of train.seed"
         )
-    variants = [
-        _with_layer(name, layer) for name in names for layer in layers or [preset(name).layer.name]
-    ]
-    kinds = {}
+    variants = []
+    for name in names:
+        for layer in layers or [preset(name).layer.name]:
+            variants.append(_with_layer(name, layer))
     for change in changes:
         if not any(_suits(change, settings) for _, settings in variants):
             raise SettingsError(
                 f"none of the layers has {change}; `probattn presets NAME` lists all settings"
             )
+    kinds = {}
     for name, settings in variants:
         suited = [change for change in changes if _suits(change, settings)]
         settings, root = settings.with_changes(suited, epochs=epochs).with_data(data)
         layer = settings.layer.name
-        folder = (
-            out / name if layer == preset(name).layer.name else out / name / layer.replace(":", ".")
-        )
+        folder = out / name
+        if layer != preset(name).layer.name:
+            folder /= layer.replace(":", ".")
         kinds[folder] = name, settings, root
-    return [
-        Job(
-            name=name,
-            settings=settings.with_changes([f"train.seed={n}"]),
-            folder=folder / f"seed-{n}",
-            root=root,
+    jobs = []
+    for seed, folder in itertools.product(range(seeds), kinds):
+        name, settings, root = kinds[folder]
+        seeded = settings.with_changes([f"train.seed={seed}"])
+        jobs.append(
+            Job(
+                name=name,
+                settings=seeded,
+                folder=folder / f"seed-{seed}",
+                root=root,
+            )
         )
-        for n in range(seeds)
-        for folder, (name, settings, root) in kinds.items()
-    ]
+    return jobs
 
 
 def check(
@@ -133,12 +138,15 @@ def check(
     names: Sequence[str] = methods.check(methods.METHODS if by is None else by)[1:]
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
-    for job in {job.folder.parent: job for job in jobs}.values():
+    one_of_each_kind = {job.folder.parent: job for job in jobs}.values()
+    for job in one_of_each_kind:
         key = repr((job.settings.data, job.settings.network, job.root))
-        dataset = datasets[key] = datasets.get(key) or load_data(job.settings, job.root)
-        names = _suited_methods(
-            job, dataset, names if by or dataset.classes else (), all_must_suit=by is not None
-        )
+        if key not in datasets:
+            datasets[key] = load_data(job.settings, job.root)
+        dataset = datasets[key]
+        if by is None and not dataset.classes:
+            names = ()
+        names = _suited_methods(job, dataset, names, all_must_suit=by is not None)
     by_digest = {dataset.test.digest: dataset.name for dataset in datasets.values()}
     if len(by_digest) > 1:
         different = " and ".join(by_digest.values())
@@ -146,7 +154,8 @@ def check(
             f"the presets have different test data, {different}: choose presets of one data set"
         )
     has_images = isinstance(dataset, ImageDataset)
-    ood = (default_names(dataset.name) if has_images else ()) if ood is None else ood
+    if ood is None:
+        ood = default_names(dataset.name) if has_images else ()
     tests |= {
         "shift": has_images if shift is None else shift,
         "ood": tuple(ood),
@@ -157,7 +166,10 @@ def check(
 
 
 def run_study(
-    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda text: None
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Train, or resume, and evaluate runs, several at a time; a stopped study keeps what is done.
 
@@ -169,11 +181,9 @@ def run_study(
     Raises:
         Exception: the first one of a run, whereupon the others stop until the study continues.
     """
-    done = (
-        run_in_workers(run_job, jobs, workers=workers)
-        if workers > 1
-        else ((job, run_job(job)) for job in jobs)
-    )
+    done = ((job, run_job(job)) for job in jobs)
+    if workers > 1:
+        done = run_in_workers(run_job, jobs, workers=workers)
     with contextlib.closing(done):
         for number, (_, folder) in enumerate(done, 1):
             say(f"{number} of {len(jobs)}: {folder}")
@@ -181,21 +191,31 @@ def run_study(
 
 def run_job(job: Job) -> Path:
     """Train, or resume, and evaluate a run; return its folder."""
-    train.train(job.settings, job.folder, name=job.name, root=job.root, resume=True, progress=False)
-    evaluate(job.folder, root=job.root, trust_code=job.settings.names(), **job.options)
+    train.train(
+        job.settings,
+        job.folder,
+        name=job.name,
+        root=job.root,
+        resume=True,
+        progress=False,
+    )
+    evaluate(
+        job.folder,
+        root=job.root,
+        trust_code=job.settings.names(),
+        **job.options,
+    )
     return job.folder
 
 
 def _with_layer(name: str, layer: str) -> tuple[str, Settings]:
     """Return a preset with a layer: that of the family that has it on the same data, or else one
     with another layer."""
-    base, family = preset(name), name.partition("/")[0]
-    wanted = base.data, base.network, layer
+    base = preset(name)
+    family = name.partition("/")[0]
     for key, settings in [(name, base), *PRESETS.items()]:
-        if (
-            key.startswith(f"{family}/")
-            and (settings.data, settings.network, settings.layer.name) == wanted
-        ):
+        is_same_task = (settings.data, settings.network) == (base.data, base.network)
+        if key.startswith(f"{family}/") and is_same_task and settings.layer.name == layer:
             return key, settings
     return name, with_layer(base, layer)
 
@@ -216,11 +236,13 @@ def _suited_methods(
         SettingsError: a method does not suit though all must.
         Exception: that of a layer that fails.
     """
-    settings, suited = job.settings, []
+    settings = job.settings
     model, guide = build.build(settings, dataset)
     if settings.warm_start:
         warm_start(model, build.build(settings.first_phase(), dataset)[0].state_dict())
-    predict(model, guide, [dataset.sample(4, generator=build.generator(settings))], num_samples=1)
+    batch = dataset.sample(4, generator=build.generator(settings))
+    predict(model, guide, [batch], num_samples=1)
+    suited = []
     for name in names:
         with contextlib.nullcontext() if all_must_suit else contextlib.suppress(SettingsError):
             methods.check_model(name, model, guide, has_classes=bool(dataset.classes))

@@ -14,9 +14,10 @@ from probattn.inference.export.stored_values import store
 from probattn.inference.objective import guide_checks
 from probattn.inference.prediction.aggregate import summarise
 from probattn.inference.prediction.latents import global_part, run_guide
-from probattn.inference.prediction.predict import chunks, predict_batches
 from probattn.inference.prediction.predictor import SampledPredictor
+from probattn.inference.prediction.replays import chunks
 from probattn.inference.prediction.result import Prediction
+from probattn.inference.prediction.streaming import predict_batches
 from probattn.inference.programs import device
 from probattn.messages import is_auxiliary, value_of
 from probattn.threads import one_thread_at_a_time

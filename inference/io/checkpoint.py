@@ -109,7 +109,8 @@ def restore(
             first differences.
     """
     modules = {"model": model} if guide is None else {"model": model, "guide": guide}
-    before, here = _structure(content, modules), _structure(weights(model, guide), modules)
+    before = _structure(content, modules)
+    here = _structure(weights(model, guide), modules)
     differences = [
         f"{name} {before.get(name, 'missing')}, here {here.get(name, 'missing')}"
         for name in before | here

@@ -20,7 +20,8 @@ LOCK = ".lock"
 """Empty file that is never removed: otherwise two processes could lock two different files of that
 name."""
 
-MAX_BYTES, MAX_JSON = 2**36, 2**28
+MAX_BYTES = 2**36
+MAX_JSON = 2**28
 """Largest files that are read: of weights, and of JSON."""
 
 
@@ -80,7 +81,8 @@ def regular_file(path: Path) -> Path:
         OSError: there is no such file.
         ValueError: a device, a pipe, a folder, or a file that is too large.
     """
-    status, limit = path.stat(), MAX_JSON if path.suffix == ".json" else MAX_BYTES
+    status = path.stat()
+    limit = MAX_JSON if path.suffix == ".json" else MAX_BYTES
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is no regular file")
     if status.st_size > limit:

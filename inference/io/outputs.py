@@ -15,7 +15,8 @@ MODELS = (
     ("config.json", "model.safetensors"),
 )
 # Bytes at the beginning and at the end of a file in which the mark of its command is looked for.
-HEAD, TAIL = 2**12, 2**20
+HEAD = 2**12
+TAIL = 2**20
 
 
 class OutputError(FileExistsError):

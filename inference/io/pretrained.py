@@ -29,10 +29,14 @@ from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.files import file_digest, read_json, regular_file, write_files
 from probattn.inference.io.safetensors_io import load_safetensors, weights_as_bytes
 
-WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+CARD = "README.md"
 """Names of the files, which are those of the Hugging Face hub."""
 FILES = ["*.json", "*.safetensors", CARD]
 """Patterns of the files of a model, the only ones that are downloaded and uploaded."""
+RUNS = "runs"
+"""Folder of the command's runs, whose names are not looked for on the hub."""
 PLAIN_CARD = "---\nlibrary_name: probattn\n---\nLoad it by `probattn.inference.load_pretrained`.\n"
 
 
@@ -59,7 +63,8 @@ def save_pretrained(
         TypeError, ValueError: a config that is no JSON.
         OSError: a file cannot be written; names it.
     """
-    folder, content = Path(save_directory), dict(files or {})
+    folder = Path(save_directory)
+    content = dict(files or {})
     content[WEIGHTS] = weights_as_bytes(model, guide)
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
     description = {"files": digests, "config": dict(config or {})}
@@ -131,7 +136,7 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
     if folder.is_dir():
         return folder
     is_path = folder.parent.is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name))
-    if is_path:  # names of the hub are those of users
+    if is_path or folder.parts[0] == RUNS:  # names of the hub begin with that of a user
         raise FileNotFoundError(
             f"there is no folder {name}: correct the name, or train a run with --out {name}"
         )
@@ -144,7 +149,8 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
     except (OSError, ValueError) as error:
         problem = str(error).strip().partition("\n")[0]
         raise OSError(
-            f"{name} is no folder here, and the Hugging Face hub gives no model: {problem}"
+            f"there is no folder {name}: correct the name; if it is a model of the Hugging Face "
+            f"hub: {problem}"
         ) from error
 
 
@@ -186,7 +192,8 @@ def file_inside(folder: Path, name: str) -> Path:
         OSError, ValueError: there is no such file; a path, a device, a pipe, or a link that leads
             elsewhere.
     """
-    home, path = folder.resolve(), folder / name
+    home = folder.resolve()
+    path = folder / name
     if not name or path.name != name:
         raise ValueError(f"{name!r} is no plain name of a file")
     allowed = [home]

@@ -33,7 +33,9 @@ def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> d
     content: Mapping[str, Any] = (
         checkpoint.read(source) if isinstance(source, str | Path) else {"model": source}
     )
-    weights, layers, here = content["model"], content.get("layers", {}), model.state_dict()
+    weights = content["model"]
+    layers = content.get("layers", {})
+    here = model.state_dict()
     carried = {
         name: value
         for name, value in weights.items()

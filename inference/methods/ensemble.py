@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.prediction.predictor import Predictor, class_probs
+from probattn.inference.prediction.refine import batches_of, least_confident, refined
 from probattn.inference.prediction.result import Prediction
 
 
@@ -72,23 +73,40 @@ class Ensemble(Predictor):
 
     Args:
         members: one or more predictors.
+        refine: share in (0, 1] of the inputs that all members predict: those with the least
+            confidence of the first member. ``samples_used`` of a prediction tells which. None: all.
 
     Raises:
         ValueError: from :meth:`predict`, as :func:`mix` does, and for an iterator, which is empty
             after the first member.
     """
 
-    def __init__(self, members: Iterable[Predictor]) -> None:
+    def __init__(self, members: Iterable[Predictor], *, refine: float | None = None) -> None:
         super().__init__()
         self.members = cast(Sequence[Predictor], nn.ModuleList(members))
+        self.refine = refine
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with all members, and mix."""
-        return mix([member.predict(data) for member in self.members])
+        first, *others = self.members
+        if self.refine is None or not others:
+            return mix([member.predict(data) for member in self.members])
+        prediction = first.predict(data)
+        rows = least_confident(prediction, self.refine)
+        chosen = batches_of(data, rows)
+        there = mix([prediction[rows], *(member.predict(chosen) for member in others)])
+        return refined(prediction, there, rows)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch with all members, and mix."""
-        return mix([member.predict_batch(x, mask) for member in self.members])
+        first, *others = self.members
+        if self.refine is None or not others:
+            return mix([member.predict_batch(x, mask) for member in self.members])
+        prediction = first.predict_batch(x, mask)
+        rows = least_confident(prediction, self.refine)
+        chosen = x[rows], None if mask is None else mask[rows]
+        there = mix([prediction[rows], *(member.predict_batch(*chosen) for member in others)])
+        return refined(prediction, there, rows)
 
 
 def _same(labels: Tensor | None, others: Tensor | None) -> bool:

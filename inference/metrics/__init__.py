@@ -18,6 +18,7 @@ from torch import Tensor
 
 from probattn.inference.metrics import ood as ood
 from probattn.inference.metrics import ranking, regression
+from probattn.inference.metrics.metric import Metric as Metric
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction
 
@@ -137,12 +138,17 @@ def mce(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
     return float(_calibration_gaps(probs, labels, bins)[1].max())
 
 
+def confidence_bins(confidence: Tensor, bins: int, dtype: torch.dtype) -> Tensor:
+    """Return the bin of each confidence ``(n,)``, in probabilities of a dtype."""
+    edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(dtype).double()
+    return torch.bucketize(confidence, edges, right=True)
+
+
 def _calibration_gaps(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     """Share of the examples and ``|accuracy − mean confidence|`` per bin ``(bins,)``; 0 for empty
     bins."""
     confidence, correct = confidence_and_correct(probs, labels)
-    edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(probs.dtype).double()
-    index = torch.bucketize(confidence, edges, right=True)
+    index = confidence_bins(confidence, bins, probs.dtype)
     count = torch.bincount(index, minlength=bins)
     difference = torch.bincount(index, weights=correct.double() - confidence, minlength=bins)
     return count.double() / len(confidence), (difference / count.clamp(min=1)).abs()
@@ -220,28 +226,150 @@ def fpr95(probs: Tensor, labels: Tensor) -> float:
     return ranking.fpr95(*confidence_and_correct(probs, labels))
 
 
-OF_CLASSES = (
-    accuracy,
-    mcc,
-    aurc,
-    eaurc,
-    auroc,
-    aupr_success,
-    aupr_error,
-    fpr95,
-    ece,
-    mce,
-    nll,
-    brier,
-)
-"""Metrics of classes, in the order of :func:`evaluate`."""
+def label_accuracy(probs: Tensor, labels: Tensor) -> float:
+    """Share of binary labels predicted right at the threshold ½ (one minus the Hamming loss)."""
+    return float(((probs > 0.5) == labels).double().mean())
 
-MONITORS: dict[str, bool] = {
-    **dict.fromkeys(("log_prob", "accuracy", "mcc", "auroc", "aupr_success", "aupr_error"), True),
-    **dict.fromkeys(("aurc", "eaurc", "fpr95", "ece", "mce", "nll", "brier", "rps"), False),
-    **dict.fromkeys(("rmse", "mae", "crps", "pit_error", "width_50", "width_90"), False),
-    **dict.fromkeys(("label_accuracy", "exact_match", "label_auroc"), True),
-    **dict.fromkeys(("label_nll", "label_brier"), False),
+
+def exact_match(probs: Tensor, labels: Tensor) -> float:
+    """Share of examples with all binary labels right at the threshold ½ (subset accuracy)."""
+    return float(((probs > 0.5) == labels).all(-1).double().mean())
+
+
+def label_nll(probs: Tensor, labels: Tensor) -> float:
+    """Negative log-likelihood of a binary label, in nats; probabilities are clamped to 1e-38."""
+    likelihood = torch.where(labels, probs, 1 - probs)
+    return float(-likelihood.clamp(min=torch.finfo(torch.float32).tiny).log().mean())
+
+
+def label_brier(probs: Tensor, labels: Tensor) -> float:
+    """Mean squared error of the probability of a binary label, 0 to 1."""
+    return float((probs - labels.double()).square().mean())
+
+
+def label_auroc(probs: Tensor, labels: Tensor) -> float:
+    """Area under the ROC curve, mean over binary labels with both values; NaN if there is none."""
+    columns = zip(probs.unbind(1), labels.unbind(1), strict=True)
+    areas = [ranking.auroc(*column) for column in columns]
+    return float(torch.tensor(areas, dtype=torch.float64).nanmean())
+
+
+OF_CLASSES = {
+    "accuracy": Metric(accuracy, "ACC", 100, True, "share of right answers"),
+    "mcc": Metric(
+        mcc,
+        "MCC",
+        100,
+        True,
+        "Matthews correlation of answers and truth: 0 knows nothing of the question, 100 is always "
+        "right",
+    ),
+    "aurc": Metric(
+        aurc,
+        "AURC",
+        1000,
+        False,
+        "error rate of the most confident answers, averaged over how many are accepted",
+    ),
+    "eaurc": Metric(
+        eaurc,
+        "E-AURC",
+        1000,
+        False,
+        "AURC minus that of the best possible order of the same answers",
+        in_tables=False,
+    ),
+    "auroc": Metric(
+        auroc,
+        "AUROC",
+        100,
+        True,
+        "chance that a right answer has more confidence than a wrong one; 50 is guessing",
+    ),
+    "aupr_success": Metric(
+        aupr_success,
+        "AUPR-Success",
+        100,
+        True,
+        "precision of confidence as a detector of right answers, averaged over recall",
+        in_tables=False,
+    ),
+    "aupr_error": Metric(
+        aupr_error,
+        "AUPR-Error",
+        100,
+        True,
+        "precision of doubt as a detector of wrong answers, averaged over recall",
+        in_tables=False,
+    ),
+    "fpr95": Metric(
+        fpr95,
+        "FPR95",
+        100,
+        False,
+        "share of the wrong answers that pass when 95 % of the right ones are accepted",
+    ),
+    "ece": Metric(
+        ece,
+        "ECE",
+        100,
+        False,
+        "calibration error: how far confidence is from accuracy, averaged over 15 bins",
+    ),
+    "mce": Metric(
+        mce, "MCE", 100, False, "calibration error of the worst of 15 bins", in_tables=False
+    ),
+    "nll": Metric(nll, "NLL", 10, False, "mean negative log-probability of the truth, in nats"),
+    "brier": Metric(
+        brier,
+        "Brier",
+        100,
+        False,
+        "squared distance from the probabilities to the truth, summed over classes",
+    ),
+}
+"""Metrics of class probabilities and labels, in the order of :func:`evaluate` and of tables."""
+
+OF_ORDERED = {
+    "rps": Metric(
+        rps,
+        "RPS",
+        1,
+        False,
+        "squared distance between the probabilities of at most a class, summed over classes",
+        in_tables=False,
+    )
+}
+"""Those of ordered classes, in addition."""
+
+OF_LABELS = {
+    "label_accuracy": Metric(label_accuracy, "label ACC", 100, True, "share of right labels"),
+    "exact_match": Metric(
+        exact_match, "exact match", 100, True, "share of examples with all labels right"
+    ),
+    "label_nll": Metric(
+        label_nll, "label NLL", 10, False, "mean negative log-probability of a label, in nats"
+    ),
+    "label_brier": Metric(
+        label_brier, "label Brier", 100, False, "squared error of the probability of a label"
+    ),
+    "label_auroc": Metric(
+        label_auroc,
+        "label AUROC",
+        100,
+        True,
+        "chance that a label that is 1 has more probability than one that is 0; 50 is guessing",
+    ),
+}
+"""Metrics of several binary labels per example: of probabilities in float64 and bool labels."""
+
+OF_NUMBERS = regression.OF_NUMBERS
+"""Metrics of a prediction of numbers and its labels."""
+
+MONITORS: dict[str, bool] = {"log_prob": True} | {
+    name: metric.higher_is_better
+    for name, metric in (OF_CLASSES | OF_ORDERED | OF_NUMBERS | OF_LABELS).items()
+    if metric.higher_is_better is not None
 }
 """Metrics that may choose the best epoch: True if higher is better. Coverage has no direction."""
 
@@ -273,8 +401,8 @@ def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> d
         prediction = replace(prediction, labels=labels).tokens()
         labels = prediction.require("labels")
     if prediction.probs is not None:
-        scores = [*OF_CLASSES, rps] if prediction.ordered else OF_CLASSES
-        return {score.__name__: score(prediction.probs, labels) for score in scores}
+        of_kind = OF_CLASSES | OF_ORDERED if prediction.ordered else OF_CLASSES
+        return {name: metric.function(prediction.probs, labels) for name, metric in of_kind.items()}
     if prediction.is_binary:
         return label_metrics(
             prediction.require("mean").reshape(len(labels), -1), labels.reshape(len(labels), -1)
@@ -285,15 +413,8 @@ def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> d
 def label_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
     """Compute the metrics of several binary labels per example, means over labels.
 
-    All but ``exact_match`` use the marginals of the labels, not their joint distribution.
-
-    - ``label_accuracy``: share of labels predicted correctly at the threshold ½ (one minus the
-      Hamming loss).
-    - ``exact_match``: share of examples with all labels correct (subset accuracy).
-    - ``label_nll``: negative log-likelihood of a label, in nats; probabilities are clamped to
-      1e-38.
-    - ``label_brier``: mean squared error of a label's probability, 0 to 1.
-    - ``label_auroc``: area under the ROC curve, over labels with both values; NaN if there is none.
+    They are those of :data:`OF_LABELS`. All but ``exact_match`` use the marginals of the labels,
+    not their joint distribution.
 
     Args:
         probs: posterior predictive P(label = 1), ``(n, labels)``.
@@ -314,16 +435,4 @@ def label_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
             "probs (examples, labels) must lie in [0, 1], with labels of the same shape that are 0 "
             "or 1"
         )
-    labels = labels.bool()
-    correct = (probs > 0.5) == labels
-    likelihood = torch.where(labels, probs, 1 - probs).clamp(min=torch.finfo(torch.float32).tiny)
-    areas = [
-        ranking.auroc(*column) for column in zip(probs.unbind(1), labels.unbind(1), strict=True)
-    ]
-    return {
-        "label_accuracy": float(correct.double().mean()),
-        "exact_match": float(correct.all(-1).double().mean()),
-        "label_nll": float(-likelihood.log().mean()),
-        "label_brier": float((probs - labels.double()).square().mean()),
-        "label_auroc": float(torch.tensor(areas, dtype=torch.float64).nanmean()),
-    }
+    return {name: metric.function(probs, labels.bool()) for name, metric in OF_LABELS.items()}

@@ -6,10 +6,13 @@ out-of-distribution. Scores are computed from class probabilities ``(n, classes)
 posterior samples; metrics depend on the order of the scores only. Metrics are fractions.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from probattn.inference.metrics import ranking
+from probattn.inference.metrics.metric import Metric
 from probattn.inference.prediction.predictor import class_probs
 from probattn.inference.prediction.result import Prediction
 
@@ -72,6 +75,85 @@ def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor
     }
 
 
+def aurc_with_unknowns(id_scores: Tensor, ood_scores: Tensor, *, correct: Tensor) -> float:
+    """Area under the risk–coverage curve of in-distribution and OOD inputs together, 0 to 1.
+
+    Inputs are accepted from the lowest score on. Answers to OOD inputs count as wrong.
+
+    Args:
+        id_scores: scores ``(n,)`` of in-distribution inputs; higher means more out-of-distribution.
+        ood_scores: scores ``(m,)`` of OOD inputs.
+        correct: True where the answer to an in-distribution input is right ``(n,)``.
+    """
+    known = torch.cat([correct.cpu(), torch.zeros(len(ood_scores), dtype=torch.bool)])
+    return float(ranking.risks(-torch.cat([id_scores, ood_scores]).cpu().double(), known).mean())
+
+
+def _of_known(function: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
+    """Return a metric of detection whose positive class are the in-distribution inputs."""
+    return lambda scores, is_ood: function(-scores, ~is_ood)
+
+
+OF_DETECTION = {
+    "auroc": Metric(
+        ranking.auroc,
+        "AUROC",
+        100,
+        True,
+        "chance that an OOD input scores higher than one of the test set",
+    ),
+    "aupr_in": Metric(
+        _of_known(ranking.average_precision),
+        "AUPR-in",
+        100,
+        True,
+        "precision of the detection of test inputs, averaged over recall",
+    ),
+    "aupr_out": Metric(
+        ranking.average_precision,
+        "AUPR-out",
+        100,
+        True,
+        "precision of the detection of OOD inputs, averaged over recall",
+    ),
+    "fpr95_in": Metric(
+        _of_known(ranking.fpr95),
+        "FPR95-in",
+        100,
+        False,
+        "share of the OOD inputs that pass when 95 % of the test inputs are accepted",
+    ),
+    "fpr95_out": Metric(
+        ranking.fpr95,
+        "FPR95-out",
+        100,
+        False,
+        "share of the test inputs that are rejected when 95 % of the OOD inputs are",
+    ),
+}
+"""Metrics of the scores of all inputs ``(n + m,)`` and which of them are OOD, bool."""
+
+WITH_UNKNOWNS = {
+    "aurc": Metric(
+        aurc_with_unknowns,
+        "AURC with unknowns",
+        1000,
+        False,
+        "error rate of the most confident answers, where every answer to an OOD input is an error",
+    )
+}
+"""Metrics of the scores of test inputs, those of OOD inputs, and which answers are right."""
+
+DETECTORS = {
+    "kl_matching": "KLMatching",
+    "max_softmax": "MaxSoftmax",
+    "entropy": "Entropy",
+    "energy": "Energy",
+    "mutual_information": "Mutual information",
+}
+"""Detectors, in the order of :func:`scores`, with their titles."""
+
+
 def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]:
     """Compute how well scores separate in-distribution from OOD inputs.
 
@@ -92,13 +174,7 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
     """
     both = torch.cat([id_scores, ood_scores]).detach().cpu().double()
     is_ood = torch.arange(len(both)) >= len(id_scores)
-    return {
-        "auroc": ranking.auroc(both, is_ood),
-        "aupr_in": ranking.average_precision(-both, ~is_ood),
-        "aupr_out": ranking.average_precision(both, is_ood),
-        "fpr95_in": ranking.fpr95(-both, ~is_ood),
-        "fpr95_out": ranking.fpr95(both, is_ood),
-    }
+    return {name: metric.function(both, is_ood) for name, metric in OF_DETECTION.items()}
 
 
 def evaluate(
@@ -116,8 +192,8 @@ def evaluate(
             :func:`scores`.
 
     Returns:
-        The metrics of :func:`detection_metrics`, and ``aurc`` of :func:`aurc_with_unknowns` where
-        there are labels.
+        The metrics of :func:`detection_metrics`, and those of :data:`WITH_UNKNOWNS` where there are
+        labels.
 
     Raises:
         ValueError: as for :func:`scores`.
@@ -134,21 +210,7 @@ def evaluate(
     if in_distribution.labels is None:
         return rows
     correct = class_probs(in_distribution).argmax(1).cpu() == in_distribution.labels.cpu()
-    return {
-        name: row | {"aurc": aurc_with_unknowns(id_scores[name], ood_scores[name], correct=correct)}
-        for name, row in rows.items()
-    }
-
-
-def aurc_with_unknowns(id_scores: Tensor, ood_scores: Tensor, *, correct: Tensor) -> float:
-    """Area under the risk–coverage curve of in-distribution and OOD inputs together, 0 to 1.
-
-    Inputs are accepted from the lowest score on. Answers to OOD inputs count as wrong.
-
-    Args:
-        id_scores: scores ``(n,)`` of in-distribution inputs; higher means more out-of-distribution.
-        ood_scores: scores ``(m,)`` of OOD inputs.
-        correct: True where the answer to an in-distribution input is right ``(n,)``.
-    """
-    known = torch.cat([correct.cpu(), torch.zeros(len(ood_scores), dtype=torch.bool)])
-    return float(ranking.risks(-torch.cat([id_scores, ood_scores]).cpu().double(), known).mean())
+    for name, row in rows.items():
+        for key, metric in WITH_UNKNOWNS.items():
+            row[key] = metric.function(id_scores[name], ood_scores[name], correct=correct)
+    return rows

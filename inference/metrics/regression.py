@@ -12,10 +12,12 @@ of classes.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from probattn.inference.metrics.metric import Metric
 from probattn.inference.prediction.mixture import SEED
 from probattn.inference.prediction.result import Prediction
 
@@ -111,22 +113,94 @@ def pit_error(prediction: Prediction, labels: Tensor) -> float:
     )
 
 
+def coverage(prediction: Prediction, labels: Tensor, *, level: float) -> float:
+    """Share of labels in the central interval: its level if calibrated."""
+    values = validate(prediction, labels)
+    low, high = interval(prediction, level)
+    inside = (low <= values) & (values <= high)
+    return float(inside.double().mean())
+
+
+def width(prediction: Prediction, labels: Tensor, *, level: float) -> float:
+    """Mean width of the central interval, in units of the targets."""
+    validate(prediction, labels)
+    low, high = interval(prediction, level)
+    return float((high - low).mean())
+
+
+OF_NUMBERS = {
+    "rmse": Metric(
+        rmse,
+        "RMSE",
+        1,
+        False,
+        "root mean squared error of the predicted mean, in units of the labels",
+    ),
+    "mae": Metric(
+        mae,
+        "MAE",
+        1,
+        False,
+        "mean absolute error of the predicted median, in units of the labels",
+    ),
+    "crps": Metric(
+        crps,
+        "CRPS",
+        1,
+        False,
+        "continuous ranked probability score, in units of the labels: the absolute error, for "
+        "distributions",
+    ),
+    "nll": Metric(nll, "NLL", 1, False, "mean negative log-density of the truth, in nats"),
+    "pit_error": Metric(
+        pit_error,
+        "PIT error",
+        100,
+        False,
+        "how far the shares of true numbers below predicted quantiles are from their levels, on "
+        "average",
+    ),
+    "coverage_50": Metric(
+        partial(coverage, level=0.5),
+        "coverage 50 %",
+        100,
+        None,
+        "share of true numbers in the central 50 % intervals",
+        in_tables=False,
+    ),
+    "width_50": Metric(
+        partial(width, level=0.5),
+        "width 50 %",
+        1,
+        False,
+        "mean width of the central 50 % intervals, in units of the labels",
+        in_tables=False,
+    ),
+    "coverage_90": Metric(
+        partial(coverage, level=0.9),
+        "coverage 90 %",
+        100,
+        None,
+        "share of true numbers in the central 90 % intervals",
+        in_tables=False,
+    ),
+    "width_90": Metric(
+        partial(width, level=0.9),
+        "width 90 %",
+        1,
+        False,
+        "mean width of the central 90 % intervals, in units of the labels",
+    ),
+}
+"""Metrics of a prediction of numbers and its labels, in the order of :func:`evaluate` and of
+tables."""
+
+
 def evaluate(prediction: Prediction, labels: Tensor) -> dict[str, float]:
-    """Compute ``rmse``, ``mae``, ``nll``, ``crps``, ``pit_error``, and ``coverage_P`` and
-    ``width_P`` (P in percent).
+    """Compute the metrics of :data:`OF_NUMBERS`.
 
     Args:
         prediction: prediction of numbers.
         labels: labels of the shape of its mean.
     """
-    values = validate(prediction, labels)
-    scores = {
-        score.__name__: score(prediction, labels) for score in (rmse, mae, nll, crps, pit_error)
-    }
-    for level in (0.5, 0.9):
-        low, high = interval(prediction, level)
-        scores[f"coverage_{100 * level:g}"] = float(
-            ((low <= values) & (values <= high)).double().mean()
-        )
-        scores[f"width_{100 * level:g}"] = float((high - low).mean())
-    return scores
+    return {name: metric.function(prediction, labels) for name, metric in OF_NUMBERS.items()}

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyro
@@ -90,6 +90,15 @@ class Latents:
     traces: list[Trace]
     vectorize: bool
     has_local_sites: bool = False
+
+    def part(self, rows: slice) -> "Latents":
+        """Return those of some of the samples."""
+        if not self.vectorize:
+            return replace(self, traces=self.traces[rows])
+        part = Trace()
+        for name, site in self.traces[0].nodes.items():
+            part.add_node(name, **site | {"value": value_of(site)[rows]})
+        return replace(self, traces=[part])
 
 
 def numbered_draw(first: int) -> AbstractContextManager[Any]:

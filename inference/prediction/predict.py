@@ -1,49 +1,25 @@
 """The posterior predictive: likelihoods averaged over posterior samples, streamed over a data
 set."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import pyro.distributions as dist
-import pyro.poutine as poutine
 import torch
-from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import draws
 from probattn.evaluation_mode import evaluation_mode
-from probattn.functional import padding
-from probattn.functional.errors import NumericalError
-from probattn.guides import Program, global_sites, module_of
-from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.non_finite import NonFiniteOutputError, find_non_finite
+from probattn.guides import Program, module_of
 from probattn.inference.objective import guide_checks
-from probattn.inference.objective.coverage import check_coverage, guided_by
-from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import (
     Latents,
-    draw_latents,
-    global_part,
-    is_program,
-    label_site,
     parameters_of,
-    predictive_sites,
 )
-from probattn.inference.prediction.mixture import Stacked
+from probattn.inference.prediction.refine import predict_refined
+from probattn.inference.prediction.replays import Replays
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.programs import device
-from probattn.local_sites import local_posteriors
-from probattn.messages import is_of_draws, law_of
+from probattn.inference.prediction.streaming import predict_batches
 from probattn.param_store import follow
-from probattn.pyro_internals import without_validation
 from probattn.threads import one_thread_at_a_time
-
-CPU_CHUNK_SIZE = 256
-"""Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as
-long again."""
-GPU_CHUNK_SIZE = 16_384
-"""Examples times samples per forward pass on a GPU."""
 
 
 @one_thread_at_a_time
@@ -57,6 +33,7 @@ def predict(
     keep_draws: bool = False,
     latents: Latents | None = None,
     vectorize: bool | None = None,
+    refine: float | None = None,
 ) -> Prediction:
     """Compute the posterior predictive of a batch or of a loader's batches, in evaluation mode.
 
@@ -86,6 +63,9 @@ def predict(
             do not broadcast over a dimension of samples; None chooses False for models with global
             sites outside attention layers, such as Bayesian weights (``PyroSample`` in a PyTorch
             module).
+        refine: share in (0, 1] of each batch that gets all S samples: that with the least
+            confidence after the first. The others keep the first sample; ``samples_used`` of the
+            result tells which. For one class per example; None gives all inputs S samples.
 
     Raises:
         KeyError: posterior samples without a global site of the model.
@@ -104,171 +84,15 @@ def predict(
         modules["guide"] = guide
     for module in modules.values():
         follow(module)
-    replays = _Replays(model, guide, latents, num_samples=num_samples, vectorize=vectorize)
+    replays = Replays(model, guide, latents, num_samples=num_samples, vectorize=vectorize)
     own_store, own_seed = parameters_of(guide), torch.random.fork_rng(enabled=seed is not None)
     with own_store, own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
+        if refine is not None and keep_draws:
+            raise ValueError("refine gives inputs different numbers of draws: leave out keep_draws")
+        if refine is not None:
+            return predict_refined(data, replays, modules, share=refine)
         return predict_batches(
             data, replays.likelihoods, modules, num_samples=num_samples, keep_draws=keep_draws
-        )
-
-
-def predict_batches(
-    data: Tensor | Iterable,
-    likelihoods: Callable[[Tensor, Tensor | None], Iterable[tuple[slice, dist.TorchDistribution]]],
-    modules: Mapping[str, nn.Module],
-    *,
-    num_samples: int,
-    keep_draws: bool = False,
-) -> Prediction:
-    """Average the likelihoods of all batches over posterior samples, with the batch's number in
-    errors.
-
-    Args:
-        data, num_samples, keep_draws: as for :func:`predict`.
-        likelihoods: yields chunks of a batch ``(x, mask)`` with their likelihoods, of batch shape
-            ``(S, chunk)``, or ``(chunk,)`` if nothing was sampled.
-        modules: by name, where the source of a NaN is looked for.
-
-    Raises:
-        ValueError, NumericalError: as for :func:`predict`.
-    """
-    parts = []
-    for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
-        if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
-            raise ValueError(f"NaN or Inf in the inputs of batch {number}")
-        with _named_errors(number, modules):
-            for rows, likelihood in likelihoods(x, mask):
-                if len(likelihood.batch_shape) > 2:
-                    actual = f"batch shape {tuple(likelihood.batch_shape)}"
-                    raise ValueError(
-                        f"the likelihood has {actual}, which must be (samples, examples)"
-                    )
-                labels = None if y is None else y[rows]
-                parts.append(
-                    summarise(
-                        likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws
-                    )
-                )
-    if not parts:
-        raise ValueError("no data to predict: the loader gave no batch")
-    return join(parts)
-
-
-def chunks(x: Tensor, num_samples: int) -> Iterator[slice]:
-    """Yield slices of a batch with a bounded number of examples times samples that run at once."""
-    size = max(1, (CPU_CHUNK_SIZE if x.device.type == "cpu" else GPU_CHUNK_SIZE) // num_samples)
-    for start in range(0, len(x), size):
-        yield slice(start, start + size)
-
-
-@contextmanager
-def _named_errors(number: int, modules: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Add the batch's number to errors inside, and the source of a NaN or Inf."""
-    try:
-        yield
-    except (ValueError, NumericalError) as error:
-        source = find_non_finite((), modules, ())
-        error.add_note(f"batch {number}" + (f": NaN or Inf in {source}" if source else ""))
-        raise
-
-
-class _Replays:
-    """Replays of a model against the samples of its global sites, which are drawn at the first
-    batch."""
-
-    def __init__(
-        self, model: Program, source: Any, latents: Latents | None, **options: Any
-    ) -> None:
-        self.model, self.source, self.latents, self.options = model, source, latents, options
-        self.num_samples, self.is_first_chunk = options["num_samples"], True
-
-    def likelihoods(
-        self, x: Tensor, mask: Tensor | None
-    ) -> Iterator[tuple[slice, dist.TorchDistribution]]:
-        """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or
-        ``(chunk,)``."""
-        target = device(self.model) or x.device
-        inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
-        latents = self.latents = self.latents or self._draw(inputs)
-        at_once = self.num_samples if latents.vectorize else 1
-        # Handlers and guides may set values for the examples of a whole batch.
-        is_whole = latents.has_local_sites or not isinstance(self.model, nn.Module)
-        for rows in [slice(None)] if is_whole else chunks(x, at_once):
-            chunk = [None if value is None else value[rows] for value in inputs]
-            try:
-                with nullcontext() if self.is_first_chunk else without_validation():
-                    likelihood = self._likelihood(latents, chunk)
-            except ValueError:
-                with without_validation():  # a NaN goes on to the outputs, whose error says more
-                    self._likelihood(latents, chunk)
-                raise
-            self.is_first_chunk = False
-            yield rows, likelihood
-
-    def _draw(self, inputs: tuple) -> Latents:
-        """Draw the global sites.
-
-        Raises:
-            NonFiniteOutputError: a value is NaN or Inf.
-        """
-        try:
-            return draw_latents(self.model, self.source, inputs, **self.options)
-        except ValueError as error:
-            with without_validation():
-                latents = draw_latents(self.model, self.source, inputs, **self.options)
-            if source := find_non_finite((), {}, tuple(latents.traces)):
-                raise NonFiniteOutputError(f"NaN or Inf in {source}") from error
-            raise
-
-    def _likelihood(self, latents: Latents, chunk: list) -> dist.TorchDistribution:
-        """Return the likelihood of some examples under all samples."""
-        with draws(self.num_samples) if latents.vectorize else nullcontext():
-            likelihoods = [self._run(latents, row, chunk) for row in range(len(latents.traces))]
-        return likelihoods[0] if latents.vectorize else Stacked(likelihoods)
-
-    def _run(self, latents: Latents, row: int, chunk: list) -> dist.TorchDistribution:
-        """Return the likelihood of some examples under a trace of the global sites."""
-        guided, from_prior = latents.traces[row], self.source is None
-        if latents.has_local_sites:
-            with torch.autocast(chunk[0].device.type, enabled=False):
-                guided = poutine.trace(
-                    poutine.replay(global_sites(self.source), trace=guided)
-                ).get_trace(*chunk)
-        local_sites = nullcontext() if from_prior else local_posteriors()
-        with local_sites, poutine.mask(mask=False), predictive_sites(from_prior=from_prior):
-            trace = poutine.trace(
-                poutine.replay(guided_by(guided)(self.model), trace=guided)
-            ).get_trace(*chunk)
-        if self.is_first_chunk and is_program(self.source):
-            check_coverage(trace, guided, scale=False)
-        elif self.is_first_chunk:  # other chunks get the same values of a user's own sites
-            latents.traces[row] = global_part(trace)
-            others = [name for name in latents.traces[row].nodes if name not in guided]
-            if others and latents.vectorize and self.options["vectorize"] is None:
-                raise ValueError(
-                    f"site {others[0]} belongs to no attention layer: pass vectorize=False"
-                )
-        label = label_site(trace)
-        _check_plated(label, len(chunk[0]))
-        return law_of(label)
-
-
-def _check_plated(label: Message, number: int) -> None:
-    """Check that the labels are in a plate of the examples, without which they are one event.
-
-    Raises:
-        ValueError: they are not.
-    """
-    sizes = [
-        frame.size
-        for frame in label["cond_indep_stack"]
-        if frame.dim == -1 and not is_of_draws(frame)
-    ]
-    if number not in sizes:
-        raise ValueError(
-            f"the labels {label['name']} are in no plate of the {number} examples at dimension −1, "
-            "so they are one "
-            "event: sample them inside pyro.plate, or use Supervised"
         )

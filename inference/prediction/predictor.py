@@ -97,19 +97,28 @@ class PosteriorPredictive(SampledPredictor):
     Args:
         model, guide: as for :func:`~probattn.inference.predict`.
         num_samples: number of posterior samples S.
+        refine: as for :func:`~probattn.inference.predict`.
     """
 
     num_samples: int
 
     def __init__(
-        self, model: nn.Module, guide: nn.Module | None = None, *, num_samples: int = 10
+        self,
+        model: nn.Module,
+        guide: nn.Module | None = None,
+        *,
+        num_samples: int = 10,
+        refine: float | None = None,
     ) -> None:
         super().__init__()
         self.model, self.guide, self.num_samples = model, guide, num_samples
+        self.refine = refine
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict inputs or batches; all share the samples of this call."""
-        return predict(self.model, self.guide, data, num_samples=self.num_samples)
+        return predict(
+            self.model, self.guide, data, num_samples=self.num_samples, refine=self.refine
+        )
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch; a program of ``torch.export`` needs the fixed samples of

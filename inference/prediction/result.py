@@ -24,7 +24,16 @@ from probattn.inference.prediction.mixture import (
 )
 from probattn.threads import one_thread_at_a_time
 
-PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
+PER_EXAMPLE = (
+    "probs",
+    "expected_entropy",
+    "energy",
+    "mask",
+    "mean",
+    "variance",
+    "labels",
+    "samples_used",
+)
 """Fields of a prediction whose first dimension is that of the examples."""
 BISECTIONS = 60
 
@@ -55,6 +64,8 @@ class Prediction:
         components: likelihoods of the chunks that ran, of batch shape ``(S, b)``. Empty for one
             class per example.
         num_samples: number of posterior samples S; None if unknown.
+        samples_used: number of samples of each example ``(n,)`` of a prediction with ``refine``;
+            where it is 1, the mutual information is 0. None if all have S.
     """
 
     probs: Tensor | None = None
@@ -68,6 +79,7 @@ class Prediction:
     labels: Tensor | None = None
     components: tuple[dist.TorchDistribution, ...] = ()
     num_samples: int | None = None
+    samples_used: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of examples."""

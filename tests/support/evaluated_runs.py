@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import torch
 
 from probattn.experiments.config import presets
@@ -54,3 +55,10 @@ def random_prediction(number=40, classes=3, *, seed=0, labels=None):
     probs = (2 * torch.randn(number, classes, generator=generator)).softmax(-1)
     labels = torch.arange(number) % classes if labels is None else labels
     return Prediction(probs=probs, expected_entropy=torch.zeros(number), labels=labels)
+
+
+def score_frame(scores):
+    """Return row → seed → metric → value as the frame that a comparison takes."""
+    pairs = [(row, seed) for row, seeds in scores.items() for seed in seeds]
+    index = pd.MultiIndex.from_tuples(pairs, names=["row", "seed"])
+    return pd.DataFrame([scores[row][seed] for row, seed in pairs], index=index)

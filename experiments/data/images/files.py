@@ -17,7 +17,9 @@ from probattn.experiments.data.errors import DatasetError
 
 # Pillow's formats that are read; of others, Pillow runs PostScript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+# An image with less contrast cannot be seen, unless it is opaque but for its corners.
 _MIN_CONTRAST = 16
+_OPAQUE = 0.9
 _log = logging.getLogger(__name__)
 
 
@@ -83,11 +85,8 @@ def read_pixels(source: Path | BytesIO, shape: tuple[int, int, int], **options: 
         Image.DecompressionBombError,
     ) as error:  # a broken PNG: SyntaxError
         place = path_text(source.absolute()) if isinstance(source, Path) else source.name
-        reason = (
-            f"it is none of {', '.join(FORMATS)}"
-            if isinstance(error, UnidentifiedImageError)
-            else error
-        )
+        is_other = isinstance(error, UnidentifiedImageError)
+        reason = f"it is none of {', '.join(FORMATS)}" if is_other else error
         raise DatasetError(f"cannot read {place}: {reason}; repair or remove the file") from error
 
 
@@ -117,7 +116,8 @@ def pixels(
     opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
     scale = size / min(opaque.size)
     width, height = (max(size, round(scale * length)) if crop else size for length in opaque.size)
-    x, y = (width - size) // 2, (height - size) // 2
+    x = (width - size) // 2
+    y = (height - size) // 2
     resized = opaque.resize((width, height), Image.Resampling.BILINEAR).crop(
         (x, y, x + size, y + size)
     )
@@ -139,11 +139,10 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     composed = Image.alpha_composite(Image.new("RGBA", layers.size, background), layers).convert(
         "RGB"
     )
-    alpha, contrast = (
-        np.asarray(layers.getchannel("A")),
-        np.ptp(np.asarray(composed), axis=(0, 1)).max(),
-    )
-    if alpha.min() < alpha.max() and contrast < _MIN_CONTRAST:
+    alpha = np.asarray(layers.getchannel("A"))
+    has_shape = alpha.min() < alpha.max() and alpha.mean() < 255 * _OPAQUE
+    contrast = np.ptp(np.asarray(composed), axis=(0, 1)).max()
+    if has_shape and contrast < _MIN_CONTRAST:
         raise ValueError(
             f"it is transparent and cannot be seen on {background}: set another "
             "data.background=COLOUR"
@@ -154,9 +153,9 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
 def _to_8_bits(image: Image.Image) -> Image.Image:
     """Return a grey image with 8 bits, from its darkest to its brightest level."""
     levels = np.asarray(image, dtype=np.float64)
-    extent = np.ptp(levels)
-    if not 0 < extent < np.inf:
-        raise ValueError("it has more than 8 bits, and a single level or one that is no number")
+    if not np.isfinite(levels).all():
+        raise ValueError("it has more than 8 bits, and a level that is no number")
+    extent = np.ptp(levels) or 1.0
     _log.info(
         "grey images of more than 8 bits: each is scaled from its darkest to its brightest level"
     )

@@ -23,7 +23,8 @@ class Images(Part):
     labels: Tensor
 
     def __post_init__(self) -> None:
-        pixels, labels = self.images, self.labels
+        pixels = self.images
+        labels = self.labels
         if pixels.dtype != torch.uint8 or pixels.ndim != 4:
             raise ValueError(
                 f"images must be uint8 (n, C, H, W), got {pixels.dtype} {tuple(pixels.shape)}"

@@ -55,7 +55,8 @@ def read_cifar(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
         DatasetError: the data are incomplete, or missing and cannot be downloaded.
     """
     title, source = CIFAR[name]
-    files, folder = root / source.base_folder, root / f"{name}-jpeg"
+    files = root / source.base_folder
+    folder = root / f"{name}-jpeg"
     if folder.is_dir() and not files.is_dir():
         classes, *parts = read(folder, shares={}, seed=0, limit=None)
         for (role, number), images in zip(CIFAR_SIZES.items(), parts, strict=True):

@@ -192,7 +192,8 @@ def _glyph(letter: str, font: ImageFont.FreeTypeFont, *, stroke: int) -> Image.I
 def _distort(glyph: Image.Image, *, side: int, generator: np.random.Generator) -> np.ndarray:
     """Return the glyph as a randomly distorted bitmap, bool (side, side), that fills its height but
     not its width."""
-    shear, angle = generator.uniform(-0.2, 0.2), generator.uniform(-0.1, 0.1)
+    shear = generator.uniform(-0.2, 0.2)
+    angle = generator.uniform(-0.1, 0.1)
     scale_y = generator.uniform(0.9, 1.05) * side / glyph.height
     scale_x = min(
         generator.uniform(0.7, 0.9) * scale_y, generator.uniform(0.65, 0.8) * side / glyph.width

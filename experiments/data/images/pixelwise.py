@@ -19,16 +19,16 @@ Generator = np.random.Generator
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 # Statistics of 32-pixel crops of frost's photographs: mean colour over its luma, range of mean
 # luma, deviation.
-_ICE, _LEVEL, _CONTRAST = (
-    np.array([0.89, 1.02, 1.09], np.float32).reshape(1, 3, 1, 1),
-    (0.43, 0.83),
-    0.085,
-)
+_ICE = np.array([0.89, 1.02, 1.09], np.float32).reshape(1, 3, 1, 1)
+_LEVEL = 0.43, 0.83
+_CONTRAST = 0.085
 
 
 def luma(images: np.ndarray) -> np.ndarray:
     """Return the luma (n, 1, H, W) of images (n, C, H, W) with 1 or 3 channels."""
-    return images if images.shape[1] == 1 else np.tensordot(images, LUMA, axes=(1, 0))[:, None]
+    if images.shape[1] == 1:
+        return images
+    return np.tensordot(images, LUMA, axes=(1, 0))[:, None]
 
 
 def gaussian_noise(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
@@ -45,7 +45,8 @@ def shot_noise(images: np.ndarray, rng: Generator, photons: float) -> np.ndarray
 def impulse_noise(images: np.ndarray, rng: Generator, share: float) -> np.ndarray:
     """Set a `share` of the values to 0 or 1, with equal probability."""
     draw = rng.random(images.shape, dtype=np.float32)
-    return np.where(draw < share, (draw < share / 2).astype(np.float32), images)
+    extremes = (draw < share / 2).astype(np.float32)
+    return np.where(draw < share, extremes, images)
 
 
 def brightness(images: np.ndarray, rng: Generator, amount: float) -> np.ndarray:
@@ -54,7 +55,9 @@ def brightness(images: np.ndarray, rng: Generator, amount: float) -> np.ndarray:
     value = images.max(axis=1, keepdims=True)
     raised = np.minimum(value + amount, 1)
     # Colours scale with their value; black, which has no hue, becomes grey.
-    return np.where(value > 0, images * (raised / np.where(value > 0, value, 1)), raised)
+    divisor = np.where(value > 0, value, 1)
+    scaled = images * (raised / divisor)
+    return np.where(value > 0, scaled, raised)
 
 
 def contrast(images: np.ndarray, rng: Generator, factor: float) -> np.ndarray:
@@ -68,8 +71,9 @@ def pixelate(images: np.ndarray, rng: Generator, share: float) -> np.ndarray:
     filter."""
 
     def shrink(image: Image.Image) -> Image.Image:
-        small = [max(1, int(length * share)) for length in image.size]
-        return image.resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.BOX)
+        size = [max(1, int(length * share)) for length in image.size]
+        small = image.resize(size, Image.Resampling.BOX)
+        return small.resize(image.size, Image.Resampling.BOX)
 
     return _by_pillow(images, shrink)
 
@@ -97,11 +101,15 @@ def snow(images: np.ndarray, rng: Generator, *severity: float) -> np.ndarray:
     """
     mean, std, factor, threshold, radius, sigma, keep = severity
     n = len(images)
-    flakes = enlarge(rng.normal(mean, std, size=(n, 1, SIDE, SIDE)).astype(np.float32), factor)
-    flakes = np.where(flakes < threshold, 0, flakes).clip(0, 1)
-    flakes = resize_like(blur_along(flakes, radius, sigma, rng.uniform(-135, -45, size=n)), images)
+    noise = rng.normal(mean, std, size=(n, 1, SIDE, SIDE)).astype(np.float32)
+    noise = enlarge(noise, factor)
+    dots = np.where(noise < threshold, 0, noise).clip(0, 1)
+    angles = rng.uniform(-135, -45, size=n)
+    streaks = blur_along(dots, radius, sigma, angles)
+    flakes = resize_like(streaks, images)
     white = np.maximum(images, 1.5 * luma(images) + 0.5)
-    return keep * images + (1 - keep) * white + flakes + flakes[..., ::-1, ::-1]
+    whitened = keep * images + (1 - keep) * white
+    return whitened + flakes + flakes[..., ::-1, ::-1]
 
 
 def frost(images: np.ndarray, rng: Generator, keep: float, strength: float) -> np.ndarray:
@@ -111,16 +119,16 @@ def frost(images: np.ndarray, rng: Generator, keep: float, strength: float) -> n
     needles are noise blurred along three random lines, with the photographs' colour, brightness and
     contrast. Either may be harder for a model.
     """
-    n, shape = len(images), (len(images), 1, SIDE, SIDE)
-    lines = [
-        blur_along(rng.standard_normal(shape, np.float32), 6, 3, rng.uniform(0, 360, n))
-        for _ in range(3)
-    ]
+    n = len(images)
+    lines = []
+    for _ in range(3):
+        noise = rng.standard_normal((n, 1, SIDE, SIDE), np.float32)
+        angles = rng.uniform(0, 360, n)
+        lines.append(blur_along(noise, 6, 3, angles))
     needles = np.sum(lines, axis=0)
+    needles = needles / needles.std(axis=(-2, -1), keepdims=True)
     level = rng.uniform(*_LEVEL, size=(n, 1, 1, 1)).astype(np.float32)
-    ice = resize_like(
-        level + _CONTRAST * (needles / needles.std(axis=(-2, -1), keepdims=True)), images
-    )
+    ice = resize_like(level + _CONTRAST * needles, images)
     colour = _ICE if images.shape[1] == 3 else luma(_ICE)
     return keep * images + strength * (ice * colour).clip(0, 1)
 
@@ -140,7 +148,8 @@ def plasma(n: int, decay: float, rng: Generator) -> np.ndarray:
     `decay` squared from one step to the next, as in CIFAR-C.
     """
     field = np.zeros((n, SIDE, SIDE))
-    step, amplitude = SIDE, 1.0
+    step = SIDE
+    amplitude = 1.0
     while step > 1:
         half = step // 2
         corners = field[:, ::step, ::step]
@@ -149,21 +158,19 @@ def plasma(n: int, decay: float, rng: Generator) -> np.ndarray:
         middles = middles + rng.uniform(-amplitude, amplitude, middles.shape)
         field[:, half::step, half::step] = middles
         for axis, rows, columns in ((1, 0, half), (2, half, 0)):
-            neighbours = (
-                corners
-                + np.roll(corners, -1, axis=3 - axis)
-                + middles
-                + np.roll(middles, 1, axis=axis)
-            )
-            field[:, rows::step, columns::step] = neighbours / 4 + rng.uniform(
-                -amplitude, amplitude, corners.shape
-            )
-        step, amplitude = half, amplitude / decay**2
+            beside = corners + np.roll(corners, -1, axis=3 - axis)
+            neighbours = beside + middles + np.roll(middles, 1, axis=axis)
+            noise = rng.uniform(-amplitude, amplitude, corners.shape)
+            field[:, rows::step, columns::step] = neighbours / 4 + noise
+        step = half
+        amplitude = amplitude / decay**2
     field -= field.min(axis=(1, 2), keepdims=True)
-    return (field / field.max(axis=(1, 2), keepdims=True))[:, None].astype(np.float32)
+    field /= field.max(axis=(1, 2), keepdims=True)
+    return field[:, None].astype(np.float32)
 
 
 def _by_pillow(images: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:
     levels = torch.from_numpy(np.rint(255 * images).astype(np.uint8))
-    changed = torch.stack([pil_to_tensor(change(to_pil_image(image))) for image in levels])
+    opened = map(to_pil_image, levels)
+    changed = torch.stack([pil_to_tensor(change(image)) for image in opened])
     return changed.numpy().astype(np.float32) / 255

@@ -68,7 +68,8 @@ def find_parts(names: Iterable[str]) -> dict[str, str]:
             raise DatasetError(
                 f"{' and '.join(matching)} are both the {name_of_part} part: remove or rename one"
             )
-        parts |= {name_of_part: matching[0]} if matching else {}
+        if matching:
+            parts[name_of_part] = matching[0]
     return parts
 
 
@@ -147,8 +148,15 @@ def divide(
     generator = torch.Generator().manual_seed(seed)
     missing = {role: share for role, share in shares.items() if role not in given}
     train = given["train"]
-    divided = _take(train, [*missing.values()], generator, sets=_sets(train))
+    sizes = list(missing.values())
+    divided = _take(train, sizes, generator, sets=_sets(train))
+    if "key" in train and not all(map(len, divided)):
+        _log.warning("too few inputs differ: equal ones may be in several parts")
+        divided = _take(train, sizes, generator, sets=_sets(train.drop(columns="key")))
     parts = {**given, **dict(zip(("train", *missing), divided, strict=True))}
+    for role in given.keys() - {"train"}:
+        if "group" in train and (count := given[role].group.isin(train.group).sum()):
+            _log.warning("%s part: %s examples have a group of the training part", role, count)
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
         for role in ("train", "valid"):
@@ -192,7 +200,8 @@ def shorten(names: Sequence[str]) -> str:
 def _sets(examples: pd.DataFrame) -> np.ndarray:
     """Return each example's set, int64 (n,): examples of one key or one group are in one set."""
     numbers = pd.Series(range(len(examples)))
-    keys, groups = examples.get("key", numbers), examples.get("group", numbers)
+    keys = examples.get("key", numbers)
+    groups = examples.get("group", numbers)
     if len(examples) >= _MANY_COPIES * keys.nunique():
         _log.warning("few inputs differ: equal ones may be in several parts")
         keys = numbers

@@ -25,14 +25,21 @@ from probattn.experiments.data.own.examples import (
     shorten,
 )
 from probattn.experiments.data.tables.numbers import readings
-from probattn.experiments.data.text.labelled_texts import Texts, decode
+from probattn.experiments.data.text.labelled_texts import Texts, comparable, decode
 from probattn.inference.imports import extra
 
-SUFFIXES = {
-    "csv": (".csv", ".tsv"),
-    "jsonl": (".jsonl", ".ndjson"),
-}  # of the files of each format, also with .gz
+# Suffixes of the files of each format, also with .gz.
+SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson", ".json")}
 TABLES = (".parquet", ".xlsx", ".xls")  # of files that pandas reads
+# First bytes of files of other formats.
+OTHERS = {
+    b"PK\x03\x04": "Excel or a zip archive",
+    b"PAR1": "Parquet",
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 _log = logging.getLogger(__name__)
 csv.field_size_limit(2**31 - 1)  # Python's own limit, 131,072 characters, is too small for texts
 
@@ -45,7 +52,8 @@ def read_parts(
     Args:
         path: file, or folder with files such as ``train``, ``dev`` and ``Testing`` (see
             :data:`~.examples.PARTS`).
-        kind: ``csv`` or ``jsonl``; Parquet and Excel files are read in place of both.
+        kind: ``csv`` or ``jsonl``, of files whose suffix does not say it; Parquet and Excel files
+            are read in place of both.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
 
     Returns:
@@ -75,14 +83,19 @@ def read_text(path: Path) -> str:
     """Return the text of a file, which may be compressed by gzip, without a byte order mark.
 
     Raises:
-        DatasetError: it is damaged, or not UTF-8.
+        DatasetError: it is damaged, not UTF-8, or of another format.
     """
-    content, source = path.read_bytes(), path_text(path)
+    content = path.read_bytes()
+    source = path_text(path)
     if path.suffix.lower() == ".gz":
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise DatasetError(f"{source} is no complete gzip file: {error}") from error
+    for mark, form in OTHERS.items():
+        if content.startswith(mark):
+            advice = "name it so (.xlsx, .parquet, .gz), or save it as CSV in UTF-8"
+            raise DatasetError(f"{source} is {form}: {advice}")
     return decode(content, where=source).removeprefix("\ufeff")
 
 
@@ -93,6 +106,10 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
     if suffix(path) in TABLES:
         return _read_table(path, source)
     text = read_text(path)
+    for known, suffixes in SUFFIXES.items():
+        kind = known if suffix(path) in suffixes else kind
+    if text.startswith("[{"):
+        raise DatasetError(f"{source} is JSON of one list: save JSON Lines, an object a line")
     delimiter = delimiter or ("\t" if suffix(path) == ".tsv" else ",")
     rows = _read_csv(text, delimiter, source) if kind == "csv" else _read_json_lines(text, source)
     if not rows:
@@ -197,9 +214,8 @@ def labelled_rows(
 
 def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
     """Read texts and labels; arguments as for :func:`read_parts` and :func:`text_parts`."""
-    return text_parts(
-        read_parts(path, kind=kind, delimiter=options.pop("delimiter", None)), **options
-    )
+    delimiter = options.pop("delimiter", None)
+    return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
 
 
 def read_hub_texts(source: Path, *, subset: str | None = None, **options: Any) -> Parts:
@@ -231,7 +247,8 @@ def text_parts(
     examples = {}
     for role, rows in parts.items():
         inputs = texts(rows, text_column)
-        examples[role] = labelled_rows(rows, inputs, label_column, group_column).assign(key=inputs)
+        labelled_texts = labelled_rows(rows, inputs, label_column, group_column)
+        examples[role] = labelled_texts.assign(key=list(map(comparable, inputs)))
     return labelled(examples, lambda inputs, labels: Texts(tuple(inputs), labels), **division)
 
 
@@ -269,6 +286,10 @@ def _parse(text: str, delimiter: str, source: str) -> dict[int, list[str]]:
     else:
         joined = _joined_rows(quoted, plain)
         if joined is None:
+            several = [line for line, cells in quoted.items() if "\n" in cells[0]]
+            if several and len(quoted[several[0]]) == 1:
+                place = f"{source}, line {several[0]}"
+                _log.warning("%s: quotes enclose several lines, which are read as one text", place)
             return quoted
         problem = f"{source}, line {joined}: a quote opens here and closes in a later row"
     if len(set(map(len, plain.values()))) > 1:
@@ -282,10 +303,12 @@ def _split(text: str, delimiter: str, quoting: Literal[0, 3]) -> dict[int, list[
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True
     )
-    rows, line = dict[int, list[str]](), 1
+    rows = dict[int, list[str]]()
+    line = 1
     try:
         for cells in reader:
-            rows |= {line: cells} if cells else {}
+            if cells:
+                rows[line] = cells
             line = reader.line_num + 1
     except csv.Error as error:
         raise csv.Error(f"line {line}: {error}") from error

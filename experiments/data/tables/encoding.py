@@ -38,7 +38,7 @@ MIN_DIFFERENT = 20
 # A number is far outside of training if it exceeds its range by more than this share of the range.
 MARGIN = 0.1
 # Cells that stand for a missing number in some tables, and have no decimals.
-_SENTINEL = r"[-\u2212]9+"
+_SENTINEL = r"[-\u2212](9+|1)"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Column:
         """Number of codes of each of its features; None for numbers."""
         if self.kind == "category":
             return [len(self.values) + 1]
-        days_of_week, is_missing_code = [8] * (self.kind == "date"), [2] * self.missing
+        days_of_week = [8] * (self.kind == "date")
+        is_missing_code = [2] * self.missing
         return [None, *days_of_week, *is_missing_code]
 
     def read(self, cells: Sequence[Any]) -> np.ndarray:
@@ -97,8 +98,10 @@ class Column:
             return replace(self, values=tuple(sorted(set(self.read(cells)))))
         numbers = self.read(cells)
         present = numbers[np.isfinite(numbers)].tolist() or [0.0]
-        mean, std = fmean(present), pstdev(present) or 1.0
-        low, high = (min(present) - mean) / std, (max(present) - mean) / std
+        mean = fmean(present)
+        std = pstdev(present) or 1.0
+        low = (min(present) - mean) / std
+        high = (max(present) - mean) / std
         missing = bool(np.isnan(numbers).any())
         return replace(self, mean=mean, std=std, missing=missing, low=low, high=high)
 
@@ -135,12 +138,15 @@ class TableEncoding:
     @property
     def sizes(self) -> tuple[int | None, ...]:
         """Number of codes of each feature; None for numbers."""
-        return tuple(size for column in self.columns for size in column.sizes)
+        return tuple(itertools.chain.from_iterable(column.sizes for column in self.columns))
 
     @property
     def are_categories(self) -> list[bool]:
         """Return which features are codes of categories."""
-        return [column.kind == "category" for column in self.columns for _ in column.sizes]
+        are = list[bool]()
+        for column in self.columns:
+            are += [column.kind == "category"] * len(column.sizes)
+        return are
 
     def features(self, rows: pd.DataFrame) -> Tensor:
         """Return the features of rows, float32 ``(n, features)``.
@@ -166,7 +172,9 @@ class TableEncoding:
         Args:
             features: of rows, ``(n, features)``.
         """
-        unlike, start, rows = {}, 0, features.numpy()
+        unlike = {}
+        start = 0
+        rows = features.numpy()
         for column in self.columns:
             values = rows[:, start]
             start += len(column.sizes)
@@ -188,6 +196,7 @@ def find_columns(
     *,
     chosen: Mapping[str, Kind],
     decimal: str | None = None,
+    day_first: bool | None = None,
     label_column: str = "",
 ) -> tuple[dict[str, Column], pd.DataFrame]:
     """Return the columns of a table by name, with their kind and notation, and a description.
@@ -201,22 +210,31 @@ def find_columns(
         cells: texts by column.
         chosen: kinds that the data's owner has chosen: ``number``, ``category`` or ``ignored``.
         decimal: decimal mark, ``"."`` or ``","``; None finds it.
+        day_first: whether the day is before the month where both may be; None finds it.
         label_column: column whose numbers keep their units: two readings of them are unclear.
     """
     numeric = [name for name in cells if chosen.get(name, "number") == "number"]
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in numeric}
     certain = [name for name in numeric if len(possible[name]) == 1 and _has_mark(cells[name])]
     marks = {next(iter(possible[name])).decimal for name in certain}
-    columns, description = {}, []
+    columns = {}
+    description = []
     for name in cells:
         present = cells[name][~cells[name].map(is_missing)]
         notations = list(possible.get(name, {}))
         if len(marks) == 1 and len(notations) == 2:
             notations = [notation for notation in notations if notation.decimal in marks]
-        column, doubt = Column(name, chosen.get(name, "empty"), Notation(decimal or ".")), ""
+        column = Column(name, chosen.get(name, "empty"), Notation(decimal or "."))
+        doubt = ""
         if len(present) and column.kind not in ("category", "ignored"):
-            options = {"decimal": decimal, "is_label": name == label_column}
-            column, doubt = _find_column(column, present, notations, **options)
+            column, doubt = _find_column(
+                column,
+                present,
+                notations,
+                decimal=decimal,
+                day_first=day_first,
+                is_label=name == label_column,
+            )
         columns[name] = column
         extent = f"{present.nunique()} different"
         numbers = column.read(present) if column.kind == "number" else np.array([])
@@ -255,7 +273,8 @@ def choose_features(
         problem = f"columns are unclear: {doubts}" if doubts else "no column is a feature"
         listed = f"The columns are:\n{table.to_string(index=False)}"
         kinds = "data.number_columns=A,B, data.categorical_columns or data.ignore_columns"
-        raise DatasetError(f"{problem}\n{listed}\nChoose by --set data.decimal, {kinds}")
+        marks = "data.decimal=MARK, data.day_first=true"
+        raise DatasetError(f"{problem}\n{listed}\nChoose by --set {marks}, {kinds}")
     return features
 
 
@@ -269,6 +288,7 @@ def _find_column(
     notations: Sequence[Notation],
     *,
     decimal: str | None,
+    day_first: bool | None,
     is_label: bool,
 ) -> tuple[Column, str]:
     """Return the kind of a column, with its notation, and what is unclear about it.
@@ -280,6 +300,7 @@ def _find_column(
         present: its cells that are not missing.
         notations: those that read all of them.
         decimal: the only decimal mark, or None.
+        day_first: as for :func:`find_columns`.
         is_label: whether the numbers are the labels of a regression.
     """
     if len(notations) == 2 and (doubt := _doubt(present, notations, is_label=is_label)):
@@ -295,10 +316,12 @@ def _find_column(
     if column.kind == "number":
         return column, ""  # the cell that is no number is named later
     forms = find_formats(list(present))
+    if len(forms) > 1 and day_first is not None:
+        forms = [form for form in forms if form.startswith("%d") == day_first]
     if len(forms) == 1:
         return replace(column, kind="date", form=forms[0]), ""
     if forms:
-        doubt = f"{present.iloc[0]!r} may have the day or the month first: write it as 2024-12-31"
+        doubt = f"{present.iloc[0]!r} may have the day or the month first: set data.day_first"
         return replace(column, kind="unclear"), doubt
     single = [readings([cell]) for cell in present]
     if 2 * sum(map(bool, single)) > len(present):

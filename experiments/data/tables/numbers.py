@@ -10,7 +10,10 @@ import numpy as np
 
 LARGEST = 1e18  # magnitude of a number: its square is finite in single precision
 # Cells, in lower case, that stand for a missing number.
-MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
+MISSING = frozenset(
+    ("", "-", "--", ".", "..", "?", "na", "n/a", "n.a.", "#n/a", "#na", "#nv", "<na>", "nan")
+    + ("-nan", "nat", "nil", "null", "none")
+)
 _SPELLINGS = str.maketrans("\u2212\u2013\u00a0\u202f\u2009\u2019", "--   '")
 _CELL = re.compile(
     r"(?P<sign>[+-]?) ?(?P<before>[^\w\s.,'+-]*|[A-Z]{3} ) ?(?P<inner>-?)(?P<digits>\d[\d.,' "
@@ -53,13 +56,10 @@ class Notation(NamedTuple):
             return math.inf
         separators = dict.fromkeys(map(ord, "', " if self.decimal == "." else "'. "))
         number = float(match["digits"].translate(separators).replace(",", ".") + match["exponent"])
-        return (
-            math.inf
-            if number > LARGEST
-            else -number
-            if "-" in (match["sign"], match["inner"])
-            else number
-        )
+        if number > LARGEST:
+            return math.inf
+        is_negative = "-" in (match["sign"], match["inner"])
+        return -number if is_negative else number
 
 
 def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notation, np.ndarray]:

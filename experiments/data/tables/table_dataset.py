@@ -82,6 +82,7 @@ def read(
     categorical_columns: Columns = (),
     number_columns: Columns = (),
     decimal: Literal[".", ","] | None = None,
+    day_first: bool | None = None,
     delimiter: Delimiter | None = None,
     **division: Any,
 ) -> TableDataset:
@@ -97,6 +98,7 @@ def read(
             found (see :func:`~.encoding.find_columns`).
         number_columns: columns of numbers, also where they only number the rows.
         decimal: decimal mark of the numbers; None finds it in each column.
+        day_first: whether 01/02/2020 is in February; None finds it in each column.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
         division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
@@ -104,11 +106,13 @@ def read(
         DatasetError: missing columns, no features, columns whose kind is unclear, or cells and
             labels that cannot be used.
     """
-    parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
+    parts = read_parts(path, kind="csv", delimiter=delimiter)
+    is_regression = task == "regression"
     chosen: dict[str, Kind] = dict.fromkeys(ignore_columns, "ignored")
     chosen |= dict.fromkeys(categorical_columns, "category")
     chosen |= dict.fromkeys(number_columns, "number")
-    chosen |= {group_column: "ignored"} if group_column else {}
+    if group_column:
+        chosen[group_column] = "ignored"
     chosen[label_column] = "number" if is_regression else "category"
     for rows in parts.values():
         check_columns(rows, chosen)
@@ -116,12 +120,11 @@ def read(
         parts["train"],
         chosen=chosen,
         decimal=decimal,
+        day_first=day_first,
         label_column=label_column,
     )
-    features, label = (
-        choose_features(columns, description, label_column=label_column),
-        columns[label_column],
-    )
+    features = choose_features(columns, description, label_column=label_column)
+    label = columns[label_column]
     labelled = {
         role: _examples(rows, features, label, group_column) for role, rows in parts.items()
     }

@@ -1,5 +1,6 @@
 """CoLA (Warstadt et al. 2019) and IMDB reviews (Maas et al. 2011), from the corpora's own files."""
 
+import itertools
 import re
 import tarfile
 import zipfile
@@ -17,7 +18,8 @@ CLASSES = {
 # Sentences of each file of CoLA, in versions 1.0 and 1.1; folders of IMDB in the order of the data,
 # and their reviews.
 LINES = {"in_domain_train": 8_551, "in_domain_dev": 527, "out_of_domain_dev": 516}
-FOLDERS, PER_FOLDER = ("train/neg", "train/pos", "test/neg", "test/pos"), 12_500
+FOLDERS = ("train/neg", "train/pos", "test/neg", "test/pos")
+PER_FOLDER = 12_500
 # Paths under the root folder, of which the first that exists is read, and where they are from.
 PLACES = {
     "cola": ("cola_public", "cola_public.zip", "cola_public_1.1.zip"),
@@ -56,7 +58,8 @@ def read(name: str, root: Path) -> list[Texts]:
 def _read_cola(source: Path) -> list[Texts]:
     """Read lines of four tab-separated columns (source, label, the author's mark, sentence) without
     quoting."""
-    folder, parts = zipfile.Path(source, "cola_public/") if source.is_file() else source, []
+    folder = zipfile.Path(source, "cola_public/") if source.is_file() else source
+    parts = []
     for name, number in LINES.items():
         text = decode((folder / "raw" / f"{name}.tsv").read_bytes(), where=f"{name}.tsv")
         rows = [line.split("\t") for line in text.split("\n") if line]
@@ -83,7 +86,8 @@ def _read_imdb(source: Path) -> Texts:
     counts = {name: len(paths) for name, paths in folders.items()}
     if set(counts.values()) != {PER_FOLDER}:
         raise ValueError(f"there are {counts} reviews with text, expected {PER_FOLDER:,} each")
-    reviews = tuple(texts[path] for paths in folders.values() for path in paths)
+    paths = itertools.chain.from_iterable(folders.values())
+    reviews = tuple(map(texts.__getitem__, paths))
     labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(
         PER_FOLDER
     )

@@ -46,7 +46,8 @@ class PretrainedEncoder:
             ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal
                 length.
         """
-        config, tokenizer = _load(name, "AutoConfig"), _load(name, "AutoTokenizer")
+        config = _load(name, "AutoConfig")
+        tokenizer = _load(name, "AutoTokenizer")
         longest = min(
             tokenizer.model_max_length, getattr(config, "max_position_embeddings", max_length)
         )

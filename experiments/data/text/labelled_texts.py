@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.own.examples import normal_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,16 @@ class Texts(Part):
         if not all(map(str.strip, self.texts)):
             raise ValueError("a text is empty; remove it with its label")
 
+    @cached_property
+    def keys(self) -> list[str]:
+        """Each text as :func:`comparable` one."""
+        return list(map(comparable, self.texts))
+
+
+def comparable(text: str) -> str:
+    """Return what equal texts share: they may differ in case and white space."""
+    return normal_name(text).casefold()
+
 
 def well_formed(texts: Iterable[str]) -> list[str]:
     """Return texts in which ``\\ufffd`` replaces each half of a surrogate pair, which no tokenizer
@@ -46,7 +58,8 @@ def decode(content: bytes, *, where: str) -> str:
     try:
         return content.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        line, byte = content.count(b"\n", 0, error.start) + 1, content[error.start]
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = content[error.start]
         raise DatasetError(
             f"{where}, line {line} is not UTF-8: byte 0x{byte:02x}; save it as UTF-8"
         ) from error

@@ -19,10 +19,13 @@ from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 # The words of ids 0 and 1, which no token of a text equals, since brackets are tokens of their own;
 # and the marks of a word's begin and end among its characters, longer than one, so that no
 # character equals them.
-PADDING, UNKNOWN = "[PAD]", "[UNK]"
-BEGIN, END = "<w>", "</w>"
+PADDING = "[PAD]"
+UNKNOWN = "[UNK]"
+BEGIN = "<w>"
+END = "</w>"
 # Regular expressions of a letter or digit, and of a mark.
-_LETTER, _MARK = r"[\p{L}\p{N}]", r"[^\p{L}\p{N}\s\x1c-\x1f]"
+_LETTER = r"[\p{L}\p{N}]"
+_MARK = r"[^\p{L}\p{N}\s\x1c-\x1f]"
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +76,8 @@ class WordTokenizer:
             max_words: maximal number of words; the most frequent ones are kept.
             spelling: see the class; 0, or at least 3 for both marks and a character.
         """
-        texts, size = well_formed(texts), max(0, spelling - 1)
+        texts = well_formed(texts)
+        size = max(0, spelling - 1)
         words, characters = _count(texts, "", max_length=max_length, size=size)
         letters = _letters_of_rare_words(words, min_count)
         if letters:
@@ -104,11 +108,9 @@ class WordTokenizer:
     def embedding(self, dim: int) -> nn.Module:
         """Return the embedding of words, and of their spelling if the tokenizer has it."""
         words = self.pipeline.get_vocab_size()
-        return (
-            SpelledEmbedding(words, len(self.characters), dim)
-            if self.spelling
-            else WordEmbedding(words, dim)
-        )
+        if self.spelling:
+            return SpelledEmbedding(words, len(self.characters), dim)
+        return WordEmbedding(words, dim)
 
     def to_json(self) -> dict[str, Any]:
         """Return the tokenizer as ``preprocessing.json`` holds it.
@@ -186,12 +188,10 @@ def _count(
 ) -> tuple[Counter[str], Counter[str]]:
     """Return how often words occur in truncated texts, and their first ``size`` characters as they
     are written."""
-    pipeline, tokens, words, characters = (
-        _pipeline(letters),
-        Counter[tuple[str, str]](),
-        Counter[str](),
-        Counter[str](),
-    )
+    pipeline = _pipeline(letters)
+    tokens = Counter[tuple[str, str]]()
+    words = Counter[str]()
+    characters = Counter[str]()
     for text in texts:
         pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[
             :max_length

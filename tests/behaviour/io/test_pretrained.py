@@ -95,6 +95,20 @@ def test_without_the_extra_folders_work_and_the_hub_names_it(shared, tmp_path, m
             call()
 
 
+@pytest.mark.parametrize("name", ["runs/typo", "run", "./a/b", "a/b/c", "user/model"])
+def test_a_name_that_is_no_folder_is_said_before_anything_of_the_hub(tmp_path, monkeypatch, name):
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.chdir(tmp_path)
+
+    def download(*arguments, **options):
+        raise OSError("no connection")
+
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    with pytest.raises(OSError, match=f"^there is no folder {name}") as caught:
+        load_pretrained(name, *build())
+    assert ("connection" in str(caught.value)) == (name == "user/model")
+
+
 def test_models_of_the_hub_come_without_anything_that_could_hold_code_and_uploads_send_the_folder(
     shared, monkeypatch
 ):

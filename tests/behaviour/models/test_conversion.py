@@ -21,7 +21,6 @@ from probattn.inference import (
     save,
 )
 from probattn.models import Classifier, Supervised, replace_attention
-from probattn.models.layer_factories import LAYERS
 
 EVERY = pytest.mark.parametrize("name", NAMES)
 SOME = pytest.mark.parametrize("name", ["torchvision", "tagger", "timm", "bert-eager"])
@@ -63,21 +62,6 @@ def test_it_trains_predicts_is_saved_and_copied_and_leaves_the_original_alone(na
         parameter.data.zero_()
     assert torch.equal(drawn(again, loaded, batch), expected)
     assert torch.equal(drawn(twin, other, batch), expected)
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("name", ["torchvision", "tagger"])
-def test_each_layer_of_ours_by_name_trains_and_predicts(name, kind):
-    given = third_party(name)
-    model, batch = modelled(given, attention=kind, layers=[1, -1]), batch_of(given)
-    guide, layers = guides.for_model(model), model.network.layers()
-    model.network.initialise_inducing(given.x, given.mask)
-    train(model, guide, batch)
-    assert all(type(layer) is type(LAYERS[kind](8, 2)) for layer in layers)
-    assert all(parameter.isfinite().all() for layer in layers for parameter in layer.parameters())
-    assert all(layer.out.weight.grad.any() for layer in layers)
-    draws = drawn(model, guide, batch)
-    assert ((draws[0] - draws[1]).abs().max() > 1e-8) == layers[0].is_stochastic()
 
 
 @SOME

@@ -33,7 +33,8 @@ HALVES, ZEROS = torch.full((4, 2), 0.5), torch.zeros(4, dtype=torch.int64)
     ],
 )
 def test_what_is_no_prediction_of_classes_is_an_error(probs, labels):
-    for metric in (metrics.evaluate, metrics.risk_coverage, *metrics.OF_CLASSES, metrics.rps):
+    of_classes = [metric.function for metric in metrics.OF_CLASSES.values()]
+    for metric in (metrics.evaluate, metrics.risk_coverage, *of_classes, metrics.rps):
         with pytest.raises(ValueError, match=r"probs|labels"):
             metric(probs, labels)
 

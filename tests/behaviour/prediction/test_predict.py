@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SGPAttention
 from probattn.inference import PosteriorPredictive, materialise, predict
-from probattn.inference.prediction import predict as prediction
+from probattn.inference.prediction import replays as prediction
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian
 

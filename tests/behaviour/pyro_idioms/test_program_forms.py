@@ -321,7 +321,7 @@ def test_a_loaded_store_is_followed_by_every_tool_before_a_step(tmp_path):
         pair = made()
         use(*pair)
         assert_close(predict(*pair, x, num_samples=20, seed=0).probs, expected)
-    before = pyro.get_param_store()["network.0.log_scale"].clone()
+    before = pair[0].network[0].log_scale.detach().clone()
     SVI(*pair, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(x, y)
     assert not torch.equal(pair[0].network[0].log_scale, before)
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from probattn.experiments.evaluation.evaluated_run import mean_shift
-from probattn.experiments.evaluation.metric_display import DISPLAY, NUMBERS
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import to_svg
+from probattn.inference.metrics import OF_CLASSES, OF_NUMBERS
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "experiments" / "results"
@@ -97,7 +97,7 @@ def test_the_tables_of_the_pages_are_those_of_the_files(table):
     header, _, *rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
     columns = [re.match(r" (\S+) [^↑↓]*[↑↓] ?(.*) ", cell) for cell in header.split("|")[2:-1]]
     values = means(study)
-    display = NUMBERS if "rmse" in values.index.get_level_values("metric") else DISPLAY
+    display = OF_NUMBERS if "rmse" in values.index.get_level_values("metric") else OF_CLASSES
     keys = {metric.title: key for key, metric in display.items()}
     for row in rows:
         label, *cells = re.sub(r"[*\\]", "", row).split("|")[1:-1]

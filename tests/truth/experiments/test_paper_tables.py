@@ -10,12 +10,16 @@ from scipy import stats
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.data.images.corruptions import ALL, STANDARD
 from probattn.experiments.evaluation import methods
-from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY
 from probattn.experiments.studies import paper_comparison, reproduction
+from probattn.inference.metrics import OF_CLASSES, ood
 
 METRICS = {
-    *DISPLAY,
-    *(f"{detector}_{metric}" for detector in DETECTORS for metric in OOD_DISPLAY),
+    *OF_CLASSES,
+    *(
+        f"{detector}_{metric}"
+        for detector in ood.DETECTORS
+        for metric in ood.OF_DETECTION | ood.WITH_UNKNOWNS
+    ),
     "seconds",
 }
 NAMES = list(reproduction.entries().index)

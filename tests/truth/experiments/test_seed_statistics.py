@@ -5,19 +5,16 @@ import math
 
 import numpy as np
 import pytest
+from evaluated_runs import score_frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from probattn.experiments.evaluation.metric_display import (
-    DISPLAY,
-    MetricDisplay,
-    best_of,
-    format_value,
-)
+from probattn.experiments.evaluation.metric_display import best_of, format_value
 from probattn.experiments.evaluation.seed_statistics import compare
+from probattn.inference.metrics import OF_CLASSES, Metric
 
-ACC = DISPLAY["accuracy"]
+ACC = OF_CLASSES["accuracy"]
 
 
 def seeds(key, *values):
@@ -26,7 +23,7 @@ def seeds(key, *values):
 
 def one(scores, key="accuracy", **options):
     """Return the cells of one metric by row."""
-    table = compare(scores, metrics={key: DISPLAY[key]}, **options)
+    table = compare(score_frame(scores), metrics={key: OF_CLASSES[key]}, **options)
     return {row: table.cells[row][key] for row in table.rows}
 
 
@@ -71,7 +68,8 @@ def test_one_shared_seed_has_the_percentiles_of_resampled_examples():
     )  # of the seeds, Student's t
     for equal in ({"a": {"accuracy": a}, "b": {"accuracy": a}}, {}):
         cell = one(scores, baselines={"a": "b"}, resampled=equal)["a"]
-        assert (cell.std, cell.low, cell.high, cell.significant) == (None, None, None, False)
+        assert np.isnan([cell.std, cell.low, cell.high]).all()
+        assert not cell.significant
         assert cell.difference == pytest.approx(0.1)
 
 
@@ -84,7 +82,7 @@ def test_differences_that_are_all_the_same_have_no_interval(shift):
     }
     cell = one(scores, baselines={"a": "b"})["a"]  # value + 0.01 − value varies in the last digit
     assert cell.difference == pytest.approx(shift)
-    assert (cell.low, cell.high, cell.significant) == (None, None, False)
+    assert (cell.has_interval, cell.significant) == (False, False)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -94,12 +92,11 @@ def test_what_is_undefined_for_a_seed_is_undefined_for_the_row(bad):
         "b": seeds("accuracy", 0.9, 0.7, 0.8),
         "c": seeds("accuracy", 1.0),
     }
-    table = compare(scores, metrics={"accuracy": ACC}, baselines={"a": "b", "b": "a"})
+    table = compare(score_frame(scores), metrics={"accuracy": ACC}, baselines={"a": "b", "b": "a"})
     a, b = table.cells["a"]["accuracy"], table.cells["b"]["accuracy"]
-    assert math.isnan(a.mean)
-    assert (a.std, a.difference, a.low) == (None, None, None)
+    assert np.isnan([a.mean, a.std, a.difference, a.low]).all()
     assert b.mean == pytest.approx(0.8)
-    assert (b.difference, b.low) == (None, None)
+    assert np.isnan([b.difference, b.low]).all()
     assert table.best["accuracy"] == {"c"}
 
 
@@ -114,13 +111,12 @@ def test_best_follows_the_direction_and_is_of_each_group():
             ("B", 0.91, 0.05),
         ]
     }
-    metrics = {"accuracy": ACC, "nll": DISPLAY["nll"]}
-    table = compare(scores, metrics=metrics)
+    metrics = {"accuracy": ACC, "nll": OF_CLASSES["nll"]}
+    table = compare(score_frame(scores), metrics=metrics)
     assert (table.best["accuracy"], table.best["nll"]) == ({"A"}, {"A"})
     assert table.rows == tuple(scores)
-    table = compare(
-        scores, metrics=metrics, groups={"ensembles": ["B", "A"], "single": ["a", "b", "c"]}
-    )
+    groups = {"ensembles": ["B", "A"], "single": ["a", "b", "c"]}
+    table = compare(score_frame(scores), metrics=metrics, groups=groups)
     assert (table.best["accuracy"], table.best["nll"]) == ({"A", "b"}, {"A", "c"})
     assert table.rows == ("B", "A", "a", "b", "c")
 
@@ -131,12 +127,9 @@ def test_ties_as_printed_are_all_best_and_one_value_alone_is_not():
     assert best_of({"a": 0.97124, "b": 0.97126}, ACC) == {"b"}  # 97.12, 97.13
     assert best_of({"a": 0.97124, "b": 0.97116}, ACC) == frozenset()
     assert best_of({"a": 0.97124, "b": math.nan}, ACC) == frozenset()
-    assert best_of({"a": 9.0, "b": 10.0}, MetricDisplay("", 1, higher_is_better=True)) == {
-        "b"
-    }  # not by text
-    assert best_of(
-        {"a": -0.001, "b": 0.001, "c": 1.0}, MetricDisplay("", 1, higher_is_better=False)
-    ) == {"a", "b"}
+    up, down = (Metric(max, "", 1, is_up, "") for is_up in (True, False))
+    assert best_of({"a": 9.0, "b": 10.0}, up) == {"b"}  # not by text
+    assert best_of({"a": -0.001, "b": 0.001, "c": 1.0}, down) == {"a", "b"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import predict
-from probattn.inference.prediction import predict as prediction
+from probattn.inference.prediction import replays as prediction
 from probattn.models import Classifier, Supervised, replace_attention
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, Ordinal, TokenCategorical
 

@@ -27,7 +27,7 @@ from torch.testing import assert_close
 from probattn import SGPAttention, draws, guides
 from probattn.draws import at_mean
 from probattn.inference import metrics
-from probattn.inference.prediction import predict as prediction
+from probattn.inference.prediction import replays as prediction
 from probattn.models import Supervised
 from probattn.models.likelihoods import TokenCategorical
 

@@ -139,28 +139,6 @@ def test_one_pass_and_two_passes_have_the_expected_loss_in_closed_form(elbo, num
         assert (losses.mean() - chain_loss()).abs() < 4 * losses.std() / 80**0.5
 
 
-@EACH_ELBO
-def test_the_guides_own_draw_wins(elbo):
-    """A guide that draws one of the local sites: the other comes from the posterior that the model
-    carries for it."""
-
-    class Own(Global):
-        def forward(self, x, y=None):
-            super().forward(x, y)
-            with local_sites(batch=len(x), num_data=N):
-                pyro.sample("z1", dist.Normal(50.0 * torch.ones(len(x)), 1e-3), infer=local_site())
-
-    objective = LIBRARY[elbo]()
-    loss = objective.differentiable_loss(Chain(), Own(), X, Y)
-    model_trace, guide_trace = objective.traces
-    assert_close(model_trace.nodes["z1"]["value"], torch.full((3,), 50.0), rtol=0, atol=0.01)
-    assert guide_trace.nodes["z1"]["fn"].stddev[0] == pytest.approx(1e-3)
-    assert_close(model_trace.nodes["z2"]["value"], C * 50 + X, rtol=0, atol=1.5)
-    terms = objective.terms()
-    assert set(terms) == {"nll", "kl/w", "kl/z1", "kl/z2"}
-    assert sum(terms.values()) == pytest.approx(loss.item(), rel=1e-5)
-
-
 def test_observed_and_conditioned_local_sites_stay_what_they_are():
     z1 = torch.tensor([1.0, 2.0, 3.0])
     conditioned = poutine.condition(Chain(), data={"z1": z1})

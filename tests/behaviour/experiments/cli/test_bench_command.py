@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from probattn.experiments.bench import measure, suites
+from probattn.models.layer_factories import LAYERS
 
 TINY = (
     "network.dim=20",
@@ -18,7 +19,7 @@ TOY = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
 @pytest.mark.parametrize(("suite", "number"), [("layers", 5), ("vit", 4)])
 def test_tables_are_printed_and_written(succeed, tmp_path, monkeypatch, assignments, suite, number):
     monkeypatch.setattr(measure, "TURN", 0.0)
-    layers = ((("softmax", "KEP-SVGP concat"), TOY), (("softmax", "CGP", "SGPA"), TOY))
+    layers = ((("softmax", "kep-svgp concat"), TOY), (("softmax", "cgp", "sgpa"), TOY))
     monkeypatch.setattr(suites, "SHAPES", {"layers": layers})
     path = tmp_path / "new" / "figures.csv"
     text = succeed("bench", suite, "--rounds", 1, "--out", path, *assignments(TINY))
@@ -28,3 +29,9 @@ def test_tables_are_printed_and_written(succeed, tmp_path, monkeypatch, assignme
     assert (rows.low <= rows.high).all()
     for ratio in rows.ratio:
         assert f" {ratio:,.3f}" in text
+
+
+def test_every_layer_is_a_case_under_its_name():
+    names, _ = suites.SHAPES["layers"][-1]
+    assert set(LAYERS) < set(names)
+    assert names[0] == "softmax"

@@ -48,6 +48,7 @@ WRONG = {
     "softmax": (KEP, "layer.name=soft"),
     "warm_start.epochs": (KEP, "warm_start.kernel=ard"),
     "layer.rank": (PRESETS["digits/softmax"], "layer.rank=3"),
+    "layer.mean": (KEP, "layer.dropout=0.1"),
 }
 
 

@@ -102,6 +102,45 @@ def test_quoted_cells_of_several_lines_are_one_cell(tmp_path, delimiter):
     assert list(zip(rows["text"], rows["label"], strict=True)) == written * 3
 
 
+def test_a_text_of_several_lines_in_a_file_of_one_column_is_said(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text('text\nfirst\n"second\nthird\nfourth"\n"fifth"\n')
+    assert list(read_file(tmp_path / "a.csv", kind="csv")["text"])[1] == "second\nthird\nfourth"
+    assert "a.csv, line 3" in caplog.text
+    caplog.clear()
+    (tmp_path / "a.csv").write_text('text\nfirst\n\n"second ""word"""\n5" nail\n')
+    assert len(read_file(tmp_path / "a.csv", kind="csv")) == 3
+    assert "several lines" not in caplog.text
+
+
+OTHER_FORMATS = {
+    "Excel": b"PK\x03\x04",
+    "Parquet": b"PAR1",
+    "gzip": b"\x1f\x8b",
+    "bzip2": b"BZh9",
+    "UTF-16": "text".encode("utf-16"),
+    "JSON": b'[{"text": "a"}]',
+}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt", "a"])
+@pytest.mark.parametrize("form", OTHER_FORMATS)
+def test_another_format_is_named_with_what_to_do(tmp_path, name, form):
+    (tmp_path / name).write_bytes(OTHER_FORMATS[form] + b"\x00,\n" * (form != "JSON"))
+    with pytest.raises(DatasetError, match=f"{name}.* is {form}.*(save|name)"):
+        read_file(tmp_path / name, kind="jsonl" if "json" in name else "csv")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_the_suffix_says_the_format_whatever_the_preset(tmp_path, kind):
+    frame = pd.DataFrame({"text": ["one", "two"], "label": ["x", "y"]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_csv(tmp_path / "a.tsv.gz", index=False, sep="\t")
+    for name in ("a.jsonl", "a.json", "a.ndjson.gz"):
+        frame.to_json(tmp_path / name, orient="records", lines=True)
+    for path in tmp_path.iterdir():
+        assert read_file(path, kind=kind).to_numpy().tolist() == frame.to_numpy().tolist()
+
+
 def test_json_lines_have_texts_and_numbers_and_files_of_a_folder_are_parts(tmp_path, caplog):
     lines = '{"text": "a\u2028b", "label": 1}\n\n{"text": 2.5, "label": true}'
     for name in ("train", "Validation", "notes"):
@@ -301,6 +340,34 @@ def test_groups_and_equal_inputs_of_other_groups_stay_in_one_part(sizes, seed):
     for one, other in itertools.combinations(parts.values(), 2):
         assert not set(one.group) & set(other.group)
         assert not set(one.key) & set(other.key)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 9), st.integers(6, 60), st.integers(1, 3), st.integers(0, 9), st.booleans())
+def test_every_part_has_examples_however_few_inputs_differ(different, size, classes, seed, sort):
+    keys = [number % different for number in range(size)]
+    keys = sorted(keys) if sort else keys
+    labels = [str(number % classes) for number in range(size)]
+    parts = divide(
+        {"train": frame_of(keys, labels)}, shares=DIVISION["shares"], seed=seed, limit=None
+    )
+    assert sum(map(len, parts.values())) == size
+    if size >= 3 * classes:
+        assert all(map(len, parts.values()))
+
+
+@pytest.mark.parametrize("role", ["valid", "test"])
+@pytest.mark.parametrize("shared", [0, 3])
+def test_groups_of_training_in_a_part_that_is_given_are_said(caplog, role, shared):
+    train = frame_of(range(40), ["a", "b"] * 20, [f"p{n // 4}" for n in range(40)])
+    groups = [f"p{n}" for n in range(shared)] + [f"q{n}" for n in range(10 - shared)]
+    other = frame_of(range(40, 50), ["a", "b"] * 5, groups)
+    caplog.clear()
+    parts = divide(
+        {"train": train, role: other}, shares=DIVISION["shares"] | {role: 0.2}, seed=0, limit=None
+    )
+    assert len(parts[role]) == 10
+    assert (f"{role} part: " in caplog.text) == (shared > 0)
 
 
 def test_a_class_of_one_example_stays_in_training_with_its_group():

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from probattn.experiments.config import presets
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs.sources import load_data
 
@@ -95,6 +96,32 @@ def test_rows_that_are_equal_after_decoding_are_equal(tmp_path):
     summary = summarise(read("tabular/csv", tmp_path))
     assert summary.repeated == 20
     assert "10 of 10 validation" in " ".join(summary.notes)
+
+
+@pytest.mark.parametrize(
+    "change", [str.upper, str.title, "  {}\n".format, lambda text: text.replace(" ", "\u00a0  ")]
+)
+def test_texts_that_differ_in_case_and_space_alone_are_copies(tmp_path, change):
+    rows = [(text, "ab"[n % 2]) for n, text in enumerate(words(60, seed=0))]
+    texts(tmp_path / "train.csv", rows[:40])
+    texts(tmp_path / "valid.csv", rows[40:50])
+    texts(tmp_path / "test.csv", rows[50:] + [(change(text), label) for text, label in rows[:6]])
+    summary = summarise(read("text/csv", tmp_path))
+    assert summary.repeated == 6
+    (tmp_path / "valid.csv").unlink()
+    texts(tmp_path / "train.csv", rows + [(change(text), label) for text, label in rows])
+    (tmp_path / "test.csv").unlink()
+    assert summarise(read("text/csv", tmp_path)).repeated == 0  # they stay in one part
+
+
+@pytest.mark.parametrize(
+    ("labels", "word"),
+    [(["a"] * 40, "same label"), ([f"id{n}" for n in range(40)], "validation part")],
+)
+def test_data_without_a_part_or_a_second_class_are_an_error_that_says_which(tmp_path, labels, word):
+    texts(tmp_path / "a.csv", list(zip(words(40, seed=0), labels, strict=True)))
+    with pytest.raises(DatasetError, match=word):
+        read("text/csv", tmp_path / "a.csv")
 
 
 def test_classes_have_their_shares_and_rare_ones_and_those_called_none_are_named(tmp_path):

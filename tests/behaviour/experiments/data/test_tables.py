@@ -109,6 +109,14 @@ def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_th
         assert kinds(frame)["y"] == "unclear"  # also as a feature
 
 
+def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
+    for cells in (
+        ["1.234", "2.345", "-999"],
+        ["1.234", "12.345", "-1", "\u22121"],
+    ):
+        assert kinds({"a": cells}) == {"a": Notation(".")}
+
+
 @pytest.mark.parametrize(
     ("cells", "values"),
     [
@@ -142,6 +150,24 @@ def test_dates_with_the_day_or_the_month_first_are_asked_for():
     assert kinds({"a": ["01/02/2020", "03/04/2021"]}) == {"a": "unclear"}
     assert kinds({"a": ["01/02/2020", "13/04/2021"]}) == {"a": "date"}
     assert kinds({"a": ["01/01/2020", "02/02/2021"]}) == {"a": "date"}  # both are the same
+
+
+@pytest.mark.parametrize("mark", ["/", "-", " of "])
+@pytest.mark.parametrize(("day_first", "months"), [("true", (2, 4)), ("false", (1, 3))])
+def test_the_user_says_whether_the_day_or_the_month_comes_first(load, mark, day_first, months):
+    cells = [f"01{mark}02{mark}2020", f"03{mark}04{mark}2021"]
+    frame = pd.DataFrame({"a": cells * 10, "b": range(0, 40, 2), "y": ["u", "v"] * 10})
+    if mark == " of ":  # no date, whatever the setting
+        assert [column.kind for column in load(frame).encoding.columns] == ["category", "number"]
+        return
+    with pytest.raises(DatasetError, match="data.day_first"):
+        load(frame)
+    column = load(frame, day_first=day_first == "true").encoding.columns[0]
+    dates = (
+        pd.Timestamp(2020, months[0], 3 - months[0]),
+        pd.Timestamp(2021, months[1], 7 - months[1]),
+    )
+    assert column.read(cells).tolist() == [date.timestamp() / 86_400 for date in dates]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +274,13 @@ def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
     assert other.classes == ("n", "y")
 
 
-@pytest.mark.parametrize("cell", ["NA", "nan", "-", "?", "None", "null", "N/A", "", " "])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *("NA", "nan", "-", "?", "None", "null", "N/A", "", " "),
+        *(".", "#N/A", "n.a.", "-NaN", "#NV"),
+    ],
+)
 @pytest.mark.parametrize("task", ["classes", "regression"])
 def test_a_missing_label_is_an_error_with_its_line(load, rows, cell, task):
     rows.loc[[5, 9], "y"] = cell

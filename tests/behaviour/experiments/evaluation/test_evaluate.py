@@ -13,7 +13,6 @@ from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate, methods
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
-from probattn.experiments.evaluation.metric_display import DETECTORS
 from probattn.experiments.runs.load import open_run
 from probattn.inference import PosteriorPredictive, metrics, predict, with_gp_readout
 from probattn.inference.io.checkpoint import read
@@ -102,7 +101,7 @@ def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_va
         f"{key}_{metric}": value for key, row in expected.items() for metric, value in row.items()
     }
     assert scores(done.scores, "posterior", "ood/letters") == flat
-    assert set(expected) == set(DETECTORS)
+    assert set(expected) == set(ood.DETECTORS)
 
 
 def test_scores_csv_is_the_wide_form_and_the_report_gets_the_posterior_predictive(evaluated):

@@ -7,7 +7,11 @@ import torch
 from evaluated_runs import random_prediction, run, store
 
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.evaluation.evaluated_run import check_comparable, read_evaluated_run
+from probattn.experiments.evaluation.evaluated_run import (
+    check_comparable,
+    read_evaluated_run,
+    to_frame,
+)
 
 BY = {"posterior": 0.5}
 
@@ -56,3 +60,8 @@ def test_other_data_samples_or_corruptions_are_refused(tmp_path, changes, words)
     check_comparable([one, none])  # without corruptions
     with pytest.raises(SettingsError, match=words) if words else contextlib.nullcontext():
         check_comparable([one, two])
+
+
+def test_a_class_whose_name_is_no_text_has_scores():
+    frame = to_frame({"posterior": {"class/\udcff": {"n": 3, "accuracy": 0.5}}}, run="a", seed=0)
+    assert list(frame["set"]) == [r"class/\udcff"]

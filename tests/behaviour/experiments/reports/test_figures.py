@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from evaluated_runs import score_frame
 from pyro.distributions import Normal
 
-from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.experiments.plots.differences import differences
 from probattn.inference import Prediction
+from probattn.inference.metrics import OF_CLASSES
 
 CONFIDENCE = torch.tensor([0.95, 0.95, 0.75, 0.55])
 PROBS = torch.stack([CONFIDENCE, 1 - CONFIDENCE], 1).double()
@@ -48,7 +49,7 @@ def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
 
 
 def test_difference_and_interval_of_each_row_stand_in_the_metrics_unit():
-    display = {key: DISPLAY[key] for key in ("accuracy", "nll")}
+    display = {key: OF_CLASSES[key] for key in ("accuracy", "nll")}
     factors = {"base": 1.0, "low": 0.8, "high": 1.3}
     scores = {
         row: {n: dict.fromkeys(display, factors[row] * (4 + n) / 10) for n in range(3)}
@@ -56,7 +57,9 @@ def test_difference_and_interval_of_each_row_stand_in_the_metrics_unit():
     }
     scores["alone"] = {7: dict.fromkeys(display, 0.5)}  # shares no seed with the baseline
     _, *rows = scores  # the baseline has no row
-    comparison = compare(scores, metrics=display, baselines=dict.fromkeys(rows, "base"))
+    comparison = compare(
+        score_frame(scores), metrics=display, baselines=dict.fromkeys(rows, "base")
+    )
     axes = differences(comparison).axes
     assert [label.get_text() for label in axes[0].get_yticklabels()] == rows
     for ax, (key, metric) in zip(axes, display.items(), strict=True):

@@ -84,8 +84,8 @@ def test_no_character_at_all_controls_a_terminal_or_breaks_xml_and_the_text_of_a
 
 def test_page_of_one_run_is_whole_self_contained_and_small(result, read, tmp_path):
     test = random_prediction(60)
-    run = result(test, ood={"letters": test})
-    reader = read([replace(run, shift={"fog/3": run.metrics})], title="one run", draw=True)
+    run = result(test, ood={"letters": test}, sets={"shift/fog/3": {"accuracy": 0.5}})
+    reader = read([run], title="one run", draw=True)
     assert all(text in reader.text for text in (run.command, "optimiser.lr", "one run"))
     for tag, attrs in reader.tags:
         assert tag not in ("script", "link", "iframe")
@@ -99,11 +99,18 @@ def test_page_of_one_run_is_whole_self_contained_and_small(result, read, tmp_pat
     assert "http" not in page
 
 
+@pytest.mark.parametrize("sets", [{}, {"domain/far": {"accuracy": 0.25}}])
+def test_the_table_of_other_domains_stands_on_the_page_of_a_run_that_has_some(result, read, sets):
+    reader = read([result(random_prediction(), sets=sets)])
+    assert ("test data" in reader.text) == bool(sets)
+    assert ("25.00" in reader.text) == bool(sets)
+
+
 def test_any_text_is_visible_and_escaped(result, read, tmp_path):
     name, test = "".join(HOSTILE), random_prediction(8, classes=4)
     texts = Texts(tuple(f"{HOSTILE[place % 4]} {place}" for place in range(8)), test.labels)
-    parts = {"settings": {name: name}, "classes": HOSTILE, "domains": {name: {}}, "data": texts}
-    run = result(test, name=name, command=name, **parts)
+    parts = {"settings": {name: name}, "classes": HOSTILE, "data": texts}
+    run = result(test, name=name, command=name, sets={f"domain/{name}": {}}, **parts)
     run = replace(run, posterior=[replace(run.posterior[0], site=name)])
     reader = read([run, run], title=name)
     assert "script" not in [tag for tag, _ in reader.tags]

@@ -3,11 +3,13 @@
 import math
 import re
 
-from probattn.experiments.evaluation.metric_display import DISPLAY
+from evaluated_runs import score_frame
+
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.reporting.tables import comparison_table, latex, markdown
+from probattn.inference.metrics import OF_CLASSES
 
-METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"], "auroc": DISPLAY["auroc"]}
+METRICS = {key: OF_CLASSES[key] for key in ("accuracy", "nll", "auroc")}
 ROWS = [
     ["**Single models**", "", "", ""],
     ["softmax", "75.00 ± 8.66", "4.50 ± 0.50", "–"],
@@ -37,7 +39,10 @@ def comparison():
     }
     groups = {"Single models": ["softmax", "kep"], "Ensembles": ["ensemble"]}
     return compare(
-        scores, baselines={"kep": "softmax", "ensemble": "softmax"}, metrics=METRICS, groups=groups
+        score_frame(scores),
+        baselines={"kep": "softmax", "ensemble": "softmax"},
+        metrics=METRICS,
+        groups=groups,
     )
 
 
@@ -50,6 +55,7 @@ def test_markdown_and_latex_have_values_differences_and_the_best():
     assert head == ["method", "ACC % ↑", "NLL ×10 ↓", "AUROC % ↑"]
     assert rows == ROWS
     assert "over 1 to 3 seeds" in markdown(table)
+    assert r"\begin{tabular}{lrrr}" in latex(table)
     text = re.sub(r"\\textbf\{(.*?)\}(?= *[&\\])", r"**\1**", latex(table))
     for written, read in LATEX.items():
         text = text.replace(written, read)
@@ -59,7 +65,7 @@ def test_markdown_and_latex_have_values_differences_and_the_best():
 
 def test_any_name_of_a_run_stays_one_cell():
     scores = {r"50% of a_b & c|d": {0: {"nll": 1.0}}, "\x1b[31mred\n": {0: {"nll": 2.0}}}
-    table = comparison_table(compare(scores))
+    table = comparison_table(compare(score_frame(scores)))
     assert r"50\% of a\_b \& c\textbar{}d & " in latex(table)
     assert r"50% of a\_b \& c\|d" in markdown(table)
     assert "\x1b" not in latex(table) + markdown(table)

@@ -43,13 +43,6 @@ def test_runs_of_one_preset_are_rows_of_one_name_from_folders_at_any_depth(tmp_p
     )  # each once
 
 
-def test_runs_of_other_numbers_of_samples_are_refused(tmp_path):
-    plain = evaluated(tmp_path / "a", "digits/softmax")
-    other = evaluated(tmp_path / "b", "digits/kep-svgp", draws=(5, 0))
-    with pytest.raises(SettingsError, match="num_samples"):
-        collect.read_runs([plain, other])
-
-
 def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
     plain = evaluated(tmp_path / "a", "digits/softmax")
     wide = evaluated(tmp_path / "b", "digits/softmax", "train.lr=1")
@@ -71,6 +64,13 @@ def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
     assert labels(here, there) == ["tabular/csv"]
     with pytest.raises(SettingsError, match="digits/softmax have the same seed"):
         collect.read_runs([plain, evaluated(tmp_path / "f", "digits/softmax")])
+
+
+def test_runs_with_other_posterior_samples_are_no_rows_of_one_comparison(tmp_path):
+    ten = evaluated(tmp_path / "ten", "digits/softmax")
+    five = evaluated(tmp_path / "five", "digits/kep-svgp", draws=(5, 0))
+    with pytest.raises(SettingsError, match="num_samples"):
+        collect.read_runs([ten, five])
 
 
 @pytest.mark.parametrize(

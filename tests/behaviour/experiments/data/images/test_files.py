@@ -62,8 +62,32 @@ def test_the_shorter_side_is_scaled_and_the_middle_kept():
     assert (pixels(Image.fromarray(wide), (3, 4, 4)) == 200).all()
     assert pixels(Image.fromarray(wide.transpose(1, 0, 2)), (3, 4, 4)).min() == 200
     assert pixels(Image.fromarray(wide), (1, 2, 6), crop=False).shape == (1, 2, 2)
-    with pytest.raises(ValueError, match="more than 8 bits"):
-        pixels(Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)), (3, 4, 4))
+
+
+@pytest.mark.parametrize(("level", "kind"), [(40_000, np.uint16), (0, np.int32), (0.5, np.float32)])
+def test_a_frame_of_one_level_is_black_and_one_without_numbers_refused(level, kind):
+    frame = np.full((4, 4), level, dtype=kind)
+    assert (pixels(Image.fromarray(frame), (3, 4, 4)) == 0).all()
+    if kind == np.float32:
+        frame[1, 1] = np.inf
+        with pytest.raises(ValueError, match="8 bits"):
+            pixels(Image.fromarray(frame), (3, 4, 4))
+
+
+@pytest.mark.parametrize("corners", [1, 2, 4])
+@pytest.mark.parametrize("ink", [255, 250, 0])
+def test_a_page_with_clear_corners_is_seen_on_any_background(corners, ink):
+    page = np.full((16, 16, 4), 255, dtype=np.uint8)
+    page[4:6, 4:12, :3] = ink
+    for row, column in ((0, 0), (0, 15), (15, 0), (15, 15))[:corners]:
+        page[row, column, 3] = 0
+    seen = pixels(Image.fromarray(page), (1, 16, 16), background="white")
+    assert (seen[0, 4:6, 4:12] == ink).all()
+    icon = page.copy()
+    icon[8:, :, 3] = 0  # half of it is clear
+    if ink >= 250:
+        with pytest.raises(ValueError, match="data.background"):
+            pixels(Image.fromarray(icon), (1, 16, 16), background="white")
 
 
 def test_links_are_followed_and_hidden_files_left_out(tmp_path):

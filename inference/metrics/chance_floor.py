@@ -1,0 +1,58 @@
+"""The calibration error that chance alone gives a calibrated model."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from probattn.inference.metrics import confidence_and_correct, confidence_bins, ece
+
+DRAWS = 1000
+"""Draws of all labels."""
+CHUNK = 2_000_000
+"""Labels that are drawn at once."""
+
+
+class ChanceFloor(NamedTuple):
+    """The calibration error of a calibrated model with the same confidences.
+
+    Args:
+        mean, std: of its ECE.
+        p_value: probability that its ECE is at least as large as the measured one.
+    """
+
+    mean: float
+    std: float
+    p_value: float
+
+
+def ece_floor(
+    probs: Tensor, labels: Tensor, *, bins: int = 15, draws: int = DRAWS, seed: int = 0
+) -> ChanceFloor:
+    """Return the chance floor of :func:`~probattn.inference.metrics.ece` by consistency resampling.
+
+    In a calibrated model the predicted class is right with the probability that it has (Bröcker
+    and Smith, 2007). A p-value above 0.05 means that the ECE shows no miscalibration.
+
+    Args:
+        probs: mean probabilities ``(n, classes)``.
+        labels: ``(n,)``.
+        bins: of the ECE.
+        draws: number of draws of all labels.
+        seed: of the draws.
+
+    Raises:
+        ValueError: as ``ece`` raises.
+    """
+    confidence, _ = confidence_and_correct(probs, labels)
+    number = len(confidence)
+    members = torch.nn.functional.one_hot(confidence_bins(confidence, bins, probs.dtype), bins)
+    generator, errors = torch.Generator().manual_seed(seed), []
+    for size in torch.arange(draws).split(max(1, CHUNK // number)):
+        uniform = torch.rand(len(size), number, dtype=torch.float64, generator=generator)
+        right = (uniform < confidence).double()
+        # Σ_b |Σ_{i in b} (right_i − confidence_i)| / n
+        errors.append(((right - confidence) @ members.double()).abs().sum(1) / number)
+    drawn = torch.cat(errors)
+    at_least = int((drawn >= ece(probs, labels, bins=bins) - 1e-12).sum())
+    return ChanceFloor(float(drawn.mean()), float(drawn.std()), (1 + at_least) / (1 + draws))
