@@ -38,6 +38,18 @@ def command(monkeypatch, capsys):
 
 
 @pytest.fixture
+def succeed(command):
+    """Runs a command that must succeed: its stdout."""
+
+    def run(*arguments):
+        code, out, err = command(*arguments)
+        assert code == 0, err
+        return out
+
+    return run
+
+
+@pytest.fixture
 def threads():
     """Sets the number of threads for the rest of a test."""
     before = torch.get_num_threads()

@@ -3,6 +3,7 @@
 
 import pyro.distributions as dist
 import torch
+from float64 import eye64, randn64, zeros64
 from pyro.distributions import constraints
 from torch import nn
 from torch.distributions import transform_to
@@ -22,7 +23,7 @@ def conjugate(*, noise=NOISE, num_data=3, heads=1, rank=2):
     ).double()
     with torch.no_grad():
         layer.log_scale.copy_(torch.linspace(0.3, -0.4, heads * rank).view(heads, rank))
-        x = torch.randn(num_data, 4, heads * rank, dtype=F64) + 0.5
+        x = randn64(num_data, 4, heads * rank) + 0.5
         return model, x, model(x)
 
 
@@ -43,12 +44,8 @@ def posterior(model, x, y, *, noise=NOISE):
 
 def evidence(model, x, y, *, noise=NOISE):
     phi, prior = design(model, x)
-    marginal = phi @ prior @ phi.T + noise**2 * torch.eye(len(phi), dtype=F64)
-    return (
-        dist.MultivariateNormal(torch.zeros(len(phi), dtype=F64), marginal)
-        .log_prob(y.flatten(0, 1).T)
-        .sum()
-    )
+    marginal = phi @ prior @ phi.T + noise**2 * eye64(len(phi))
+    return dist.MultivariateNormal(zeros64(len(phi)), marginal).log_prob(y.flatten(0, 1).T).sum()
 
 
 def gaussian_guide(model, mean, covariance):

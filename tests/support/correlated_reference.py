@@ -66,15 +66,11 @@ class Dense(Kind):
 
     def joint(self, layer, query, key, value, latent):
         """The joint covariance, and the observed z_k."""
-        (sq, sk), s2 = (
-            layer.log_scales.exp()[..., None, None],
-            layer.log_noise.exp()[:, None, None] ** 2,
-        )
-        k_qo, k_ko, noise = (
-            sq * kappa(query, latent),
-            sk * kappa(key, latent),
-            s2 * identity(query.shape[-2]),
-        )
+        (sq, sk) = layer.log_scales.exp()[..., None, None]
+        s2 = layer.log_noise.exp()[:, None, None] ** 2
+        k_qo = sq * kappa(query, latent)
+        k_ko = sk * kappa(key, latent)
+        noise = s2 * identity(query.shape[-2])
         p = kappa(latent, latent) + (noise if layer.noisy_canonical else 0)
         k_q, k_k = sq**2 * kappa(query, query), sk**2 * kappa(key, key) + noise
         k_q = k_q + (noise if layer.noisy_output else 0)
@@ -95,10 +91,8 @@ class Sparse(Kind):
     def joint(self, layer, query, key, value, latent):
         """The joint covariance, each variable a matrix times standard normals, and the observed
         z_k."""
-        (sq, sk), sigma = (
-            layer.log_scales.exp()[..., None, None],
-            layer.log_noise.exp()[:, None, None],
-        )
+        (sq, sk) = layer.log_scales.exp()[..., None, None]
+        sigma = layer.log_noise.exp()[:, None, None]
         m, l = (
             layer.inducing
             if layer.tokens is None

@@ -70,6 +70,10 @@ def call_encoder(network, x, mask):
     return network(x.transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1)
 
 
+def plain(network, x, mask):
+    return network(x)
+
+
 def build(name, dropout):
     library, _, kind = name.partition("-")
     images, tokens, ids = torch.randn(4, 3, 8, 8), torch.randn(4, 5, 8), torch.randint(20, (4, 5))
@@ -82,19 +86,13 @@ def build(name, dropout):
         )
         nn.init.normal_(network.heads.head.weight)
         path = "encoder.layers.encoder_layer_{}".format
-        return ThirdParty(network, images, None, lambda network, x, mask: network(x), path)
+        return ThirdParty(network, images, None, plain, path)
     if library == "torch":
         return ThirdParty(
             encoder(dropout, kind != "second"), tokens, mask, call_encoder, "layers.{}".format
         )
     if library == "tagger":
-        return ThirdParty(
-            Tagger(dropout),
-            ids,
-            mask,
-            lambda network, *args: network(*args),
-            "encoder.layers.{}".format,
-        )
+        return ThirdParty(Tagger(dropout), ids, mask, Tagger.__call__, "encoder.layers.{}".format)
     if library == "timm":
         timm = pytest.importorskip("timm")
         rates = {"pos_drop_rate": dropout, "proj_drop_rate": dropout, "attn_drop_rate": dropout}
@@ -102,9 +100,7 @@ def build(name, dropout):
             8, 4, embed_dim=8, depth=3, num_heads=2, num_classes=3, **rates
         )
         nn.init.normal_(network.head.weight)
-        return ThirdParty(
-            network, images, None, lambda network, x, mask: network(x), "blocks.{}".format
-        )
+        return ThirdParty(network, images, None, plain, "blocks.{}".format)
     transformers = pytest.importorskip("transformers")
     options = SIZES | {
         "hidden_dropout_prob": dropout,

@@ -27,11 +27,9 @@ class Tagger(nn.Module):
     def __init__(self, layer, width: int = 16) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(16, width)
-        self.attention, self.norm, self.head = (
-            layer(width, 4),
-            nn.LayerNorm(width),
-            nn.Linear(width, TAGS),
-        )
+        self.attention = layer(width, 4)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, TAGS)
 
     def forward(self, x, mask=None):
         x = self.words(x) + self.places(torch.arange(x.shape[-1]))

@@ -3,13 +3,9 @@ with one process."""
 
 import contextlib
 import sys
-import zlib
 from pathlib import Path
 
 import torch
-from elbos import ELBOS
-from pyro.distributions.torch_distribution import ExpandedDistribution
-from pyro.poutine.messenger import Messenger
 from small_fit import Loader, kill
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -22,14 +18,13 @@ from torch.utils.data import (
     default_collate,
 )
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
+from probattn.draws import at_mean
 from probattn.inference import TrainOptions, distributed, fit
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
-from probattn.messages import is_global_latent
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
-from probattn.site_info import info_of
 
 SIZE, BATCH = 21, 5  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
 
@@ -37,11 +32,13 @@ SIZE, BATCH = 21, 5  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an 
 KEP = KEPSVGPAttention.partial(rank=2, eta=0.1)
 
 
+# With all sites at their means, so that nothing is random.
 TRAINED = {
-    "closed KL, shared draw": {"attention": KEP, "per_example": False},
-    "sampled KL, two particles": {"attention": KEP, "elbo": "trace", "num_particles": 2},
+    "closed KL, shared draw": {"samples_per": "batch"},
+    "sampled KL, two particles": {"elbo": "trace", "num_particles": 2},
     "local sites": {"attention": SGPAttention.partial(inducing=3)},
     "regulariser": {"attention": CGPAttention},
+    "accumulated": {"accumulate_grad_batches": 3},
 }
 
 
@@ -61,41 +58,6 @@ class Network(nn.Module):
         return self.head(x.mean(-2) if self.pool else x)
 
 
-class fixed(Messenger):  # noqa: N801
-    """Handler whose draws depend only on the step, the site and the example, not on the rank."""
-
-    def __init__(self, step, examples, *, per_example) -> None:
-        super().__init__()
-        self.step, self.examples, self.per_example = step, examples.tolist(), per_example
-
-    def _pyro_sample(self, msg):
-        fn = msg["fn"]
-        if info_of(msg).drawn:
-            noise = self.each(msg, lambda: torch.randn(fn.event_shape, dtype=torch.float64), dim=0)
-            msg["value"] = (info_of(msg).posterior.mean + 0.1 * noise).expand(msg["value"].shape)
-            return
-        if msg["done"] or msg["value"] is not None:
-            return
-        if is_global_latent(msg) and self.per_example:
-            above, base = fn.batch_shape[:-1], fn
-            while isinstance(base, ExpandedDistribution):
-                base = base.base_dist
-            msg["value"], msg["done"] = (
-                self.each(msg, lambda: base.rsample(above), dim=len(above)),
-                True,
-            )
-        elif is_global_latent(msg):
-            msg["value"], msg["done"] = self.seeded(msg, None, fn.rsample), True
-
-    def each(self, msg, draw, *, dim):
-        return torch.stack([self.seeded(msg, example, draw) for example in self.examples], dim)
-
-    def seeded(self, msg, example, draw):
-        with torch.random.fork_rng():
-            torch.manual_seed(zlib.crc32(f"{self.step} {msg['name']} {example}".encode()))
-            return draw()
-
-
 def build(likelihood=None, **options):
     torch.manual_seed(0)
     model = Supervised(Network(**options), likelihood or Categorical(), num_data=SIZE).double()
@@ -113,32 +75,6 @@ def shuffled(seed=0):
     return DataLoader(
         TensorDataset(*data(), torch.arange(SIZE)), batch_size=BATCH, shuffle=True, generator=source
     )
-
-
-def train(*, attention, elbo="mean_field", per_example=True, num_particles=1):
-    """Train an epoch on this rank's rows; return the first gradients, the last weights and the
-    terms of each loss."""
-    model, guide = build(attention=attention)
-    fabric, objective = distributed.make_fabric("cpu", 1), ELBOS[elbo]()
-    module = fabric.setup_module(objective(model, guide))
-    parameters = {name: value for part in (model, guide) for name, value in part.named_parameters()}
-    optimizer, terms = torch.optim.Adam(module.parameters(), lr=0.02), []
-    for step, ((x, y, examples), loss_weight, _) in enumerate(distributed.rank_batches(shuffled())):
-        of_examples = draws("example") if per_example else contextlib.nullcontext()
-        particles = draws(num_particles) if num_particles > 1 else contextlib.nullcontext()
-        with fixed(step, examples, per_example=per_example), of_examples, particles:
-            loss = module(x, y) * loss_weight / SIZE
-        optimizer.zero_grad()
-        fabric.backward(loss)
-        weighted = {name: value * loss_weight for name, value in objective.terms().items()}
-        terms.append(distributed.average_over_ranks(weighted))
-        if step == 0:
-            gradients = {
-                name: p.grad.clone() for name, p in parameters.items() if p.grad is not None
-            }
-        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        optimizer.step()
-    return gradients, {name: value.detach() for name, value in parameters.items()}, terms
 
 
 def predictions():
@@ -202,31 +138,22 @@ def after_prediction():
     return content(predict_sharded(*build(), loader, num_samples=2))["probs"], generator.get_state()
 
 
-def fitted(folder, *, family, stops=False, **more):
-    """Return log and last weights of a run, which may be stopped and resumed; with family delta
-    nothing is random."""
-    options = {
-        "epochs": 3,
-        "lr": 0.02,
-        "clip_norm": 0.5,
-        "weight_decay": 0.01,
-        "log_every": 1,
-        "num_samples": 2,
-    }
+def fitted(folder, *, attention=KEP, stops=False, **more):
+    """Return log and last weights of a run, which may be stopped and resumed."""
+    options = {"epochs": 2, "lr": 0.02, "clip_norm": 0.5, "weight_decay": 0.01, "log_every": 1}
     run = {
-        "options": TrainOptions(**options, **more),
+        "options": TrainOptions(**options, num_samples=2, **more),
         "out": folder,
         "resume": True,
         "progress": False,
     }
     for stop in [True, False] if stops else [False]:
-        model, _ = build()
         source = torch.Generator().manual_seed(1)
         loader = Loader(TensorDataset(*data()), batch_size=BATCH, shuffle=True, generator=source)
         loader.at, loader.callback = (2, 1) if stop else None, kill
         valid = DataLoader(TensorDataset(*data(9, seed=1)), batch_size=4)
         with contextlib.suppress(KeyboardInterrupt):
-            logs = fit(model, guides.for_model(model, family), loader, valid, **run)
+            logs = fit(*build(attention=attention), loader, valid, **run)
     content = read(folder / "last.pt")
     weights = {
         f"{part}.{name}": value
@@ -234,6 +161,19 @@ def fitted(folder, *, family, stops=False, **more):
         for name, value in content[part].items()
     }
     return logs.steps + logs.epochs, weights
+
+
+def fitted_at_mean(folder, **options):
+    with at_mean():
+        return fitted(folder, **options)
+
+
+def without_batches():
+    """Return the error of a prediction for no data."""
+    try:
+        return predict_sharded(*build(), [])
+    except ValueError as error:
+        return str(error)
 
 
 def refused_loaders():
@@ -259,15 +199,14 @@ def refused_loaders():
 def main(folder):
     runs, rank = Path(folder) / "runs", distributed.world().rank
     results = {
-        "trained": {name: train(**options) for name, options in TRAINED.items()},
+        "trained": {name: fitted_at_mean(runs / name, **TRAINED[name]) for name in TRAINED},
         "predicted": predictions(),
         "local": local_predictions(predict_sharded),
         "generator": after_prediction(),
         "refused": refused_loaders(),
-        "fitted": fitted(runs / "fitted", family="delta"),
-        "accumulated": fitted(runs / "accumulated", family="delta", accumulate_grad_batches=3),
-        "whole": fitted(runs / "whole", family="full"),
-        "resumed": fitted(runs / "resumed", family="full", stops=True),
+        "without batches": without_batches(),
+        "whole": fitted(runs / "whole"),
+        "resumed": fitted(runs / "resumed", stops=True),
         "broadcast": distributed.broadcast_result(lambda: rank),
         "averaged": distributed.average_over_ranks({"rank": float(rank)}),
     }

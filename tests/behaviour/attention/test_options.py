@@ -133,10 +133,8 @@ def test_two_layers_of_one_program_have_sites_of_their_own(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_float32_is_near_float64_and_bf16_near_both(name):
     layer = LAYERS[name](8, 2).eval()
-    x, u = (
-        torch.randn(3, 4, 8),
-        {site: torch.randn(prior.event_shape) for site, prior in layer.sites().items()},
-    )
+    x = torch.randn(3, 4, 8)
+    u = {site: torch.randn(prior.event_shape) for site, prior in layer.sites().items()}
 
     def put_out(dtype):
         layer.to(dtype)

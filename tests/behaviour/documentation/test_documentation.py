@@ -98,8 +98,7 @@ def training(names):
 
 
 def pyro(names):
-    """Check that the loops agree with each other and with NUTS, and that the Bayesian head has the
-    exact posterior."""
+    """Check that the loops agree with each other and with NUTS."""
     (svi, svi_means), (loop, loop_means), (fitted, fit_means) = (
         names[name] for name in ("svi_result", "torch_result", "fit_result")
     )
@@ -119,13 +118,6 @@ def pyro(names):
         (sampled.mean(0) - prediction.mean).abs() < 5 * (prediction.variance / len(sampled)).sqrt()
     ).all()
     assert abs((sampled.var(0) / prediction.variance).mean() - 1) < 0.1
-
-    features = names["bayesian"].attention(names["x"]).mean(-2)  # Bayesian linear regression
-    precision = torch.eye(4) / 3.0**2 + features.T @ features / 0.5**2
-    mean = features @ torch.linalg.solve(precision, features.T @ names["y"] / 0.5**2)
-    variance = (features @ torch.linalg.inv(precision) * features).sum(-1) + 0.5**2
-    assert_close(names["bayesian_prediction"].mean, mean, atol=0.08, rtol=0)
-    assert_close(names["bayesian_prediction"].variance, variance, atol=0, rtol=0.15)
 
 
 PAGES_WITH_CODE = (
@@ -168,6 +160,7 @@ def distinguishes_inputs(names):
 
 
 SLOW = ("conformal_prediction_sets", "custom_prior", "lightning_training", "train_digits")
+SLOW += ("export_and_serve", "regression_intervals")
 EXAMPLES = {
     "train_digits": lambda names: names["results"]["accuracy"] > 0.75,  # 0.1 is chance
     "custom_prior": lambda names: (

@@ -2,8 +2,6 @@
 threads at once."""
 
 import copy
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pyro
 import pyro.distributions as dist
@@ -155,25 +153,6 @@ def test_a_network_refuses_outputs_that_are_none_also_while_another_thread_train
     network = predictor_network(model, guide, num_samples=3)
     with pyro.validation_enabled(False), pytest.raises(ValueError, match="outputs"):
         network(images() * torch.nan)
-
-
-@pytest.mark.parametrize(("name", "num_samples"), [("sgpa-joint", None), ("texts", 3)])
-def test_threads_inside_one_network_get_what_one_gets(no_pyro, name, num_samples):
-    model, guide = text() if name == "texts" else vit(LAYERS[name])
-    network = network_of(model, guide, num_samples)
-    inputs = [texts(n) if name == "texts" else (images(n),) for n in range(1, 5)]
-    expected, barrier = [network(*each)["probs"] for each in inputs], threading.Barrier(4)
-    no_pyro()
-
-    def wait(*_):
-        barrier.wait(120)
-
-    network.model.network.register_forward_pre_hook(wait)
-    with ThreadPoolExecutor(4) as pool:
-        results = [
-            outputs["probs"] for outputs in pool.map(lambda arguments: network(*arguments), inputs)
-        ]
-    assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
 
 
 def test_handlers_and_the_parameter_store_do_not_reach_a_network():

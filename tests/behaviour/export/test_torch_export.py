@@ -22,6 +22,7 @@ from export_cases import (
     texts,
     vit,
 )
+from float64 import F64, eye64, randn64
 from third_party_networks import modelled, third_party
 from torch import nn
 from torch.testing import assert_close
@@ -35,7 +36,6 @@ from probattn.models import TextTagger
 from probattn.models.embeddings import SpelledEmbedding
 from probattn.models.likelihoods import TokenCategorical
 
-F64 = torch.float64
 RANDOM = (
     "kep-svgp-residual",
     "sgpa",
@@ -123,7 +123,7 @@ def test_a_program_of_tokens_of_spelled_words_and_of_a_converted_network(build, 
 
 def test_what_the_network_would_refuse_is_nan_in_its_row_alone(tmp_path):
     network = mean_network(*text(CGPAttention.partial(noise=0.3), embedding=nn.Linear(2, 8)))
-    x, mask = torch.randn(4, 3, 2, dtype=F64), torch.ones(4, 3, dtype=torch.bool)
+    x, mask = randn64(4, 3, 2), torch.ones(4, 3, dtype=torch.bool)
     program, expected = reloaded(tmp_path / "a.pt2", network, x, mask), network(x, mask)["probs"]
     x[1, 0, 0], mask[2] = torch.nan, False
     probs = program(x, mask)["probs"]
@@ -133,7 +133,7 @@ def test_what_the_network_would_refuse_is_nan_in_its_row_alone(tmp_path):
 
 def test_networks_of_other_threads_raise_while_one_is_exported(tmp_path):
     network = mean_network(*text(CGPAttention.partial(noise=0.3), embedding=nn.Linear(2, 8)))
-    x, mask = torch.randn(4, 3, 2, dtype=F64), torch.ones(4, 3, dtype=torch.bool)
+    x, mask = randn64(4, 3, 2), torch.ones(4, 3, dtype=torch.bool)
     reached, left = threading.Event(), threading.Event()
 
     class Slow(nn.Module):
@@ -163,13 +163,13 @@ def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
         def forward(self, x):
             return {"tril": jitter.cholesky(x, "x")}
 
-    root = torch.randn(3, 3, dtype=F64)
+    root = randn64(3, 3)
     good, middle = root @ root.T, JITTERS[F64][2]
-    rank_one = torch.outer(root[0], root[0]) - 1e-15 * torch.eye(3, dtype=F64)
+    rank_one = torch.outer(root[0], root[0]) - 1e-15 * eye64(3)
     x = torch.stack([good, rank_one, -good, good.clone().fill_(torch.nan)])
     tril = reloaded(tmp_path / "a.pt2", Factor(), x)(x)["tril"]
     assert torch.equal(tril[0], torch.linalg.cholesky(good))
-    moved = rank_one + middle * rank_one.diagonal().mean() * torch.eye(3, dtype=F64)
+    moved = rank_one + middle * rank_one.diagonal().mean() * eye64(3)
     assert_close(tril[1], torch.linalg.cholesky(moved), rtol=0, atol=1e-12)
     assert tril[2:].isnan().all()
     with pytest.warns(JitterWarning):

@@ -22,10 +22,8 @@ def fresh_python(tmp_path_factory):
     }
 
     def run(code, *, warnings):
-        command, folder = (
-            [sys.executable, "-W", warnings, "-c", code],
-            tmp_path_factory.mktemp("lean"),
-        )
+        command = [sys.executable, "-W", warnings, "-c", code]
+        folder = tmp_path_factory.mktemp("lean")
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, cwd=folder, check=False
         )

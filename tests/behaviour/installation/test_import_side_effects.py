@@ -1,5 +1,11 @@
 """Importing the library is light, and leaves the process as ``import torch, pyro`` does."""
 
+import os
+import random
+import warnings
+
+from probattn.inference.imports import without_side_effects
+
 STATE = """
 import importlib, json, logging, os, random, sys, threading, warnings
 
@@ -53,3 +59,15 @@ def test_imports_are_light_and_change_nothing_but_what_torch_and_pyro_change(fre
     """Those two change warning filters themselves, which users expect of them."""
     # Warnings of libraries at import are none of ours.
     assert fresh_python(STATE + CODE, warnings="default") == [[], []]
+
+
+def test_what_an_import_does_to_the_process_is_undone(monkeypatch):
+    monkeypatch.setenv("CHANGED", "before")
+    monkeypatch.setenv("REMOVED", "before")
+    before = dict(os.environ), random.getstate(), list(warnings.filters)
+    with without_side_effects():
+        os.environ |= {"CHANGED": "by an import", "ADDED": "by an import"}
+        del os.environ["REMOVED"]
+        random.seed(7)
+        warnings.simplefilter("ignore")
+    assert (dict(os.environ), random.getstate(), list(warnings.filters)) == before

@@ -64,10 +64,8 @@ class Expanded(nn.Module):
 
 @FORMATS
 def test_expanded_tensors_are_saved_and_loaded(tmp_path, write, read):
-    saved, loaded = (
-        nn.Sequential(Expanded(), nn.Linear(3, 2)),
-        nn.Sequential(Expanded(), nn.Linear(3, 2)),
-    )
+    saved = nn.Sequential(Expanded(), nn.Linear(3, 2))
+    loaded = nn.Sequential(Expanded(), nn.Linear(3, 2))
     write(tmp_path / "a", saved)
     read(tmp_path / "a", loaded)
     assert same(weights(saved), weights(loaded))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
+from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
 from probattn.inference import ELBOLoss
 from probattn.models import (
     Classifier,
@@ -94,32 +94,6 @@ def test_what_would_be_silently_wrong_is_refused(make, words):
         make()
 
 
-def test_draws_appear_at_the_first_stochastic_layer_and_layers_below_run_once():
-    network, shapes = vit(last(2, KEP, of=4), depth=4), []
-    for name in ("embed", "blocks.1", "blocks.2.norm_attention", "blocks.2.attention", "blocks.3"):
-        module = network.get_submodule(name)
-        module.register_forward_hook(
-            lambda module, inputs, output: shapes.append(tuple(output.shape))
-        )
-    with draws(7):
-        assert network(IMAGES).shape == (7, 2, 5)
-    assert shapes == [(2, 4, 8)] * 3 + [(7, 2, 4, 8)] * 2
-
-
-@pytest.mark.parametrize(
-    "attention", [last(1, KEP, of=3), last(2, SGPAttention.partial(inducing=3), of=3)]
-)
-def test_every_parameter_gets_a_gradient_from_the_elbo(attention):
-    model = Classifier(vit(attention, depth=3), num_data=10)
-    model.network.initialise_inducing(torch.randn(4, 3, 4, 4))
-    guide = guides.for_model(model)
-    with draws("example"):
-        ELBOLoss(model, guide)(IMAGES, torch.tensor([0, 3])).backward()
-    for name, parameter in [*model.named_parameters(), *guide.named_parameters()]:
-        assert parameter.grad is not None, name
-        assert 0 < parameter.grad.abs().sum() < torch.inf, name
-
-
 def test_words_may_come_spelled_or_as_features():
     assert text(SpelledEmbedding(20, 9, 8))(torch.randint(0, 9, (2, 4, 6))).shape == (2, 3)
     assert text(nn.Linear(5, 8))(
@@ -174,13 +148,3 @@ def test_labels_out_of_range_and_labels_that_would_broadcast_are_refused(
     model = Supervised(Own(outputs), likelihood, num_data=6)
     with pytest.raises(ValueError, match=words):
         ELBOLoss(model, guides.for_model(model))(X, labels)
-
-
-def test_labels_out_of_range_are_ignored_at_padding_and_named_at_real_tokens():
-    model = Supervised(Own(3, pool=False), likelihoods.TokenCategorical(), num_data=6)
-    mask = (torch.arange(5) < 3).expand(6, 5)
-    labels = torch.zeros(6, 5).long().where(mask, -100)
-    model(X, labels, mask)
-    labels[2, 1] = 9
-    with pytest.raises(ValueError, match=r"rows \[2\]"):
-        model(X, labels, mask)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import TrainOptions, fit, predict
+from probattn import KEPSVGPAttention, SoftmaxAttention
 from probattn.models import Classifier, PretrainedClassifier
 
 pytest.importorskip("transformers")
@@ -14,7 +13,6 @@ KEP = KEPSVGPAttention.partial(rank=3)
 MASK = torch.tensor(
     [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool
 )
-LABELS = torch.tensor([0, 1, 0, 1])
 SIZES = {
     "hidden_size": 8,
     "num_hidden_layers": 3,
@@ -44,40 +42,6 @@ def test_dropout_of_the_encoder_and_of_the_head_is_active_in_training_only(x):
         assert torch.equal(classifier.pooled(x, MASK), classifier.pooled(x, MASK)) == bool(dropout)
         assert not torch.equal(classifier(x, MASK), classifier(x, MASK))
         assert torch.equal(classifier.eval()(x, MASK), classifier(x, MASK))
-
-
-@pytest.mark.parametrize("last", [1, 2])
-def test_draws_differ_and_padding_changes_nothing(x, last):
-    model = Classifier(
-        PretrainedClassifier(bert(), classes=2, attention=KEP, last=last), num_data=4
-    ).eval()
-    guide, predictions = guides.for_model(model), []
-    padded, mask = (
-        torch.cat([x, x.new_full((4, 2), 7)], 1),
-        torch.cat([MASK, MASK.new_zeros(4, 2)], 1),
-    )
-    for batch in ((x, LABELS, MASK), (padded, LABELS, mask)):
-        torch.manual_seed(0)
-        predictions.append(predict(model, guide, [batch], num_samples=6))
-    torch.testing.assert_close(predictions[0].probs, predictions[1].probs)
-    assert predictions[0].mutual_information.min() > 0
-
-
-def test_it_is_trained_by_fit_and_the_encoder_may_stay_as_it_is(x):
-    model = Classifier(PretrainedClassifier(bert(), classes=2, attention=KEP), num_data=4)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    for scale in ({"network.encoder.*": 0.0}, {}):
-        options = TrainOptions(epochs=1, lr=0.01, min_lr=0.01, lr_scale=scale)
-        fit(model, guides.for_model(model), [(x, LABELS, MASK)], options=options, progress=False)
-        moved = {
-            name
-            for name, value in model.state_dict().items()
-            if not torch.equal(value, before[name])
-        }
-        if scale:
-            assert moved == {"network.head.weight", "network.head.bias"}
-    still = {name for name, _ in model.named_parameters()} - moved
-    assert still <= {"network.encoder.wrapped.embeddings.token_type_embeddings.weight"}
 
 
 @pytest.mark.parametrize("options", [{"pooling": "max"}, {"last": 4}, {"dropout": 1.0}])

@@ -7,9 +7,11 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from known_predictives import F64, build
+from float64 import randn64
+from known_predictives import build
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from torch import nn
+from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SGPAttention
@@ -22,7 +24,7 @@ from probattn.models.likelihoods import Categorical, Gaussian
 @pytest.mark.parametrize("auto", [None, AutoNormal, AutoMultivariateNormal])
 def test_all_batches_and_chunks_of_a_loader_share_the_draws(auto, monkeypatch):
     model, guide = build()
-    x, y = torch.randn(8, 5, 3, dtype=F64), torch.randint(3, (8,))
+    x, y = randn64(8, 5, 3), torch.randint(3, (8,))
     if auto:
         guide = auto(model)
         materialise(guide, (x, y))
@@ -33,14 +35,14 @@ def test_all_batches_and_chunks_of_a_loader_share_the_draws(auto, monkeypatch):
         monkeypatch.setattr(prediction, "CPU_CHUNK_SIZE", chunk)
         parts = predict(model, guide, loader, num_samples=3, keep_draws=True, seed=5)
         for field in ("probs", "draws", "expected_entropy"):
-            torch.testing.assert_close(getattr(parts, field), getattr(whole, field), msg=field)
+            assert_close(getattr(parts, field), getattr(whole, field), msg=field)
         assert torch.equal(parts.labels, y)
     assert whole.labels is None
 
 
 def test_a_predictor_is_predict_which_draws_anew_in_each_call():
     model, guide = build()
-    predictor, x = PosteriorPredictive(model, guide, num_samples=3), torch.randn(6, 5, 3, dtype=F64)
+    predictor, x = PosteriorPredictive(model, guide, num_samples=3), randn64(6, 5, 3)
     torch.manual_seed(1)
     first, second = predictor.predict(x), predictor.predict(x)
     torch.manual_seed(1)
@@ -56,7 +58,7 @@ def test_layers_below_the_first_stochastic_one_run_once_for_all_samples():
         layer.register_forward_pre_hook(
             lambda layer, inputs, name=name: shapes.update({name: inputs[0].shape})
         )
-    predict(model, guide, torch.randn(2, 5, 3, dtype=F64), num_samples=7)
+    predict(model, guide, randn64(2, 5, 3), num_samples=7)
     assert shapes == {"embed": (2, 5, 3), "head": (7, 2, 4)}
 
 
@@ -66,7 +68,7 @@ def test_train_and_eval_modes_come_back_module_by_module():
     model.network.head.eval()
     guide.eval()
     modes = [(module, module.training) for part in (model, guide) for module in part.modules()]
-    x, dropout_modes = torch.randn(2, 5, 3, dtype=F64), []
+    x, dropout_modes = randn64(2, 5, 3), []
     model.network.dropout.register_forward_hook(
         lambda module, *_: dropout_modes.append(module.training)
     )
@@ -88,7 +90,7 @@ def test_nothing_of_earlier_batches_is_kept_but_results(likelihood):
     def batches():
         inputs = []
         for _ in range(4):
-            x = torch.randn(2, 5, 3, dtype=F64)
+            x = randn64(2, 5, 3)
             inputs.append(weakref.ref(x))
             yield (
                 x,
@@ -148,4 +150,4 @@ def test_samples_of_a_users_own_site_are_not_taken_for_examples():
     values = {name: value[2] for name, value in samples.items()}
     with torch.no_grad():
         expected = pyro.condition(model.eval().likelihood_of, data=values)(x).probs
-    torch.testing.assert_close(result.draws[2], expected)
+    assert_close(result.draws[2], expected)

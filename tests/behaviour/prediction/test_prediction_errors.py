@@ -5,11 +5,12 @@ import math
 
 import pytest
 import torch
-from known_predictives import F64, build
+from float64 import randn64
+from known_predictives import build
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn import KEPSVGPAttention, SGPAttention, guides
+from probattn import SGPAttention, guides
 from probattn.functional.errors import NumericalError
 from probattn.inference import Prediction, TrainOptions, fit, predict
 from probattn.inference.prediction.predictor import class_probs
@@ -22,7 +23,7 @@ X, Y = torch.randn(8, 4), torch.arange(8) % 3
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_broken_inputs_are_named_with_their_batch(value):
     model, guide = build()
-    x = torch.randn(2, 5, 3, dtype=F64)
+    x = randn64(2, 5, 3)
     broken = x.clone()
     broken[1, 2, 0] = value
     with pytest.raises(ValueError, match="batch 2"):
@@ -35,7 +36,7 @@ def test_broken_weights_are_named_with_the_batch(likelihood):
     with torch.no_grad():
         model.network.head.weight[0, 0] = math.nan
     with pytest.raises(ValueError, match=r"batch 0: .*network\.head\.weight"):
-        predict(model, guide, torch.randn(2, 5, 3, dtype=F64))
+        predict(model, guide, randn64(2, 5, 3))
 
 
 def test_numerical_failures_name_the_layer_and_the_batch():
@@ -43,13 +44,13 @@ def test_numerical_failures_name_the_layer_and_the_batch():
     with torch.no_grad():
         model.network.layers[0].query_value.weight.mul_(1e200)
     with pytest.raises(NumericalError, match=r"(?s)network\.layers\.0.*batch 0"):
-        predict(model, guide, torch.randn(2, 5, 3, dtype=F64))
+        predict(model, guide, randn64(2, 5, 3))
     model, guide = build()
     with torch.no_grad():
         model.network.embed.weight.fill_(1e200)
         model.network.head.weight.fill_(1e200)
     with pytest.raises(ValueError, match="batch 0"):
-        predict(model, guide, torch.randn(2, 5, 3, dtype=F64))
+        predict(model, guide, randn64(2, 5, 3))
 
 
 def test_no_data_and_no_samples_are_errors():
@@ -58,21 +59,7 @@ def test_no_data_and_no_samples_are_errors():
         with pytest.raises(ValueError, match="no data"):
             predict(model, guide, data)
     with pytest.raises(ValueError, match="positive"):
-        predict(model, guide, torch.randn(2, 5, 3, dtype=F64), num_samples=0)
-
-
-def test_a_network_that_pools_over_samples_is_an_error():
-    class Wrong(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention = KEPSVGPAttention(4, 2, rank=2)
-
-        def forward(self, x):
-            return self.attention(x).mean(1)
-
-    model = Supervised(Wrong(), Categorical(), num_data=8)
-    with pytest.raises(ValueError, match="from the right"):
-        predict(model, guides.for_model(model), torch.randn(3, 5, 4))
+        predict(model, guide, randn64(2, 5, 3), num_samples=0)
 
 
 @pytest.mark.parametrize(
@@ -116,12 +103,6 @@ def test_labels_of_a_density_are_class_indices():
     for labels in (Y + 0.7, Y + 1, Y - 1):
         with pytest.raises(ValueError, match="class indices"):
             result.log_prob(labels)
-
-
-def test_labels_in_one_of_two_batches_are_an_error():
-    for data in ([(X, Y), (X,)], [(X,), (X, Y)]):
-        with pytest.raises(TypeError):
-            predict(Classifier(nn.Linear(4, 3), num_data=8), None, data)
 
 
 def test_methods_of_classes_take_one_class_per_example():

@@ -8,9 +8,8 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from idioms import SIGMA, N, Regression, bound, conjugate
+from idioms import SIGMA, N, Regression, conjugate
 from pyro.infer import SVI, Trace_ELBO, autoguide
-from pyro.infer.reparam import LocScaleReparam
 from pyro.nn import PyroParam, PyroSample
 from pyro.nn.module import to_pyro_module_
 from torch.testing import assert_close
@@ -82,20 +81,6 @@ def test_lift_and_substitute_and_pyro_sample_give_lambda_a_prior(problem):
         2.0
     )  # F depends on u/λ alone: λ keeps its prior
     assert_close(log_scale.mean(0), exact.expand(1, 2), atol=0.25, rtol=0)
-
-
-def test_loc_scale_reparam_has_the_same_law(problem):
-    _, x, y = problem
-    model = Regression(prior=lambda scale: dist.Normal(torch.zeros_like(scale), scale).to_event(3))
-    evidence = conjugate(model, x, y).evidence
-    other = poutine.reparam(model, config={"attention.u": LocScaleReparam(0.0)})
-    guide = autoguide.AutoMultivariateNormal(other)
-    svi = SVI(
-        other, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.97}), Trace_ELBO(num_particles=4)
-    )
-    for _ in range(90):
-        svi.step(x, y)
-    assert abs(bound(other, guide, x, y) + evidence) < 0.25
 
 
 def test_scaled_and_conditioned_models_train_and_predict(problem):

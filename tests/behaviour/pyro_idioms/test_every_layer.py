@@ -8,6 +8,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from attention_layers import LAYERS
+from float64 import randn64
 from pyro.infer import TraceMeanField_ELBO
 from pyro.nn import PyroModule
 
@@ -63,7 +64,7 @@ FAST = ("kep-svgp-residual", "sgpa", "cgp", "anchored-draw", "rff-gpa-sampled-dr
 )
 def test_single_and_vectorised_particles_and_one_pass_have_one_loss(name, where):
     model = Own(LAYERS[name](8, 2), where).double().eval()
-    x, y = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+    x, y = randn64(3, 4, 8), randn64(3)
     guide, wrapped = guides.for_model(model).double(), local_posteriors(model)
     single = guides.for_model(wrapped).double()
     single.load_state_dict(guide.state_dict())

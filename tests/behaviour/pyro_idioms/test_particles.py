@@ -7,13 +7,12 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import assert_agree, losses
-from idioms import SIGMA, N, Pool, Regression, conjugate
+from idioms import SIGMA, N, Regression, conjugate
 from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, autoguide
 from pyro.nn import PyroModule, PyroSample
-from torch import nn
 from torch.testing import assert_close
 
-from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_posteriors, name_layers
+from probattn import KEPSVGPAttention, draws, guides, name_layers
 from probattn.inference import ELBOLoss, predict
 from probattn.inference.objective import guide_checks
 from probattn.inference.posterior.branches import Branches
@@ -228,29 +227,6 @@ def test_an_enumerated_site_needs_the_elbo_that_enumerates(kind):
         ELBOLoss(model, guides.for_model(model), kind())(torch.randn(5, 3, 4), torch.randn(5))
 
 
-@pytest.mark.parametrize("where", ["outside", "inside"])
-def test_local_sites_have_the_loss_of_single_particles(where):
-    attention, head = SGPAttention(8, 2, inducing=3), nn.Linear(8, 3)
-    x, y = torch.randn(5, 4, 8), torch.arange(5) % 3
-
-    def model(x, y):
-        if where == "outside":
-            features = attention(x)
-        with pyro.plate("data", len(x)):
-            if where == "inside":
-                features = attention(x)
-            pyro.sample("y", dist.Categorical(logits=head(features.mean(-2))), obs=y)
-
-    program, guide = local_posteriors(model), guides.for_model(local_posteriors(attention))
-    with torch.no_grad():
-        one_by_one = losses(Trace_ELBO, program, guide, x, y, number=200)
-        at_once = Trace_ELBO(num_particles=2000, vectorize_particles=True).loss(
-            program, guide, x, y
-        )
-    error = one_by_one.std() / 200**0.5 + one_by_one.std() / 2000**0.5
-    assert abs(at_once - one_by_one.mean()) < 5 * error
-
-
 def test_a_random_lambda_is_drawn_for_each_particle(problem):
     """log λ ~ N(0, 1) as a PyroSample: the density of u given its own λ, also without a plate of
     examples."""
@@ -265,7 +241,6 @@ def test_a_random_lambda_is_drawn_for_each_particle(problem):
         node, scale = trace.nodes["attention.u"], trace.nodes["attention.log_scale"]["value"].exp()
         expected = dist.Normal(0.0, scale.unsqueeze(-2)).log_prob(node["value"]).sum((-3, -2, -1))
         assert_close(node["log_prob"], expected)
-        assert Pool()(torch.zeros(2, 3)).shape == (3,)
 
 
 def test_predict_refuses_labels_that_are_in_no_plate_of_the_examples():

@@ -8,7 +8,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import assert_agree, losses
-from idioms import SIGMA, N, Pool, Regression, conjugate
+from idioms import SIGMA, N, Pool, Regression
 from pyro.infer import Predictive, Trace_ELBO, autoguide
 from torch import nn
 from torch.testing import assert_close
@@ -17,25 +17,6 @@ from probattn import KEPSVGPAttention, SGPAttention, guides, local_posteriors
 from probattn.inference import predict
 from probattn.inference.objective import guide_checks
 from probattn.models import Classifier
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("number", [N, 400])
-def test_predictive_gives_the_posterior_predictive(problem, parallel, number):
-    """Also with as many draws as examples, which must not be paired."""
-    model, x, y = problem
-    sampled = Predictive(
-        model, guide=guides.for_model(model), num_samples=number, parallel=parallel
-    )(x)
-    exact = conjugate(model, x, y)
-    residual = (
-        sampled["y"]
-        - exact.intercept
-        - sampled["attention.u"].reshape(number, 4) @ exact.features.T
-    )
-    assert sampled["y"].shape == (number, N)
-    assert abs(residual.mean()) < 5 * SIGMA / (number * N) ** 0.5
-    assert abs(residual.std() / SIGMA - 1) < 5 / (2 * number * N) ** 0.5
 
 
 @pytest.mark.parametrize(

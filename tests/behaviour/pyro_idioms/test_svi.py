@@ -106,10 +106,8 @@ def test_nine_estimates_of_one_elbo_agree(problem):
     exact, guide = conjugate(model, x, y), guides.for_model(model)
     prior = model.attention.sites()["u"]
     q = guide.attention.u(prior)
-    loc, tril = (
-        q.mean.flatten().detach(),
-        1.5 * torch.block_diag(*guide.attention.u.scale_tril[0]).detach(),
-    )
+    loc = q.mean.flatten().detach()
+    tril = 1.5 * torch.block_diag(*guide.attention.u.scale_tril[0]).detach()
     expected = dist.Normal(exact.intercept + exact.features @ loc, SIGMA).log_prob(y).sum()
     expected -= 0.5 * (exact.features @ tril).square().sum() / SIGMA**2
     expected -= torch.distributions.kl_divergence(q, prior).item()

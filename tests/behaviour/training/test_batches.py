@@ -6,13 +6,11 @@ from dataclasses import make_dataclass
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from small_fit import build
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn import KEPSVGPAttention, guides
-from probattn.inference import TrainOptions, fit, predict
+from probattn.inference import fit
 from probattn.inference.batches import iterate_batches, select_fields, unpack_batch
-from probattn.models import Classifier, TextTransformer
 
 X = torch.randint(10, (6, 5), generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 0, 1, 1, 0])
@@ -137,8 +135,8 @@ def test_single_batches_and_data_sets_are_told_from_iterables_of_batches():
 
 
 def test_training_on_what_is_no_loader_or_has_no_labels_is_refused():
-    model, good = classifier(), [(X, Y)]
-    guide = guides.for_model(model)
+    good = [(X, Y)]
+    model, guide, *_ = build()
     for data in (
         TensorDataset(X, X),
         X,
@@ -151,33 +149,3 @@ def test_training_on_what_is_no_loader_or_has_no_labels_is_refused():
             fit(model, guide, data, progress=False)
     with pytest.raises(TypeError, match="valid must be a loader"):
         fit(model, guide, good, TensorDataset(X, X), progress=False)
-
-
-def classifier():
-    torch.manual_seed(0)
-    sizes = {"max_length": 5, "classes": 2, "dim": 4, "depth": 1, "heads": 2, "mlp_dim": 4}
-    network = TextTransformer(
-        nn.Embedding(10, 4), attention=KEPSVGPAttention.partial(rank=2), **sizes
-    )
-    return Classifier(network, num_data=6)
-
-
-def trained(batch):
-    model = classifier()
-    guide = guides.for_model(model)
-    fit(
-        model,
-        guide,
-        [batch],
-        [batch],
-        options=TrainOptions(epochs=1, lr=0.1, seed=1),
-        progress=False,
-    )
-    torch.manual_seed(2)
-    return predict(model, guide, [batch], num_samples=2)
-
-
-def test_training_and_prediction_do_not_depend_on_the_form_of_the_batches():
-    prediction = trained(FORMS["huggingface"])
-    assert torch.equal(prediction.probs, trained((X, Y, MASK)).probs)
-    assert torch.equal(prediction.labels, Y)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from small_fit import assert_same, build, short, untimed, weights
+from small_fit import assert_same, build, short, weights
 
 from probattn.inference import Callback, CheckpointError, fit, metrics
 from probattn.inference.io import checkpoint
@@ -140,36 +140,6 @@ def test_a_resumed_run_keeps_the_best_epoch_from_before_it_was_killed(tmp_path, 
     history, last = trained(tmp_path / "run", callbacks=[Killed(after=5)], resume=True)
     assert (history.best_epoch, history.best_value) == (2, 1.0)
     assert_same(last, end)
-
-
-@pytest.mark.parametrize(
-    ("name", "every", "epoch"), [("last.pt", 1, 2), ("best.pt", 1, 5), ("last.pt", 3, 5)]
-)
-def test_a_run_killed_between_its_two_checkpoints_loses_none(
-    tmp_path, monkeypatch, scripted, name, every, epoch
-):
-    scripted(NLL)
-    expected, end = trained(tmp_path / "whole", checkpoint_every=every)
-    save = checkpoint.save
-
-    def stopping(path, model, guide, **extra):
-        if (path.name, extra["epoch"]) == (name, epoch):
-            raise KeyboardInterrupt
-        save(path, model, guide, **extra)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            trained(tmp_path / "run", checkpoint_every=every)
-    history, last = trained(tmp_path / "run", resume=True, checkpoint_every=every)
-    assert_same(last, end)
-    assert untimed(history.epochs) == untimed(expected.epochs)
-    assert (
-        (history.best_epoch, history.best_value)
-        == (expected.best_epoch, expected.best_value)
-        == (5, 0.5)
-    )
-    assert checkpoint.read(tmp_path / "run" / "best.pt")["extra"]["epoch"] == 5
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,12 @@ def deep(name):
 
 DEEP = (
     "softmax",
-    "kernel",
-    "kep-svgp",
     "kep-svgp-concat",
     "sgpa",
     "cgp",
     "sparse-cgp",
     "anchored",
     "rff-gpa",
-    "rff-cgp",
     "texts",
 )
 
@@ -131,37 +128,23 @@ def three_batches(scales=(1, 1, 1), labels=Y):
     return [(X[part] * scale, labels[part]) for part, scale in zip(rows, scales, strict=True)]
 
 
-@pytest.mark.parametrize("scales", [(1e20, 1, 1), (1, 1, 1e20), (1, 1e30, 1)], ids=str)
+@pytest.mark.parametrize("step", [0, 2])
 @pytest.mark.parametrize("name", DIVERGING)
-def test_inputs_that_overflow_are_named_by_what_they_break(name, scales):
+def test_inputs_that_overflow_are_named_by_what_they_break(name, step):
     model, guide, *_ = build(attention=DIVERGING[name], num_data=9)
-    step = next(number for number, scale in enumerate(scales) if scale > 1)
+    scales = [1, 1, 1]
+    scales[step] = 1e20
     with pytest.raises(NonFiniteError, match=rf"after step {step}: .*(site |network\.attention)"):
         fit(model, guide, three_batches(scales), **short(epochs=1))
 
 
-@pytest.mark.parametrize("name", ["kep-svgp", "sgpa", "cgp", "softmax"])
-@pytest.mark.parametrize("steps", [1, 3])
-def test_a_run_that_diverges_names_a_source(name, steps):
-    """Also where the only step of an epoch breaks what validation predicts by."""
+@pytest.mark.parametrize("name", ["kep-svgp", "softmax"])
+def test_a_run_that_diverges_names_a_source(name):
+    """Here where the only step of an epoch breaks what validation predicts by."""
     model, guide, *_ = build(attention=DIVERGING[name], num_data=9, likelihood=Gaussian())
-    labels, batches = X.sum((1, 2)).unsqueeze(1), three_batches(labels=X.sum((1, 2)).unsqueeze(1))
-    batches = batches if steps == 3 else [(X, labels)]
+    batches = [(X, X.sum((1, 2)).unsqueeze(1))]
     with pytest.raises(NonFiniteError, match=r"site |network\.|parameter|outputs"):
-        fit(model, guide, batches, [(X, labels)], **short(lr=1e6, epochs=20))
-
-
-def test_validation_data_that_overflow_are_named():
-    for likelihood, labels in ((Categorical(), Y), (Gaussian(), Y.float().unsqueeze(1))):
-        model, guide, *_ = build(num_data=9, likelihood=likelihood)
-        with pytest.raises(NonFiniteError, match="after step 3: .*outputs"):
-            fit(
-                model,
-                guide,
-                three_batches(labels=labels),
-                [(X, labels), (1e20 * X, labels)],
-                **short(),
-            )
+        fit(model, guide, batches, batches, **short(lr=1e6, epochs=20))
 
 
 ONES = torch.ones(9, 1)
@@ -178,7 +161,7 @@ BAD_LABELS = {
 }
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, 2])
 @pytest.mark.parametrize("name", BAD_LABELS)
 def test_labels_outside_their_support_are_an_error_in_every_step(name, number):
     likelihood, labels, bad, message = BAD_LABELS[name]
@@ -242,8 +225,7 @@ def chosen(of_pyro, of_torch):
             torch.distributions.Distribution.set_default_validate_args(True)
 
 
-@pytest.mark.parametrize("of_pyro", [True, False])
-@pytest.mark.parametrize("of_torch", [True, False])
+@pytest.mark.parametrize(("of_pyro", "of_torch"), [(True, False), (False, True)])
 def test_what_the_user_has_set_stays_and_callbacks_see_it(of_pyro, of_torch):
     seen = []
 

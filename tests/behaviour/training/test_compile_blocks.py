@@ -8,6 +8,7 @@ import torch
 from elbos import TraceMeanField_ELBO
 from export_cases import KEP, images, vit
 from torch import nn
+from torch.testing import assert_close
 
 from probattn import SGPAttention, SoftmaxAttention
 from probattn.draws import at_mean
@@ -76,8 +77,8 @@ def test_compiled_blocks_compute_what_the_program_computes(layer, graphs):
     compile_blocks(model)
     loss, gradients = value_and_gradients(model, guide, x, y)
     assert graphs["run"] > 0
-    torch.testing.assert_close(loss, expected[0], rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(gradients, expected[1], rtol=1e-9, atol=1e-9)
+    assert_close(loss, expected[0], rtol=1e-9, atol=1e-9)
+    assert_close(gradients, expected[1], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.usefixtures("graphs")

@@ -48,10 +48,8 @@ def train(layer, change=lambda x: x, **options):
         return (change(*arguments),)
 
     model.network.register_forward_pre_hook(watch)
-    options, batches = (
-        TrainOptions(epochs=1, num_samples=1, accelerator="cpu", **options),
-        [(images(), torch.arange(5) % 3)],
-    )
+    options = TrainOptions(epochs=1, num_samples=1, accelerator="cpu", **options)
+    batches = [(images(), torch.arange(5) % 3)]
     fit(model, guide, batches, batches, options=options, progress=False)
     return seen
 

@@ -91,34 +91,6 @@ def test_samples_are_per_example_or_per_batch_and_particles_a_dimension(samples_
     )
 
 
-def test_bf16_starts_from_the_float32_loss_and_takes_labels_as_they_are():
-    seen, losses = [], []
-
-    class Spy(Gaussian):
-        def forward(self, outputs, mask=None):
-            distribution = super().forward(outputs, mask)
-            original = distribution.log_prob
-            distribution.log_prob = lambda value: (
-                seen.append((outputs.dtype, value.max().item())) or original(value)
-            )
-            return distribution
-
-    x, y = torch.randn(8, 4, 3), torch.full((8, 1), 20.0001)
-    for precision in ("32", "bf16-mixed"):
-        model, guide, _, _ = build(likelihood=Spy())
-        losses.append(
-            fit(model, guide, [(x, y)], **short(epochs=12, lr=0.3, precision=precision)).steps
-        )
-    assert (
-        losses[0][0]["loss"]
-        != losses[1][0]["loss"]
-        == pytest.approx(losses[0][0]["loss"], rel=0.03)
-    )
-    assert losses[1][-1]["loss"] < 0.5 * losses[1][0]["loss"]
-    assert set(seen) == {(torch.float32, y.max().item()), (torch.bfloat16, y.max().item())}
-    assert all(p.dtype == torch.float32 for p in [*model.parameters(), *guide.parameters()])
-
-
 class WithNorm(Network):
     def __init__(self):
         super().__init__(dropout=0.5)
@@ -134,10 +106,8 @@ class WithNorm(Network):
 def test_submodules_in_evaluation_mode_stay_there_and_a_model_as_a_whole_is_trained(evaluated):
     network = WithNorm()
     (network if evaluated is None else network.get_submodule(evaluated)).eval()
-    before, mean = (
-        [module.training for module in network.modules()],
-        network.norm.running_mean.clone(),
-    )
+    before = [module.training for module in network.modules()]
+    mean = network.norm.running_mean.clone()
     model = Supervised(network, Categorical(), num_data=8)
     _, _, train, valid = build()
     fit(model, guides.for_model(model), train, valid, **short(epochs=1))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from small_fit import build, data, short, weights
+from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
 from probattn.inference import Callback, TrainOptions, fit, predict
@@ -69,7 +70,7 @@ def test_its_losses_and_weights_are_those_of_fit(tmp_path):
     trainer(tmp_path, max_epochs=2, callbacks=[recorder]).fit(module, loader)
     assert recorder.losses == pytest.approx([step["loss"] for step in history.steps], rel=1e-6)
     for name, value in weights(model, guide).items():
-        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-7, msg=name)
+        assert_close(value, expected[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
 def test_validation_metrics_are_of_the_whole_set_and_its_checkpoint_holds_model_and_guide(tmp_path):
@@ -94,7 +95,7 @@ def test_validation_metrics_are_of_the_whole_set_and_its_checkpoint_holds_model_
         assert torch.equal(weights(loaded.model, loaded.guide)[name], value), name
     (first, second) = run.predict(module, valid)
     for values, (x, _) in zip((first, second), valid, strict=True):
-        torch.testing.assert_close(values["probs"], predict(model, guide, x, num_samples=1).probs)
+        assert_close(values["probs"], predict(model, guide, x, num_samples=1).probs)
     assert first.keys() == {"probs", "expected_entropy", "mutual_information", "labels"}
 
 

@@ -85,11 +85,9 @@ POISONS = {
 def test_what_is_not_finite_is_named_and_never_reaches_the_disk(tmp_path, poison, options):
     """In an epoch's last batch, after which only the checkpoints are written."""
     model, guide, train, valid = build(**options)
-    options, files, train.at = (
-        {name: value for name, value in options.items() if name != "valid"},
-        {},
-        (2, 2),
-    )
+    options = {name: value for name, value in options.items() if name != "valid"}
+    files = {}
+    train.at = (2, 2)
 
     def callback(batch):
         files.update({name: (tmp_path / name).read_bytes() for name in ("last.pt", "best.pt")})

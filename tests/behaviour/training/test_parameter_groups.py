@@ -68,19 +68,15 @@ def test_what_is_not_a_weight_by_its_module_or_its_name():
     class Own(PyroModule):
         def __init__(self):
             super().__init__()
-            self.norm, self.group, self.conv = (
-                nn.LayerNorm([3, 4]),
-                nn.GroupNorm(2, 4),
-                nn.Conv2d(2, 4, 3),
-            )
+            self.norm = nn.LayerNorm([3, 4])
+            self.group = nn.GroupNorm(2, 4)
+            self.conv = nn.Conv2d(2, 4, 3)
             self.attention, self.recurrent = nn.MultiheadAttention(4, 2), nn.GRU(3, 4)
             self.tied, self.tied_again = nn.Linear(4, 4), nn.Linear(4, 4)
             self.tied_again.weight = self.tied.weight
             self.weight = PyroParam(torch.ones(2, 3), constraint=constraints.positive)
-            self.cls_token, self.log_variance = (
-                nn.Parameter(torch.zeros(1, 4)),
-                nn.Parameter(torch.zeros(2, 2)),
-            )
+            self.cls_token = nn.Parameter(torch.zeros(1, 4))
+            self.log_variance = nn.Parameter(torch.zeros(2, 2))
             self.inducing = nn.ParameterList([nn.Parameter(torch.zeros(2, 3))])
 
     attention, recurrent = ("in_proj_weight", "out_proj.weight"), ("weight_ih_l0", "weight_hh_l0")

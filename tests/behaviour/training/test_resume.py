@@ -167,6 +167,14 @@ LOADERS = {
 }
 
 
+@pytest.mark.parametrize("name", [*LOADERS][:3])
+def test_a_look_at_the_first_batch_leaves_the_order_and_the_noise_as_they_are(name):
+    loader = LOADERS[name](1)
+    before = flat(checkpoint.random_states(loader))
+    checkpoint.peek(loader)
+    assert flat(checkpoint.random_states(loader)) == before
+
+
 class Killed(Callback):
     """Ends a run after the first step that follows ``epochs`` whole ones."""
 

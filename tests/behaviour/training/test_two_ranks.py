@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import two_ranks
-from two_ranks import TRAINED, after_prediction, fitted, local_predictions, predictions, train
+from two_ranks import TRAINED, after_prediction, fitted_at_mean, local_predictions, predictions
 
 from probattn.inference import predict
 
@@ -41,24 +41,10 @@ def distance(one, other):
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_two_processes_train_as_one(ranks, name):
-    gradients, weights, terms = train(**TRAINED[name])
-    for rank in ranks:
-        first, last, seen = rank["trained"][name]
-        assert distance(first, gradients) < 1e-10
-        assert distance(last, weights) < 1e-10
-        for step, whole in zip(seen, terms, strict=True):
-            assert step == pytest.approx(whole, rel=1e-10, abs=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"), [("fitted", {}), ("accumulated", {"accumulate_grad_batches": 3})]
-)
-def test_fit_on_two_processes_is_fit_on_one(ranks, tmp_path, name, options):
-    records, weights = fitted(tmp_path, family="delta", **options)
-    seen, last = ranks[0][name]
-    assert distance(last, weights) < 1e-10
-    for one, whole in zip(seen, records, strict=True):
+def test_two_processes_train_as_one(ranks, tmp_path, name):
+    records, weights = fitted_at_mean(tmp_path, **TRAINED[name])
+    assert all(distance(rank["trained"][name][1], weights) < 1e-10 for rank in ranks)
+    for one, whole in zip(ranks[0]["trained"][name][0], records, strict=True):
         names = whole.keys() - {"kind", "seconds"}
         assert all(one[key] == pytest.approx(whole[key], rel=1e-10, abs=1e-10) for key in names)
 
@@ -105,6 +91,10 @@ def test_the_loaders_generator_has_the_same_state_on_all_ranks_as_in_one_process
 def test_loaders_that_would_train_wrongly_are_refused(ranks):
     expected = ["sampler", "batch sampler", "no generator", "other seed", "other length"]
     assert [rank["refused"] for rank in ranks] == [expected] * 2
+
+
+def test_prediction_without_data_fails_on_each_rank_as_in_one_process(ranks):
+    assert all("no data to predict" in rank["without batches"] for rank in ranks)
 
 
 def test_results_are_broadcast_from_the_first_rank_and_means_are_over_all(ranks):

@@ -33,11 +33,9 @@ CASES = {
 class Network(nn.Module):
     def __init__(self, outputs, pool=True):
         super().__init__()
-        self.attention, self.head, self.pool = (
-            KEPSVGPAttention(4, 2, rank=2),
-            nn.Linear(4, outputs),
-            pool,
-        )
+        self.attention = KEPSVGPAttention(4, 2, rank=2)
+        self.head = nn.Linear(4, outputs)
+        self.pool = pool
 
     def forward(self, x, mask=None):
         outputs = self.head(self.attention(x, mask))

@@ -42,10 +42,8 @@ OPTIONS += [(Sparse(), {"inducing_keys": None}), (Sparse(), {"inducing": 7})]
 @MASKS
 def test_output_and_its_law_are_those_of_each_example_and_head(kind, options, mask):
     x = randn(3, TOKENS, DIM)
-    output, drawn = (
-        kind.make(alpha=0, **options)(x, mask),
-        kind.make(alpha=0, **options, output="draw"),
-    )
+    output = kind.make(alpha=0, **options)(x, mask)
+    drawn = kind.make(alpha=0, **options, output="draw")
     nodes = run(drawn, x, mask)
     law, value = nodes["z_q"]["fn"], nodes["z_q"]["value"]
     for b, rows, heads in kind.loops(drawn, x, mask):
@@ -123,11 +121,9 @@ def test_learned_guide_starts_at_the_prior(kind):
 @KINDS
 @pytest.mark.parametrize("intervene", [poutine.condition, poutine.do])
 def test_interventions_on_z_o_reach_output_and_predictions(kind, intervene):
-    layer, x, z_o = (
-        kind.make(collapsed=False),
-        randn(3, TOKENS, DIM),
-        randn(3, HEADS, TOKENS, DIM // HEADS, seed=1),
-    )
+    layer = kind.make(collapsed=False)
+    x = randn(3, TOKENS, DIM)
+    z_o = randn(3, HEADS, TOKENS, DIM // HEADS, seed=1)
     means = [
         layer.join_heads(heads.given([heads.q], [heads.o], z_o[b])[0])
         for b, _, heads in kind.loops(layer, x)

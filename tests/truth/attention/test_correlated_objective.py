@@ -54,10 +54,8 @@ def test_closed_regulariser_is_the_bound(kind, guide, options, mask):
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 def test_both_elbos_are_alpha_r_in_closed_form(kind, elbo):
     """A draw of the output costs nothing: it is drawn from its own predictive."""
-    layer, x = (
-        kind.make(canonical_guide="learned", output="draw", regulariser_norm="example"),
-        randn(3, TOKENS, DIM),
-    )
+    layer = kind.make(canonical_guide="learned", output="draw", regulariser_norm="example")
+    x = randn(3, TOKENS, DIM)
     expected = sum(heads.bound("learned") for _, _, heads in kind.loops(layer, x, MASK))
     assert_close(loss_of(elbo, layer, x, MASK), -expected)
     with alpha(0.3):

@@ -116,10 +116,8 @@ def test_draws_are_one_dimension_more_where_something_is_drawn_and_none_elsewher
 )  # its penalty: no gradient in x
 def test_gradients_of_output_and_log_density(name):
     layer, x = make(name), randn(2, 4, 8)
-    names, mask = (
-        [name for name, _ in layer.named_parameters()],
-        None if name in FOUR_TOKENS else MASK[:2],
-    )
+    names = [name for name, _ in layer.named_parameters()]
+    mask = None if name in FOUR_TOKENS else MASK[:2]
 
     class Program(torch.nn.Module):
         def __init__(self):

@@ -6,7 +6,9 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
+from float64 import ones64, randn64, tensor64, zeros64
 from torch import nn
+from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.attention.base import ProbabilisticAttention
@@ -19,8 +21,6 @@ from probattn.inference.diagnostics.attention import (
     token_similarity,
 )
 from probattn.models import Classifier, ViT
-
-F64 = torch.float64
 
 
 class Opaque(ProbabilisticAttention):
@@ -62,7 +62,7 @@ def vit_model():
         guide = guides.for_model(model)
         for parameter in guide.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    return model, guide, torch.randn(4, 3, 6, 6, dtype=F64)
+    return model, guide, randn64(4, 3, 6, 6)
 
 
 def text_model(first=KernelAttention):
@@ -72,10 +72,8 @@ def text_model(first=KernelAttention):
 
 def inputs_and_outputs(model, guide, x):
     """Inputs and outputs of every attention layer in one run at the mean of the guide."""
-    runs, u = (
-        [],
-        {site: guide.get_submodule(site)(prior).mean for site, prior in guides.latent_sites(model)},
-    )
+    runs = []
+    u = {site: guide.get_submodule(site)(prior).mean for site, prior in guides.latent_sites(model)}
     for block in model.network.blocks:
         block.attention.register_forward_hook(
             lambda _, args, output: runs.append((args[0], output))
@@ -109,28 +107,24 @@ def test_spectra_are_mean_singular_values_with_the_energy_of_a_projection():
         layer, spectrum = model.network.blocks[i].attention, spectra[PATHS[i]]
         matrices = by_formula(layer, inputs)
         values = torch.linalg.svdvals(matrices)
-        torch.testing.assert_close(spectrum.values, values.mean(0), rtol=1e-9, atol=1e-9)
+        assert_close(spectrum.values, values.mean(0), rtol=1e-9, atol=1e-9)
     assert spectra[PATHS[1]].captured.numel() == spectra[PATHS[1]].scale.numel() == 0
-    torch.testing.assert_close(
-        spectrum.scale, torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp()
-    )
+    assert_close(spectrum.scale, tensor64([[0.4, 0.1], [0.3, 0.2]]).exp())
     energies, e = values.square(), layer.scores(inputs)[0]
     projection = e @ (e.mT @ e).inverse() @ e.mT
     captured = (projection @ matrices).square().sum((-2, -1)) / energies.sum(-1)
-    torch.testing.assert_close(spectrum.captured, captured.mean(0))
-    torch.testing.assert_close(
-        spectrum.best, (energies[..., :2].sum(-1) / energies.sum(-1)).mean(0)
-    )
+    assert_close(spectrum.captured, captured.mean(0))
+    assert_close(spectrum.best, (energies[..., :2].sum(-1) / energies.sum(-1)).mean(0))
     assert (spectrum.captured < spectrum.best).all()
 
 
 def test_leading_singular_vectors_capture_the_best_share_and_repeated_columns_count_once():
-    matrix = torch.randn(3, 5, 5, dtype=F64)
+    matrix = randn64(3, 5, 5)
     left, values, _ = torch.linalg.svd(matrix)
     captured, best = energy_shares(matrix, values, left[..., :2]).unbind(-1)
-    torch.testing.assert_close(captured, best)
+    assert_close(captured, best)
     repeated = energy_shares(matrix, values, left[..., [0, 0]])[:, 0]
-    torch.testing.assert_close(repeated, values[:, 0] ** 2 / (values**2).sum(-1))
+    assert_close(repeated, values[:, 0] ** 2 / (values**2).sum(-1))
     assert energy_shares(torch.zeros(1, 4, 4), torch.zeros(1, 4), torch.ones(1, 4, 2)).isnan().all()
 
 
@@ -139,25 +133,23 @@ def test_leading_singular_vectors_capture_the_best_share_and_repeated_columns_co
 )
 def test_padded_examples_count_as_their_real_tokens_and_without_a_pair_not_at_all(first):
     model, guide = text_model(first)
-    x, lengths = torch.randn(3, 5, 4, dtype=F64), (5, 3, 1)
+    x, lengths = randn64(3, 5, 4), (5, 3, 1)
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
     batches = [(x[:2], None, mask[:2]), (x[2:], None, mask[2:])]
     x = x.masked_fill(~mask.unsqueeze(-1), math.nan)
     padded = attention_spectra(model, guide, [(x[:2], None, mask[:2])])
     single = [attention_spectra(model, guide, x[b : b + 1, :n]) for b, n in enumerate(lengths[:2])]
     for path, spectrum in padded.items():
-        expected = torch.zeros(2, 5, dtype=F64)
+        expected = zeros64(2, 5)
         for n, part in zip(lengths, single, strict=False):
             expected[:, :n] += part[path].values / 2
-        torch.testing.assert_close(spectrum.values, expected)
+        assert_close(spectrum.values, expected)
     if (
         first is not KernelAttention
     ):  # scores of as many columns as the kernel's rank reach all of it
         spectrum = padded["network.first"]
-        torch.testing.assert_close(spectrum.scale, spectrum.values[:, :2], rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(
-            spectrum.captured, torch.ones(2, dtype=F64), rtol=1e-3, atol=1e-3
-        )
+        assert_close(spectrum.scale, spectrum.values[:, :2], rtol=1e-3, atol=1e-3)
+        assert_close(spectrum.captured, ones64(2), rtol=1e-3, atol=1e-3)
     similarity = token_similarity(model, guide, batches)
     single = [token_similarity(model, guide, x[b : b + 1, :n]) for b, n in enumerate(lengths)]
     for path, value in similarity.items():
@@ -168,13 +160,13 @@ def test_padded_examples_count_as_their_real_tokens_and_without_a_pair_not_at_al
 def test_of_long_inputs_few_examples_are_decomposed(monkeypatch):
     """Budget for three matrices of nine tokens in each batch."""
     model, guide, _ = vit_model()
-    x = torch.randn(6, 3, 6, 6, dtype=F64)
+    x = randn64(6, 3, 6, 6)
     five = attention_spectra(model, guide, x[:5])
     monkeypatch.setattr(module, "BUDGET", 3.5 * 9**3)
     for path, spectrum in attention_spectra(model, guide, [x[:2], x[2:]]).items():
         assert spectrum.examples == 5
-        torch.testing.assert_close(spectrum.values, five[path].values)
-        torch.testing.assert_close(spectrum.captured, five[path].captured)
+        assert_close(spectrum.values, five[path].values)
+        assert_close(spectrum.captured, five[path].captured)
     monkeypatch.setattr(module, "BUDGET", 0.0)
     assert [spectrum.examples for spectrum in attention_spectra(model, guide, x).values()] == [
         2,
@@ -197,7 +189,7 @@ def test_similarity_is_the_mean_over_pairs_of_the_outputs_of_each_attention_laye
         similarity.values(), inputs_and_outputs(model, guide, x), strict=True
     ):
         assert value == pytest.approx(sum(map(cosines, outputs)) / 4, abs=1e-12)
-    x = torch.randn(3, 6, 4, dtype=F64)
+    x = randn64(3, 6, 4)
     mask = torch.tensor(
         [
             [True] * 6,
@@ -207,15 +199,3 @@ def test_similarity_is_the_mean_over_pairs_of_the_outputs_of_each_attention_laye
     )
     masked = mean_pairwise_cosine(x.where(mask.unsqueeze(-1), 1e6), mask)
     assert masked.tolist() == pytest.approx([cosines(x[b, mask[b]]) for b in range(3)], abs=1e-12)
-
-
-def test_similarity_of_special_tokens():
-    same = torch.tensor([1.0, 2.0, -1.0]).expand(1, 5, 3) * torch.arange(1, 6)[:, None]
-    assert mean_pairwise_cosine(same).item() == pytest.approx(1)
-    assert mean_pairwise_cosine(torch.eye(4).unsqueeze(0)).item() == pytest.approx(0)
-    assert mean_pairwise_cosine(
-        torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]])
-    ).item() == pytest.approx(1 / 3)
-    x, mask = torch.randn(1000, 3, 7), torch.arange(3) == torch.randint(3, (1000, 1))
-    assert mean_pairwise_cosine(x, mask).isnan().all()  # of one token, whatever rounding leaves
-    assert mean_pairwise_cosine(x[:, :1]).isnan().all()

@@ -4,10 +4,12 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from known_predictives import F64, build
+from float64 import randn64
+from known_predictives import build
 from pyro.infer.autoguide import AutoMultivariateNormal
 from pyro.nn import PyroModule, PyroSample
 from torch import nn
+from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention
 from probattn.inference import materialise, predict
@@ -43,7 +45,7 @@ def likelihood_at(model, latents, s, x, mask=None):
 @pytest.mark.parametrize("from_prior", [False, True])
 def test_prediction_and_likelihood_are_those_of_the_recorded_draws(attention, from_prior):
     model, guide = widened(attention=attention)
-    x, y = torch.randn(5, 5, 3, dtype=F64), torch.tensor([0, 2, 1, 1, 0])
+    x, y = randn64(5, 5, 3), torch.tensor([0, 2, 1, 1, 0])
     made = replicate(
         model, None if from_prior else guide, [(x[:3], y[:3]), (x[3:], y[3:])], num_samples=3
     )
@@ -51,44 +53,38 @@ def test_prediction_and_likelihood_are_those_of_the_recorded_draws(attention, fr
         SHAPES if attention is KEP else {}
     )
     likelihoods = [likelihood_at(model, made.latents, s, x) for s in range(3)]
-    torch.testing.assert_close(
-        made.log_likelihood, torch.stack([law.log_prob(y) for law in likelihoods])
-    )
-    torch.testing.assert_close(made.prediction.probs, sum(law.probs for law in likelihoods) / 3)
+    assert_close(made.log_likelihood, torch.stack([law.log_prob(y) for law in likelihoods]))
+    assert_close(made.prediction.probs, sum(law.probs for law in likelihoods) / 3)
     assert (attention is KEP) != torch.allclose(made.log_likelihood[0], made.log_likelihood[1])
     assert torch.equal(made.labels, y)
 
 
 def test_neither_local_sites_nor_what_an_auto_guide_draws_for_itself_are_recorded():
     model, guide = build(attention=SGPAttention.partial(inducing=2))
-    drawn = posterior_draws(model, guide, torch.randn(5, 5, 3, dtype=F64), num_samples=3)
+    drawn = posterior_draws(model, guide, randn64(5, 5, 3), num_samples=3)
     assert {name: draws.shape for name, draws in drawn.items()} == SHAPES
     model, x, y = build()[0].float(), torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.long)
     guide = AutoMultivariateNormal(model)
     materialise(guide, (x, y))
     made = replicate(model, guide, [(x, y)], num_samples=3)
     assert {name: draws.shape for name, draws in made.latents.items()} == SHAPES
-    torch.testing.assert_close(
-        made.log_likelihood[2], likelihood_at(model, made.latents, 2, x).log_prob(y)
-    )
+    assert_close(made.log_likelihood[2], likelihood_at(model, made.latents, 2, x).log_prob(y))
 
 
 @pytest.mark.parametrize("attention", [KEP, SoftmaxAttention])
 def test_labels_have_the_probabilities_of_the_prediction(attention):
     """Each draw has labels of its own, also where nothing above them is drawn."""
     model, guide = widened(attention=attention, gain=2.0)
-    x, y = torch.randn(2, 5, 3, dtype=F64), torch.zeros(2, dtype=torch.long)
+    x, y = randn64(2, 5, 3), torch.zeros(2, dtype=torch.long)
     made = replicate(model, guide, [(x, y)], num_samples=4000)
-    shares, probs = (
-        nn.functional.one_hot(made.replicated_labels, 3).double().mean(0),
-        made.prediction.probs,
-    )
+    shares = nn.functional.one_hot(made.replicated_labels, 3).double().mean(0)
+    probs = made.prediction.probs
     assert ((shares - probs).abs() < 4.5 * (probs * (1 - probs) / 4000).sqrt()).all()
 
 
 def test_numbers_scatter_around_the_mean_of_their_draw_with_the_noise_of_the_likelihood():
     model, guide = widened(Gaussian(0.3), outputs=2, gain=30.0)
-    x, y = torch.randn(5, 5, 3, dtype=F64), torch.randn(5, 2, dtype=F64)
+    x, y = randn64(5, 5, 3), randn64(5, 2)
     made = replicate(model, guide, [(x[:4], y[:4]), (x[4:], y[4:])], num_samples=60)
     means = torch.stack([likelihood_at(model, made.latents, s, x).mean for s in range(60)])
     assert means.std(0).max() > 1
@@ -98,12 +94,12 @@ def test_numbers_scatter_around_the_mean_of_their_draw_with_the_noise_of_the_lik
     by_hand = (
         -0.5 * ((y - means) / 0.3) ** 2 - torch.tensor(0.3 * (2 * torch.pi) ** 0.5).log()
     ).sum(-1)
-    torch.testing.assert_close(made.log_likelihood, by_hand, rtol=1e-5, atol=1e-5)
+    assert_close(made.log_likelihood, by_hand, rtol=1e-5, atol=1e-5)
 
 
 def test_padded_tokens_have_the_label_0_and_count_nothing():
     model, guide = widened(TokenCategorical(), pool=False, gain=1e6)
-    x, y = torch.randn(4, 5, 3, dtype=F64), torch.full((4, 5), 2)
+    x, y = randn64(4, 5, 3), torch.full((4, 5), 2)
     mask = torch.arange(5) < torch.tensor([[5], [2], [3], [5]])
     batches = [(x[:2], y[:2], mask[:2]), (x[2:3], y[2:3], mask[2:3]), (x[3:], y[3:])]
     made = replicate(model, guide, batches, num_samples=150)  # in chunks of one example
@@ -113,7 +109,7 @@ def test_padded_tokens_have_the_label_0_and_count_nothing():
         likelihood = likelihood_at(model, made.latents, s, x, mask)
         best = likelihood.base_dist.base_dist.probs.argmax(-1)
         assert torch.equal(made.replicated_labels[s][mask], best[mask])
-        torch.testing.assert_close(made.log_likelihood[s], likelihood.log_prob(y))
+        assert_close(made.log_likelihood[s], likelihood.log_prob(y))
 
 
 def test_a_users_own_global_site_is_drawn_once_for_all_batches():
@@ -121,4 +117,4 @@ def test_a_users_own_global_site_is_drawn_once_for_all_batches():
     network.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 4]).to_event(2))
     model, x = Supervised(network, Categorical(), num_data=9), torch.randn(4, 4)
     result = predict(model, None, [x[:2], x[2:]], num_samples=3, keep_draws=True)
-    torch.testing.assert_close(result.draws, (x @ result.latents["network.weight"].mT).softmax(-1))
+    assert_close(result.draws, (x @ result.latents["network.weight"].mT).softmax(-1))

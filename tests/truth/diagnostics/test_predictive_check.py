@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
-from conjugate import F64, conjugate, design, gaussian_guide, posterior
+from conjugate import conjugate, design, gaussian_guide, posterior
+from float64 import eye64, ones64, randn64, tensor64
 from known_predictives import build
 from scipy import stats
 from torch import nn
+from torch.testing import assert_close
 
 from probattn.inference import metrics, posterior_predictive_check, predict
 from probattn.inference.diagnostics.predictive_check import p_value
@@ -26,7 +28,7 @@ def test_statistics_of_classes_by_hand():
     model, guide = build()
     with torch.no_grad():
         model.network.head.weight.mul_(20)
-    x, y = torch.randn(12, 5, 3, dtype=F64), torch.randint(3, (12,))
+    x, y = randn64(12, 5, 3), torch.randint(3, (12,))
     torch.manual_seed(1)
     check = posterior_predictive_check(
         model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_replicates=20
@@ -51,15 +53,13 @@ def test_statistics_of_classes_by_hand():
 @pytest.mark.parametrize(("likelihood", "outputs"), [(Gaussian(), 2), (Bernoulli(), 3)])
 def test_statistics_of_numbers_by_hand(likelihood, outputs):
     model, guide = build(likelihood, outputs=outputs)
-    x, y = torch.randn(12, 5, 3, dtype=F64), torch.randint(2, (12, outputs)).double()
+    x, y = randn64(12, 5, 3), torch.randint(2, (12, outputs)).double()
     check = posterior_predictive_check(model, guide, [(x, y)], num_replicates=6)
     for labels, values in labels_and_values(check, y):
         center = labels.sum(0) / 12
-        torch.testing.assert_close(values["mean"], center)
-        torch.testing.assert_close(values["std"], ((labels - center).square().sum(0) / 12).sqrt())
-        torch.testing.assert_close(
-            values["rmse"], ((labels - check.prediction.mean).square().sum(0) / 12).sqrt()
-        )
+        assert_close(values["mean"], center)
+        assert_close(values["std"], ((labels - center).square().sum(0) / 12).sqrt())
+        assert_close(values["rmse"], ((labels - check.prediction.mean).square().sum(0) / 12).sqrt())
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_statistics_of_numbers_by_hand(likelihood, outputs):
 )
 def test_a_statistic_that_changes_its_shape_or_is_nan_is_an_error(statistic, error):
     model, guide = build()
-    data = [(torch.randn(12, 5, 3, dtype=F64), torch.zeros(12, dtype=torch.long))]
+    data = [(randn64(12, 5, 3), torch.zeros(12, dtype=torch.long))]
     with pytest.raises(error, match=r"size|spread"):
         posterior_predictive_check(model, guide, data, statistics={"spread": statistic})
 
 
 def test_p_values_by_hand():
-    replicated = torch.tensor([1.0, 2.0, 2.0, 3.0], dtype=F64)
+    replicated = tensor64([1.0, 2.0, 2.0, 3.0])
     expected = {0.0: 4.5 / 5, 1.0: 4 / 5, 2.0: 2.5 / 5, 2.5: 1.5 / 5, 3.0: 1 / 5, 4.0: 0.5 / 5}
     for observed, p in expected.items():
-        assert math.isclose(p_value(torch.tensor(observed, dtype=F64), replicated), p)
+        assert math.isclose(p_value(tensor64(observed), replicated), p)
     both = p_value(torch.tensor([2.0, 4.0]), torch.stack((replicated, replicated), dim=1))
-    torch.testing.assert_close(both, torch.tensor([0.5, 0.1], dtype=F64))
+    assert_close(both, tensor64([0.5, 0.1]))
     for values in (
         torch.tensor([1.0, 2.0, 5.0, 9.0]),
         torch.tensor([1.0, 1.0, 1.0, 2.0, 3.0]),
@@ -103,8 +103,8 @@ def test_a_conjugate_model_has_the_p_values_of_its_gaussian_predictive(from_prio
     guide = None if from_prior else gaussian_guide(model, mean, covariance)
     mean, covariance = (torch.zeros(2), prior) if from_prior else (mean[0], covariance)
     weights = {
-        "one": torch.eye(32, dtype=F64)[3],
-        "sum": torch.ones(32, dtype=F64),
+        "one": eye64(32)[3],
+        "sum": ones64(32),
         "along": phi[:, 0],
     }
     statistics = {
@@ -114,7 +114,7 @@ def test_a_conjugate_model_has_the_p_values_of_its_gaussian_predictive(from_prio
     check = posterior_predictive_check(
         model, guide, data, statistics=statistics, num_replicates=3000
     )
-    total = phi @ covariance @ phi.T + 0.25 * torch.eye(32, dtype=F64)
+    total = phi @ covariance @ phi.T + 0.25 * eye64(32)
     for name, w in weights.items():
         law = stats.norm(float(w @ phi @ mean.double()), float(w @ total @ w) ** 0.5)
         assert stats.kstest(check.replicated[name], law.cdf).pvalue > 0.001

@@ -6,7 +6,6 @@ import pytest
 import torch
 from arviz_stats.base import array_stats
 from conjugate import (
-    F64,
     NOISE,
     conjugate,
     evidence,
@@ -15,10 +14,12 @@ from conjugate import (
     posterior,
     sgpa_parts,
 )
+from float64 import eye64, ones64, randn64, tensor64, zeros64
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
 from torch.distributions import transform_to
+from torch.testing import assert_close
 
 from probattn import SGPAttention, guides, local_site, local_sites
 from probattn.inference import materialise
@@ -38,7 +39,7 @@ def test_log_weights_are_those_of_the_two_densities(spread):
     p, q = (dist.MultivariateNormal(mean, factor**2 * covariance) for factor in (1, spread))
     u = torch.stack(values)
     expected = (p.log_prob(u) - q.log_prob(u)).sum((-2, -1)) + evidence(model, x, y)
-    torch.testing.assert_close(result.log_weights, expected, rtol=1e-9, atol=0)
+    assert_close(result.log_weights, expected, rtol=1e-9, atol=0)
 
 
 def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
@@ -56,7 +57,7 @@ def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
     assert wide.ess > 280
     smoothed, khat = array_stats.psislw(-narrow.log_weights.numpy())
     assert narrow.khat == pytest.approx(float(khat))
-    torch.testing.assert_close(narrow.smoothed, torch.as_tensor(smoothed))
+    assert_close(narrow.smoothed, torch.as_tensor(smoothed))
 
 
 @pytest.mark.parametrize("drawn", ["joint", "marginal"])
@@ -67,20 +68,18 @@ def test_sgpa_counts_the_density_of_what_it_draws(drawn):
     With q(u) = p(u) and q(g) = p(g), w = N(y; f, σ²) is bounded, and E w² = N(0; 0, 2 σ²) N(y; 0,
     cov f + σ²/2).
     """
-    layer, (x, y) = SGPAttention(2, 1, inducing=1, draws=drawn), torch.randn(2, 1, 3, 2, dtype=F64)
+    layer, (x, y) = SGPAttention(2, 1, inducing=1, draws=drawn), randn64(2, 1, 3, 2)
     model = gaussian(layer, 1)
     guide = guides.for_model(model)
     with torch.no_grad():
         layer.query_value.weight[2:].mul_(0.3)
         a, c = sgpa_parts(layer, x)
         guide.network.u.loc.zero_()
-        raw = transform_to(constraints.softplus_lower_cholesky).inv(torch.ones(1, 1, dtype=F64))
+        raw = transform_to(constraints.softplus_lower_cholesky).inv(ones64(1, 1))
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
 
     def log_density(at, variance, covariance):
-        law = dist.MultivariateNormal(
-            torch.zeros(3, dtype=F64), covariance + variance * torch.eye(3, dtype=F64)
-        )
+        law = dist.MultivariateNormal(zeros64(3), covariance + variance * eye64(3))
         return law.log_prob(at).sum()
 
     covariance, labels = (a @ a.mT + c)[0], 0.5 * y[0].T
@@ -118,7 +117,7 @@ class OfU(nn.Module):
 
 
 def test_local_sites_are_weighted_by_the_posterior_that_they_are_drawn_from():
-    x, y = torch.tensor([[0.2, -0.3, 0.9], [0.5, 0.1, 1.2]], dtype=F64)
+    x, y = tensor64([[0.2, -0.3, 0.9], [0.5, 0.1, 1.2]])
     model = Amortised()
     result = psis_khat(model, OfU(), (x, y), num_samples=100)
     u, z = (torch.stack(values) for values in zip(*model.seen[-100:], strict=True))
@@ -126,7 +125,7 @@ def test_local_sites_are_weighted_by_the_posterior_that_they_are_drawn_from():
         dist.Normal(u.unsqueeze(-1), 1.0).log_prob(z) + dist.Normal(z, 0.7).log_prob(y)
     ).sum(-1)
     drawn_from = dist.Normal(0.3, 0.8).log_prob(u) + dist.Normal(x, 0.5).log_prob(z).sum(-1)
-    torch.testing.assert_close(result.log_weights, joint - drawn_from)
+    assert_close(result.log_weights, joint - drawn_from)
 
 
 def test_an_autoguide_over_one_vector_has_a_density_and_a_point_mass_none():
@@ -140,7 +139,7 @@ def test_an_autoguide_over_one_vector_has_a_density_and_a_point_mass_none():
     u, (mean, covariance) = torch.stack(values[-100:]), posterior(model, x, y)
     p, q = dist.MultivariateNormal(mean, covariance), guide.get_posterior()
     expected = p.log_prob(u).sum((-2, -1)) - q.log_prob(u.flatten(1)) + evidence(model, x, y)
-    torch.testing.assert_close(result.log_weights, expected.detach())
+    assert_close(result.log_weights, expected.detach())
     model.network.log_scale.requires_grad_(False)
     with pytest.raises(ValueError, match="point mass"):
         psis_khat(model, guides.for_model(model, "delta"), (x, y), num_samples=100)

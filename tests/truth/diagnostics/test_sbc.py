@@ -4,6 +4,7 @@ import pytest
 import scipy.stats
 import torch
 from conjugate import F64, SITE, conjugate, posterior
+from float64 import randn64
 from pyro.poutine.messenger import Messenger
 
 from probattn.inference.diagnostics.sbc import SBC, simulation_based_calibration
@@ -15,7 +16,7 @@ def exact(model, *, shift=0.0, spread=1.0):
 
     def infer(x, y):
         mean, covariance = posterior(model, x, y)
-        noise = torch.randn(49, 1, 2, 2, dtype=F64) @ torch.linalg.cholesky(covariance).T
+        noise = randn64(49, 1, 2, 2) @ torch.linalg.cholesky(covariance).T
         return {SITE: mean + shift * covariance.diag().sqrt() + spread * noise}
 
     return infer
@@ -70,11 +71,9 @@ class Truths(Messenger):
 
 def test_ranks_are_counts_of_draws_below_the_truth(model_and_inputs):
     model, x = model_and_inputs
-    draws, mask, batches = (
-        torch.randn(8, 1, 2, 2, dtype=F64),
-        torch.ones(2, 4, dtype=torch.bool),
-        [],
-    )
+    draws = randn64(8, 1, 2, 2)
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    batches = []
 
     def infer(*batch):
         batches.append(batch)

@@ -102,24 +102,14 @@ def test_zoom_blur_averages_scipys_zooms(images, rng, end, count):
     assert np.allclose(blurs.zoom_blur(images, rng, end), by_plane(images, blurred), atol=1e-5)
 
 
-def test_gaussian_blur_scales_with_the_shorter_side(rng):
-    images, sigma = rng.random((2, 3, 64, 96)).astype(np.float32), 0.7 * 64 / 32
-    expected = by_plane(
-        images, lambda plane: ndimage.gaussian_filter(plane.astype(float), sigma, mode="nearest")
-    )
-    assert np.allclose(blurs.gaussian_blur(images, 0.7), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize(("amplitude", "sigma", "jitter"), [(0, 0, 0.08), (0.1, 0.04, 0)])
 def test_elastic_transform_moves_three_corners_and_pixels_by_blurred_noise(
     images, amplitude, sigma, jitter
 ):
     out = blurs.elastic_transform(images, np.random.default_rng(4), amplitude, sigma, jitter)
     rng = np.random.default_rng(4)
-    moves, noise = (
-        rng.uniform(-32 * jitter, 32 * jitter, size=(3, 3, 2)),
-        rng.uniform(-1, 1, size=(3, 2, 32, 32)),
-    )
+    moves = rng.uniform(-32 * jitter, 32 * jitter, size=(3, 3, 2))
+    noise = rng.uniform(-1, 1, size=(3, 2, 32, 32))
     corners, place = np.array([[26, 26], [26, 6], [6, 6]]), np.mgrid[:32, :32][::-1]  # x, then y
     for image, result, move, layers in zip(images, out, moves, noise, strict=True):
         # x' = A x + b for the three corners: six equations.
@@ -190,12 +180,6 @@ def test_frost_is_ice_of_the_photographs_level_and_contrast_at_every_strength(im
     ice = pixelwise.frost(0 * images, np.random.default_rng(2), 1, 1)
     out = pixelwise.frost(images, np.random.default_rng(2), 0.75, 0.45)
     assert np.allclose(out, 0.75 * images + 0.45 * ice, atol=1e-5)
-
-
-def test_contrast_keeps_the_mean_of_each_channel(images, rng):
-    out = pixelwise.contrast(images, rng, 0.15)
-    mean = images.mean((2, 3), dtype=float, keepdims=True)
-    assert np.allclose(out, mean + 0.15 * (images - mean), atol=1e-6)
 
 
 def test_pixelate_averages_blocks(images, rng):

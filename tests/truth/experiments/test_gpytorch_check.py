@@ -6,6 +6,7 @@ import inspect
 import gpytorch
 import pytest
 import torch
+from torch.testing import assert_close
 
 from probattn.experiments.studies import gpytorch_check
 from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
@@ -34,9 +35,9 @@ def test_the_standard_form_of_sgpa_is_the_gp_with_inducing_inputs_at_the_tokens(
     k = rbf(tokens).to_dense()
     tril = spread.diag_embed().unsqueeze(1).expand(-1, 2, -1, -1)
     gp = gpytorch_check.VariationalGP(tokens, value.mT @ torch.linalg.cholesky(k), tril, rbf).eval()
-    torch.testing.assert_close((k @ value).mT, gp(tokens.unsqueeze(1)).mean)
+    assert_close((k @ value).mT, gp(tokens.unsqueeze(1)).mean)
     kl = gp.variational_strategy.kl_divergence().sum()
-    torch.testing.assert_close(sgpa.amortised_kl(value, k @ value, spread), kl)
+    assert_close(sgpa.amortised_kl(value, k @ value, spread), kl)
 
 
 def off(value):

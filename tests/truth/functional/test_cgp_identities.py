@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from correlated_reference import kappa
+from float64 import eye64, tensor64
 from sampling import randn
 from torch.testing import assert_close
 
@@ -15,8 +16,8 @@ from probattn.functional.sparse_cgp import SparseCGP
 
 SHAPE = 2, 3, 5  # examples, heads, tokens
 LAW = {
-    "scales": torch.tensor([[1.3, 0.8, 1.0], [0.6, 1.7, 1.0]], dtype=torch.float64),
-    "noise": torch.tensor([0.3, 0.07, 0.9], dtype=torch.float64),
+    "scales": tensor64([[1.3, 0.8, 1.0], [0.6, 1.7, 1.0]]),
+    "noise": tensor64([0.3, 0.07, 0.9]),
     "real": None,
     "count": 5,
 }
@@ -34,10 +35,8 @@ def test_tokens_as_inducing_inputs_give_the_dense_mean(points):
     """Z_m = X_o and Z_ℓ = K: A_q 𝒦_ok (𝒦_k + σ²I)⁻¹ z_k (21)."""
     law = SparseCGP(**points, **LAW, inducing_query=points["latent"], inducing_key=points["key"])
     query, key, latent, value = points.values()
-    (sq, sk), noise = (
-        LAW["scales"][..., None, None],
-        LAW["noise"][:, None, None] * torch.eye(5, dtype=torch.float64),
-    )
+    (sq, sk) = LAW["scales"][..., None, None]
+    noise = LAW["noise"][:, None, None] * eye64(5)
     a_q = sq * torch.linalg.solve(kappa(latent, latent) + noise, kappa(latent, query)).mT
     seen = torch.linalg.solve(sk**2 * kappa(key, key) + noise, value)
     assert_close(law.mean, a_q @ (sk * kappa(latent, key)) @ seen)

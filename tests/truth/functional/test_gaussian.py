@@ -3,6 +3,7 @@ normal."""
 
 import pytest
 import torch
+from float64 import F64, eye64
 from sampling import assert_moments, randn
 from torch.distributions import MultivariateNormal
 from torch.distributions import kl_divergence as torch_kl
@@ -11,7 +12,6 @@ from torch.testing import assert_close
 from probattn.functional import gaussian
 from probattn.functional.gaussian import Conditional, Dense, LowRank
 
-F64 = torch.float64
 B, H, N, D, M = 2, 3, 4, 2, 2
 REAL = {
     False: torch.ones(B, N, dtype=torch.bool),
@@ -29,14 +29,12 @@ def build(kind, masked, seed=0):
     )
     keep = REAL[masked][:, None, :, None].to(F64)
     if kind is LowRank:
-        factor, noise = (
-            randn(B, H, N, M, seed=seed) * keep,
-            randn(B, H, N, seed=seed + 20).abs() + 0.3,
-        )
+        factor = randn(B, H, N, M, seed=seed) * keep
+        noise = randn(B, H, N, seed=seed + 20).abs() + 0.3
         return LowRank(factor, noise, real, count), factor @ factor.mT + noise.diag_embed()
     root = randn(B, H, N, N, seed=seed + 50) * keep * keep.mT
     if kind is Dense:
-        dense = root @ root.mT + torch.eye(N, dtype=F64)
+        dense = root @ root.mT + eye64(N)
         return Dense(torch.linalg.cholesky(dense), count, real), dense
     # Σ = P − P Aᵀ M⁻¹ A P, M = A P Aᵀ + S, written out; the identity at padding.
     (prior, p), (noise, s) = build(Dense, masked, seed + 30), build(Dense, masked, seed + 40)
@@ -105,7 +103,7 @@ def test_kl_and_relative_trace_are_torchs_over_real_tokens(first, second, masked
 @MASKED
 def test_moments_of_the_draws(kind, masked):
     covariance, dense = build(kind, masked)
-    noise, eye = covariance.draw(torch.Size((20_000, B, H, N, D))), torch.eye(D, dtype=F64)
+    noise, eye = covariance.draw(torch.Size((20_000, B, H, N, D))), eye64(D)
     for b, law in enumerate(laws(columns(masked), dense, masked)):
         for h in range(H):
             joint = noise[:, b, h, REAL[masked][b]].flatten(1)
@@ -116,7 +114,7 @@ def test_moments_of_the_draws(kind, masked):
 
 
 def test_gradcheck():
-    lower = randn(1, 3, 3).tril() + 2 * torch.eye(3, dtype=F64)
+    lower = randn(1, 3, 3).tril() + 2 * eye64(3)
     inputs = (
         randn(1, 3, 2, seed=1),
         lower,

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from float64 import eye64, tensor64
 from sampling import randn
 from torch.testing import assert_close
 
@@ -22,7 +23,7 @@ def positive(*shape, seed=0, dtype=F64):
 def singular(seed=0):
     """Rank 2, moved down by 1e-9 of its size, so that no Cholesky factor exists in float64."""
     root = randn(5, 2, seed=seed)
-    return root @ root.T - 1e-9 * root.square().sum() / 5 * torch.eye(5, dtype=F64)
+    return root @ root.T - 1e-9 * root.square().sum() / 5 * eye64(5)
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -40,10 +41,8 @@ def test_only_the_failing_matrices_of_a_batch_are_moved_each_by_its_own_mean_dia
     assert_close(factor[[0, 2]], torch.linalg.cholesky(good), rtol=1e-13, atol=1e-13)
     for matrix, tril in zip(batch.flatten(0, 1)[[1, 3]], factor[[1, 3]], strict=True):
         added, scale = tril @ tril.T - matrix, matrix.diagonal().mean()
-        assert_close(
-            added.diagonal().mean() / scale, torch.tensor(1e-8, dtype=F64), rtol=1e-4, atol=0
-        )
-        expected = added.diagonal().mean() * torch.eye(5, dtype=F64)
+        assert_close(added.diagonal().mean() / scale, tensor64(1e-8), rtol=1e-4, atol=0)
+        expected = added.diagonal().mean() * eye64(5)
         assert_close(added, expected, rtol=0, atol=1e-13 * matrix.abs().max().item())
 
 
@@ -62,7 +61,7 @@ def test_the_jitter_that_was_needed_is_reported_and_is_what_was_added(dtype, eig
     the mean."""
     basis = torch.linalg.qr(randn(3, 3)).Q
     share = eigenvalue * 2 / (3 - eigenvalue)
-    matrix = (basis * torch.tensor([1.0, 1.0, share], dtype=F64)) @ basis.T
+    matrix = (basis * tensor64([1.0, 1.0, share])) @ basis.T
     with located("SGPAttention 'blocks.3.attention'"), pytest.warns(JitterWarning) as caught:
         factor = cholesky(matrix.to(dtype), "K_ββ").to(F64)
     (warning,) = caught
@@ -97,7 +96,7 @@ def test_a_clearly_negative_eigenvalue_is_an_error_that_names_layer_and_matrix(
     dtype, largest, scale
 ):
     basis = torch.linalg.qr(randn(4, 4)).Q
-    matrix = scale * (basis * torch.tensor([1.0, 1.0, 1.0, -4 * largest], dtype=F64)) @ basis.T
+    matrix = scale * (basis * tensor64([1.0, 1.0, 1.0, -4 * largest])) @ basis.T
     batch = torch.stack([positive(4), matrix]).to(dtype)
     with (
         located("the layer"),

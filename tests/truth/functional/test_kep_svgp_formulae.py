@@ -31,15 +31,6 @@ def test_law_of_the_function_values_is_equation_16(law):
     assert_close(moments.covariance, factor @ factor.mT, atol=1e-10, rtol=0)
 
 
-def test_merging_scores_is_merging_function_values(law):
-    e, r, (lam, u, _) = randn(H, N, S), randn(H, N, S, seed=1), law
-    f_e, f_r = kep_svgp.function_values(e, lam, u), kep_svgp.function_values(r, lam, u)
-    a, b = randn(N, 4, seed=4), randn(2 * N, 4, seed=5)
-    merged = (a @ b.T) @ torch.cat((f_e, f_r), dim=-2)
-    assert_close(kep_svgp.function_values(kep_svgp.merge_tokens(e, r, a @ b.T), lam, u), merged)
-    assert_close(kep_svgp.merge_tokens_lowrank(e, r, a, b), kep_svgp.merge_tokens(e, r, a @ b.T))
-
-
 def test_kl_is_proposition_4_1(law):
     lam, loc, tril = law
     prior = MultivariateNormal(torch.zeros_like(loc), scale_tril=lam.diag_embed().unsqueeze(1))
@@ -51,10 +42,8 @@ def test_prior_covariance_at_full_rank_is_the_kernel_times_its_transpose():
     phi_q, phi_k = ksvd.cosine_features(randn(N, 4)), ksvd.cosine_features(randn(N, 4, seed=1))
     w_e, w_r, values, _, _ = exact_ksvd.singular_triplets(phi_q, phi_k, 4)
     kernel = phi_q @ phi_k.T
-    zero, prior_tril = (
-        torch.zeros(1, 4, 4, dtype=torch.float64),
-        torch.diag(values).expand(1, 4, 4, 4),
-    )
+    zero = torch.zeros(1, 4, 4, dtype=torch.float64)
+    prior_tril = torch.diag(values).expand(1, 4, 4, 4)
     for scores, expected in ((phi_q @ w_e, kernel @ kernel.T), (phi_k @ w_r, kernel.T @ kernel)):
         moments = kep_svgp.marginals(scores[None], values[None], zero, prior_tril)
         assert_close(moments.covariance, expected.expand(1, 4, N, N))

@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
-from dropout_networks import F64, images, vit
+from dropout_networks import images, vit
 from fitted_methods import features_of, laplace, posterior_predictive
+from float64 import eye64, randn64
 from torch import nn
+from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SoftmaxAttention
 from probattn.inference import Laplace, Prediction, predict
@@ -22,7 +24,7 @@ def mlp(classes=3, *, bias=True, number=40):
     network = nn.Sequential(nn.Linear(2, 10), nn.ReLU(), nn.Linear(10, classes, bias=bias)).double()
     with torch.no_grad():
         network[-1].weight.mul_(3)
-    x = torch.randn(number, 2, dtype=F64)
+    x = randn64(number, 2)
     return Supervised(network, Categorical(), num_data=number), x, network(x).argmax(-1)
 
 
@@ -33,7 +35,7 @@ def by_hand(head, phi, precision):
     outputs = sum(torch.diag(row) - torch.outer(row, row) for row in p)
     inputs = sum(torch.outer(row, row) for row in phi) / len(phi)
     weights = torch.kron(outputs, inputs)
-    identity = torch.eye(len(weights), dtype=F64)
+    identity = eye64(len(weights))
     return weights + precision * identity, outputs + precision * identity[
         : len(outputs), : len(outputs)
     ]
@@ -64,7 +66,7 @@ def test_samples_have_the_moments_of_the_kronecker_factored_posterior(bias):
 
 def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
     model, x, y = mlp(bias=False, number=7)
-    head, draws = model.network[-1], torch.randn(3, 7, 10, dtype=F64)
+    head, draws = model.network[-1], randn64(3, 7, 10)
     predictor = Laplace(
         posterior_predictive(model, None), prior_precision=1.5, num_weight_samples=100_000
     )
@@ -75,7 +77,7 @@ def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
         by_hand(head, torch.stack([draws[i % 3, i] for i in range(7)]), 1.5)[0]
     )
     error = 0.05 * covariance.max().item()
-    torch.testing.assert_close(predictor.samples.T.cov(), covariance, rtol=0, atol=error)
+    assert_close(predictor.samples.T.cov(), covariance, rtol=0, atol=error)
 
 
 def test_a_stochastic_network_is_averaged_over_its_draws_too():
@@ -92,10 +94,8 @@ def test_a_stochastic_network_is_averaged_over_its_draws_too():
     )
     probs = logits.softmax(-1).detach()
     assert (probs.mean(0)[0] - probs.mean(0)[1]).abs().max() > 1e-4
-    torch.testing.assert_close(result.probs, probs.mean((0, 1)))
-    torch.testing.assert_close(
-        result.expected_entropy, torch.special.entr(probs).sum(-1).mean((0, 1))
-    )
+    assert_close(result.probs, probs.mean((0, 1)))
+    assert_close(result.expected_entropy, torch.special.entr(probs).sum(-1).mean((0, 1)))
     assert torch.equal(
         result.energy, features.prediction.energy
     )  # the network's, whatever the weights' samples
@@ -115,7 +115,7 @@ def test_infinite_prior_precision_is_the_plain_prediction_with_the_layers_inform
     torch.manual_seed(5)
     result = predictor.predict([(x, y)])
     for field in ("probs", "expected_entropy", "energy", "mutual_information", "labels"):
-        torch.testing.assert_close(getattr(result, field), getattr(plain, field), rtol=0, atol=1e-6)
+        assert_close(getattr(result, field), getattr(plain, field), rtol=0, atol=1e-6)
     assert (plain.mutual_information.max() > 1e-5) == (attention is KEP_SVGP)
 
 

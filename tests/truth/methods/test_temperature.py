@@ -2,11 +2,11 @@
 change."""
 
 import math
-import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
+from float64 import F64, randn64, tensor64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
@@ -18,8 +18,6 @@ from probattn.inference.methods.temperature import (
     relative_error,
     scale,
 )
-
-F64 = torch.float64
 
 
 def of_logits(logits, labels=None):
@@ -35,7 +33,7 @@ def mean_confidence(prediction, temperature):
 
 
 def test_scaling_by_hand():
-    probs = torch.tensor([[0.8, 0.2], [0.5, 0.5]], dtype=F64)
+    probs = tensor64([[0.8, 0.2], [0.5, 0.5]])
     for temperature, expected in (
         (2.0, 2 / 3),
         (1.0, 0.8),
@@ -55,7 +53,7 @@ def test_scaling_by_hand():
 
 
 def test_for_one_deterministic_draw_it_is_classic_temperature_scaling_of_logits():
-    logits, labels = 4 * torch.randn(500, 4, dtype=F64) + 7, torch.randint(4, (500,))
+    logits, labels = 4 * randn64(500, 4) + 7, torch.randint(4, (500,))
     labels[:300] = logits[:300].argmax(-1)
     loss = lambda temperature: F.cross_entropy(logits / temperature, labels).item()  # noqa: E731
     optimum = optimize.minimize_scalar(
@@ -67,7 +65,7 @@ def test_for_one_deterministic_draw_it_is_classic_temperature_scaling_of_logits(
 
 def test_temperatures_of_repeated_samples_have_their_standard_error():
     """Of a model too sure by a factor of 2, which gets that factor."""
-    logits = torch.randn(300, 4, dtype=F64)
+    logits = randn64(300, 4)
     labels = (logits.softmax(-1).multinomial(1)[:, 0] for _ in range(200))
     repeated = torch.tensor(
         [math.log(fit_temperature(of_logits(2 * logits, sampled))) for sampled in labels]
@@ -85,7 +83,7 @@ def test_temperatures_of_repeated_samples_have_their_standard_error():
 )
 @settings(max_examples=60, deadline=None)
 def test_no_temperature_has_a_lower_loss_on_validation(logits, labels):
-    prediction = of_logits(torch.tensor(logits, dtype=F64), torch.tensor(labels[: len(logits)]))
+    prediction = of_logits(tensor64(logits), torch.tensor(labels[: len(logits)]))
     temperature = fit_temperature(prediction)
     assert TEMPERATURE_RANGE[0] <= temperature <= TEMPERATURE_RANGE[1]
     if mean_confidence(prediction, temperature) > (len(logits) + 1) / (len(logits) + 2) - 1e-9:
@@ -108,7 +106,7 @@ PROBABILITY = st.one_of(
 )
 @settings(max_examples=150, deadline=None)
 def test_the_ranking_of_classes_never_changes_and_ties_stay(weights, temperature, dtype):
-    probs = torch.tensor([weights], dtype=F64)
+    probs = tensor64([weights])
     probs = (
         (probs / probs.sum()).to(dtype)
         if probs.sum() > 1e-30
@@ -126,7 +124,7 @@ def test_the_ranking_of_classes_never_changes_and_ties_stay(weights, temperature
 
 def test_without_an_error_confidence_is_what_the_number_of_examples_supports():
     """The rule of succession after as many successes."""
-    logits = torch.randn(20, 3, dtype=F64)
+    logits = randn64(20, 3)
     logits += F.one_hot(
         logits.argmax(-1), 3
     )  # without near ties, which no temperature in its range tells apart
@@ -147,16 +145,6 @@ def test_zeros_count_as_the_smallest_normal_number():
     prediction = Prediction(probs=probs, labels=torch.zeros(100_000, dtype=torch.long))
     expected = -math.log(torch.finfo(torch.float32).tiny) / math.log(99_999)
     assert fit_temperature(prediction) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(("examples", "warns"), [(10, True), (2000, False)])
-def test_an_uncertain_temperature_is_told(examples, warns):
-    logits = torch.randn(examples, 3, dtype=F64)
-    prediction = of_logits(logits, logits.softmax(-1).multinomial(1)[:, 0])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fit_temperature(prediction)
-    assert [warning.category for warning in caught] == [FewExamplesWarning] * warns
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from float64 import ones64, randn64, tensor64, zeros64
 from metric_cases import predicted, random_predictions
 from scipy import stats
+from torch.testing import assert_close
 
 from probattn.inference import FewExamplesWarning, Prediction
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass, Normalised
 
-F64 = torch.float64
 TRIALS, SIZE, NEW = 250, 60, 100
 """Random calibration sets of SIZE examples, each with NEW others."""
 
@@ -46,13 +47,9 @@ def test_the_quantile_has_the_exact_rank(n, alpha):
 
 
 def test_sets_by_hand():
-    probs = torch.tensor(
-        [[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4], [0.1, 0.2, 0.7]], dtype=F64
-    )
+    probs = tensor64([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4], [0.1, 0.2, 0.7]])
     labels = torch.tensor([0, 2, 0, 2])  # scores 1 − p: 0.1, 0.7, 0.7, 0.3
-    new = torch.tensor(
-        [[0.69, 0.31, 0.0], [0.3, 0.3, 0.4], [0.05, 0.95, 0.0], [0.35, 0.35, 0.3]], dtype=F64
-    )
+    new = tensor64([[0.69, 0.31, 0.0], [0.3, 0.3, 0.4], [0.05, 0.95, 0.0], [0.35, 0.35, 0.3]])
     sets = lac(probs, labels, alpha=0.6)  # q̂ = 0.3: classes of at least 0.7
     assert sets.sets(new).tolist() == [[False] * 3, [False] * 3, [False, True, False], [False] * 3]
     expected = {"coverage": 0.25, "size": 0.25, "empty": 0.75, "singletons": 0.25}
@@ -69,41 +66,40 @@ def test_sets_by_hand():
     assert lac(probs, labels, alpha=0.01).sets(new).all()
 
 
-@pytest.mark.parametrize(("alpha", "rank"), [(0.1, 5), (0.4, 3), (0.8, 1)])
-def test_intervals_by_hand(alpha, rank):
-    loc, scale = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[1.0], [2.0], [0.5], [1.0]])
-    y = torch.tensor(
-        [[0.5], [-1.0], [2.2], [6.0]], dtype=F64
-    )  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
-    new, z = (
-        gaussian(np.array([[10.0], [20.0]]), np.array([[1.0], [3.0]])),
-        stats.norm.ppf(1 - alpha / 2),
+def four_and_two():
+    """Predictions of four numbers with their labels, and of two others."""
+    calibration = gaussian(
+        tensor64([[0.0], [1.0], [2.0], [3.0]]), tensor64([[1.0], [2.0], [0.5], [1.0]])
     )
-    scores = {
-        Normalised: (
-            [0.4, 0.5, 1.0, 3.0, math.inf],
-            lambda q: [(10 - q, 10 + q), (20 - 3 * q, 20 + 3 * q)],
-        ),
-        CQR: (
-            [*sorted([0.5 - z, 2 - 2 * z, 0.2 - 0.5 * z, 3 - z]), math.inf],
-            lambda q: [(10 - z - q, 10 + z + q), (20 - 3 * z - q, 20 + 3 * z + q)],
-        ),
-    }
-    for method, (sorted_scores, ends) in scores.items():
-        calibrated = intervals(method, gaussian(loc, scale), y, alpha=alpha)
-        assert calibrated.quantile.item() == pytest.approx(
-            sorted_scores[rank - 1], rel=1e-6, abs=1e-8
-        )
-        expected = torch.tensor(ends(sorted_scores[rank - 1]), dtype=F64)
-        torch.testing.assert_close(
-            torch.cat(calibrated.intervals(new), 1), expected, rtol=1e-7, atol=1e-7
-        )
-        labels = torch.tensor([[11.5], [17.5]], dtype=F64)
-        covered = (expected[:, :1] <= labels) & (labels <= expected[:, 1:])
-        width = (expected[:, 1] - expected[:, 0]).clamp(min=0).mean().item()
-        shares = {"coverage": covered.double().mean().item(), "width": width}
-        shares["empty"] = (expected[:, 1] < expected[:, 0]).double().mean().item()
-        assert calibrated.evaluate(new, labels) == pytest.approx(shares)
+    labels = tensor64([[0.5], [-1.0], [2.2], [6.0]])  # errors 0.5, 2, 0.2, 3; in sds 0.5, 1, 0.4, 3
+    return calibration, labels, gaussian(tensor64([[10.0], [20.0]]), tensor64([[1.0], [3.0]]))
+
+
+def test_normalised_intervals_by_hand():
+    calibration, labels, new = four_and_two()
+    calibrated = intervals(Normalised, calibration, labels, alpha=0.4)  # q̂ = 1, third of five
+    assert_close(torch.cat(calibrated.intervals(new), 1), tensor64([[9, 11], [17, 23]]))
+    scores = calibrated.evaluate(new, tensor64([[11.5], [17.5]]))
+    assert scores == pytest.approx({"coverage": 0.5, "width": 4, "empty": 0})
+
+
+@pytest.mark.parametrize(("alpha", "error", "sd"), [(0.4, 2, 2), (0.8, 0.2, 0.5)])
+def test_quantile_intervals_by_hand(alpha, error, sd):
+    """Widened by the error beyond the quantile z of its standard deviation: the third of five, and
+    the first."""
+    calibration, labels, new = four_and_two()
+    calibrated = intervals(CQR, calibration, labels, alpha=alpha)
+    z = stats.norm.ppf(1 - alpha / 2)
+    q = error - sd * z
+    expected = tensor64([[10 - z - q, 10 + z + q], [20 - 3 * z - q, 20 + 3 * z + q]])
+    assert_close(torch.cat(calibrated.intervals(new), 1), expected)
+
+
+def test_intervals_of_too_few_examples_are_the_whole_line():
+    calibration, labels, new = four_and_two()
+    low, high = intervals(CQR, calibration, labels, alpha=0.1).intervals(new)
+    assert (-low).isposinf().all()
+    assert high.isposinf().all()
 
 
 def covered_by_sets(rng, alpha):
@@ -151,7 +147,7 @@ def test_coverage_follows_its_exact_law_for_any_prediction(covered, alpha):
 def test_sets_by_class_cover_each_class_by_its_own_quantile():
     labels = torch.arange(3).repeat_interleave(torch.tensor([400, 400, 5]))
     strength = torch.tensor([3.0, 0.75, 1.5])  # the classes differ in how easy they are
-    probs = (torch.randn(805, 3, dtype=F64) + torch.eye(3)[labels] * strength).softmax(1)
+    probs = (randn64(805, 3) + torch.eye(3)[labels] * strength).softmax(1)
     prediction = Prediction(probs=probs, labels=labels)
     sets = ByClass(alpha=0.2).fit_prediction(prediction)
     for label, rank in (
@@ -167,18 +163,10 @@ def test_sets_by_class_cover_each_class_by_its_own_quantile():
     assert few.sets(probs)[:, 2].all()
 
 
-def test_each_target_is_calibrated_by_itself():
-    y = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 2)) * [1.0, 10.0])
-    both = intervals(Normalised, gaussian(np.zeros((200, 2)), 1.0), y, alpha=0.1)
-    for target in range(2):
-        single = intervals(Normalised, gaussian(np.zeros((200, 1)), 1.0), y[:, [target]], alpha=0.1)
-        assert both.quantile[target] == single.quantile[0]
-
-
 def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
     rng = np.random.default_rng(2)
     y = torch.as_tensor(rng.standard_cauchy(size=(2000, 1)))
-    prediction = predicted(dist.Cauchy(torch.zeros(1, 1000, 1, dtype=F64), 0.1).to_event(1))
+    prediction = predicted(dist.Cauchy(zeros64(1, 1000, 1), 0.1).to_event(1))
     calibrated = intervals(CQR, prediction, y[:1000], alpha=0.2)
     assert abs(calibrated.evaluate(prediction, y[1000:])["coverage"] - 0.8) < 0.06
     assert intervals(Normalised, prediction, y[:1000], alpha=0.2).quantile.isnan()
@@ -192,7 +180,7 @@ def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
 
 def test_few_calibration_examples_are_told_with_the_coverage_that_they_may_give():
     """Coverage given 30 examples is Beta(28, 3), whose 5 % quantile is 0.81."""
-    probs = torch.distributions.Dirichlet(torch.ones(4, dtype=F64)).sample((400,))
+    probs = torch.distributions.Dirichlet(ones64(4)).sample((400,))
     labels = probs.multinomial(1)[:, 0]
     with pytest.warns(FewExamplesWarning, match=f"{stats.beta(28, 3).ppf(0.05):.2f}"):
         lac(probs[:30], labels[:30], alpha=0.1)

@@ -7,6 +7,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from float64 import randn64, tensor64, zeros64
 from metric_cases import predicted
 from scipy import stats
 
@@ -22,9 +23,9 @@ def gaussian(loc, scale):
 
 def test_errors_log_score_and_intervals_of_a_mixture_by_hand():
     """Draws N(0, 1), N(2, 1) of the first example and N(5, 2²) twice of the second."""
-    loc = torch.tensor([[[0.0], [5.0]], [[2.0], [5.0]]], dtype=F64)
-    prediction = gaussian(loc, torch.tensor([[[1.0], [2.0]]] * 2, dtype=F64))
-    y = torch.tensor([[2.0], [4.0]], dtype=F64)
+    loc = tensor64([[[0.0], [5.0]], [[2.0], [5.0]]])
+    prediction = gaussian(loc, tensor64([[[1.0], [2.0]]] * 2))
+    y = tensor64([[2.0], [4.0]])
     assert rmse(prediction, y) == pytest.approx(math.sqrt((1 + 1) / 2))
     assert mae(prediction, y) == pytest.approx((1 + 1) / 2)  # both medians are the means
     densities = [(stats.norm.pdf(2) + stats.norm.pdf(0)) / 2, stats.norm.pdf(-0.5) / 2]
@@ -69,18 +70,14 @@ def test_every_metric_of_gaussians_is_that_of_brute_force(n, dtype):
 
 
 def test_the_median_and_not_the_mean_has_the_absolute_error():
-    law = dist.LogNormal(torch.zeros(1, 3, 1, dtype=F64), 1.0).to_event(1)
-    assert mae(predicted(law), torch.tensor([[1.0], [2.0], [4.0]], dtype=F64)) == pytest.approx(
-        4 / 3, rel=0.05
-    )
+    law = dist.LogNormal(zeros64(1, 3, 1), 1.0).to_event(1)
+    assert mae(predicted(law), tensor64([[1.0], [2.0], [4.0]])) == pytest.approx(4 / 3, rel=0.05)
 
 
 def true_and_drawn(kind):
     """A law of two components, and labels from a component chosen anew for each example: from the
     mixture itself."""
-    loc = torch.tensor([0.0, 1.5], dtype=F64)[:, None, None].expand(2, N, 1) + torch.randn(
-        N, 1, dtype=F64
-    )
+    loc = tensor64([0.0, 1.5])[:, None, None].expand(2, N, 1) + randn64(N, 1)
     law = {
         "gaussian": lambda: dist.Normal(loc, 0.7),
         "cauchy": lambda: dist.Cauchy(loc, 0.7),

@@ -67,12 +67,10 @@ def test_the_vector_of_padding_is_and_stays_zero_and_the_others_have_their_scale
 def test_the_token_of_a_number_is_linear_and_that_of_a_category_its_own_vector():
     embedding = ColumnEmbedding([None, 3, None, 4], 5).double()
     x = torch.tensor([[0.5, 2, -1.0, 3], [2.0, 0, 0.0, 1]], dtype=torch.float64)
-    tokens, weight, bias, codes = (
-        embedding(x),
-        embedding.weight,
-        embedding.bias,
-        embedding.codes.weight,
-    )
+    tokens = embedding(x)
+    weight = embedding.weight
+    bias = embedding.bias
+    codes = embedding.codes.weight
     for row in range(2):
         for column in (0, 2):
             assert_close(tokens[row, column], x[row, column] * weight[column] + bias[column])

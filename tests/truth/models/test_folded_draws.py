@@ -4,7 +4,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
-from third_party_networks import KEP, MASKED, NAMES, labels_of, modelled, outputs_of, third_party
+from third_party_networks import KEP, MASKED, NAMES, modelled, outputs_of, third_party
 from torch import nn
 from torch.testing import assert_close
 
@@ -17,7 +17,6 @@ from probattn import (
     guides,
     local_posteriors,
 )
-from probattn.inference import ELBOLoss
 from probattn.inference.prediction.latents import global_part, run_guide
 from probattn.models import Classifier, replace_attention
 from probattn.site_info import info_of
@@ -212,15 +211,3 @@ def test_padding_order_and_the_rest_of_the_batch_change_no_real_token(name, atte
     assert not torch.allclose(
         real(given.x, given.mask, torch.ones_like(given.mask)), expected, atol=1e-6
     )
-
-
-@EVERY
-def test_each_particle_and_example_has_its_own_draw_in_training(name):
-    given = third_party(name)
-    model = modelled(given, layers=[1, 2])
-    guide, log = guides.for_model(model), outputs_of(model)
-    with draws("example"), draws(2):
-        ELBOLoss(model, guide)(given.x, labels_of(given), given.mask).backward()
-    assert log[0].shape[:2] == (2, 4)
-    assert not torch.allclose(log[0][0], log[0][1])
-    assert all(parameter.grad.any() for parameter in guide.parameters())

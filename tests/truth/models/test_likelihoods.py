@@ -6,6 +6,7 @@ from decimal import Decimal, localcontext
 import pytest
 import torch
 import torch.nn.functional as F
+from float64 import F64, randn64, tensor64
 from scipy import stats
 from torch.testing import assert_close
 
@@ -22,8 +23,7 @@ from probattn.models.likelihoods import (
     TokenCategorical,
 )
 
-F64 = torch.float64
-NUMBERS, COUNTS = 3 * torch.randn(6, 2, dtype=F64), torch.randint(9, (6, 2))
+NUMBERS, COUNTS = 3 * randn64(6, 2), torch.randint(9, (6, 2))
 # Likelihood, outputs of each target, labels, their log density by SciPy given the outputs.
 SCALAR = {
     "bernoulli": (Bernoulli(), 1, COUNTS % 2, lambda f, y: stats.bernoulli(f.sigmoid()).logpmf(y)),
@@ -69,7 +69,7 @@ SHAPES = [  # likelihood, shape of its outputs, event shape
 def test_log_densities_are_sums_of_scipys_over_targets_and_every_parameter_is_learned(name):
     likelihood, width, labels, expected = SCALAR[name]
     likelihood.double()
-    outputs = torch.randn(6, 2 * width, dtype=F64)
+    outputs = randn64(6, 2 * width)
     given = outputs.clone().requires_grad_()
     log_prob = likelihood(given).log_prob(labels)
     assert_close(log_prob, torch.as_tensor(expected(outputs, labels)).sum(-1), rtol=1e-6, atol=1e-6)
@@ -91,8 +91,8 @@ def test_scales_rates_degrees_of_freedom_and_the_variance_of_counts_have_their_b
 
 
 def test_categorical_is_the_cross_entropy_with_class_weights_and_without():
-    outputs, labels = torch.randn(2, 6, 3, dtype=F64), torch.randint(3, (6,))
-    weights = torch.tensor([0.5, 2.0, 3.0], dtype=F64)
+    outputs, labels = randn64(2, 6, 3), torch.randint(3, (6,))
+    weights = tensor64([0.5, 2.0, 3.0])
     for likelihood, weight in ((Categorical(), None), (Categorical(weights).double(), weights)):
         distribution = likelihood(outputs)
         expected = torch.stack(
@@ -127,8 +127,8 @@ def test_draws_are_batch_dimensions_and_half_precision_is_computed_in_float32(
 
 def test_ordinal_probabilities_are_differences_of_cumulative_logits():
     likelihood = Ordinal(5).double()
-    likelihood.raw_cutpoints.data.add_(torch.randn(4, dtype=F64))
-    outputs = 2 * torch.randn(7, 1, dtype=F64)
+    likelihood.raw_cutpoints.data.add_(randn64(4))
+    outputs = 2 * randn64(7, 1)
     below = (likelihood.cutpoints - outputs).sigmoid()
     bounds = torch.cat([torch.zeros(7, 1), below, torch.ones(7, 1)], 1)
     assert_close(likelihood(outputs).probs, bounds.diff())
@@ -145,7 +145,7 @@ def test_ordinal_log_probabilities_are_exact_where_differences_vanish():
     likelihood = Ordinal(3).double()
     low, high = (Decimal(cutpoint) for cutpoint in likelihood.cutpoints.tolist())
     for f in (-60, 0, 60):
-        log_probs = likelihood(torch.tensor([[float(f)]], dtype=F64)).logits[0].tolist()
+        log_probs = likelihood(tensor64([[float(f)]])).logits[0].tolist()
         with localcontext(prec=80):
             a, b = (1 / (1 + (Decimal(f) - cutpoint).exp()) for cutpoint in (high, low))
             expected = [float(probability.ln()) for probability in (b, a - b, 1 - a)]
@@ -154,11 +154,9 @@ def test_ordinal_log_probabilities_are_exact_where_differences_vanish():
 
 @pytest.mark.parametrize("padding", [-100, 4, 255])
 def test_classes_of_tokens_sum_over_the_real_ones_whatever_stands_at_padding(padding):
-    outputs, labels, lengths = (
-        torch.randn(2, 3, 5, 4, dtype=F64),
-        torch.randint(4, (3, 5)),
-        (5, 2, 1),
-    )
+    outputs = randn64(2, 3, 5, 4)
+    labels = torch.randint(4, (3, 5))
+    lengths = (5, 2, 1)
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
     broken = torch.where(mask[..., None], outputs, 100.0).requires_grad_()
     given = torch.where(mask, labels, padding)
@@ -180,7 +178,7 @@ def test_classes_of_tokens_sum_over_the_real_ones_whatever_stands_at_padding(pad
 
 def test_numbers_of_tokens_sum_over_the_real_ones_and_padding_may_be_nan():
     likelihood = PerToken(Gaussian(0.5)).double()
-    outputs, targets = torch.randn(3, 5, 2, dtype=F64), torch.randn(3, 5, 2, dtype=F64)
+    outputs, targets = randn64(3, 5, 2), randn64(3, 5, 2)
     mask = torch.arange(5) < torch.tensor([[5], [2], [1]])
     expected = torch.as_tensor(stats.norm(outputs, 0.5).logpdf(targets)).sum(-1)
     assert_close(likelihood(outputs).log_prob(targets), expected.sum(-1), rtol=1e-6, atol=0)
@@ -189,19 +187,3 @@ def test_numbers_of_tokens_sum_over_the_real_ones_and_padding_may_be_nan():
     assert_close(log_prob, (expected * mask).sum(-1), rtol=1e-6, atol=0)
     log_prob.sum().backward()
     assert torch.equal((broken.grad != 0).all(-1), mask)
-
-
-@pytest.mark.parametrize("kind", [Gaussian, StudentT])
-def test_noise_gets_the_deviation_of_the_labels_unless_given_or_trained(kind):
-    labels = 100 * torch.randn(50, 2) + 7
-    noise = kind()
-    for factor in (1, 10):  # the second time it has a value
-        noise.initialise(factor * labels)
-        assert_close(noise.scale, labels.var(0, correction=0).mean().sqrt())
-    for given in (kind(scale=1.0), kind(scale=[0.5, 2.0])):
-        before = given.scale
-        given.initialise(labels)
-        assert torch.equal(given.scale, before)
-    constant = kind()
-    constant.initialise(torch.ones(4, 1))
-    assert constant.scale == 1

@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.models import PretrainedClassifier, TabularTransformer, ViT
-from probattn.models.blocks import masked_mean
 from probattn.models.vit import patches
 
 F64 = torch.float64
@@ -81,14 +80,6 @@ def test_outputs_of_tables_are_in_the_units_of_the_labels():
     )
 
 
-def test_the_mean_is_over_real_tokens_whatever_stands_at_padding():
-    x = torch.tensor([[[1.0], [3.0], [torch.nan]], [[5.0], [torch.inf], [0.0]]])
-    mask = torch.tensor([[True, True, False], [True, False, False]])
-    assert_close(
-        masked_mean(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1)
-    )
-
-
 MASK = torch.tensor(
     [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool
 )
@@ -110,10 +101,8 @@ def test_pooled_features_are_those_of_the_encoder_on_each_text_alone(kind, pooli
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=20, max_position_embeddings=9, pad_token_id=1, **sizes
     )
-    encoder, x = (
-        getattr(transformers, f"{kind}Model")(config).double().eval(),
-        torch.randint(2, 20, (4, 5)),
-    )
+    encoder = getattr(transformers, f"{kind}Model")(config).double().eval()
+    x = torch.randint(2, 20, (4, 5))
     ours = PretrainedClassifier(
         encoder, classes=3, pooling=pooling, attention=SoftmaxAttention, last=last
     )

@@ -6,6 +6,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
+from float64 import F64, randn64
 from sampling import under
 from torch import distributions as dist
 from torch import nn
@@ -16,7 +17,6 @@ from probattn.models import Supervised
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 from probattn.weights import kl_weight
 
-F64 = torch.float64
 N, BATCH, TOKENS = 12, 4, 5
 ELBOS = pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO])
 
@@ -43,7 +43,7 @@ def build(likelihood=None, **options):
 
 
 def data(batch=BATCH):
-    return torch.randn(batch, TOKENS, 3, dtype=F64), torch.randint(3, (batch,))
+    return randn64(batch, TOKENS, 3), torch.randint(3, (batch,))
 
 
 def outputs_at(network, x, u):
@@ -172,7 +172,7 @@ LIKELIHOODS = [  # likelihood, labels, their log densities given the outputs
         torch.randint(2, (BATCH, 3)).to(F64),
         lambda f, y: dist.Bernoulli(logits=f).log_prob(y),
     ),
-    (Gaussian(0.5), torch.randn(BATCH, 3, dtype=F64), lambda f, y: dist.Normal(f, 0.5).log_prob(y)),
+    (Gaussian(0.5), randn64(BATCH, 3), lambda f, y: dist.Normal(f, 0.5).log_prob(y)),
     (
         TokenCategorical(),
         torch.randint(3, (BATCH, TOKENS)),

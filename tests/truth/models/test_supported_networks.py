@@ -98,10 +98,13 @@ def timm_network(name):
     timm = pytest.importorskip("timm")
     if not timm.is_model(TIMM[name]):
         pytest.skip(f"timm {timm.__version__} has no {name}")
-    size, options = (
-        16,
-        {"patch_size": 8 if name == "XCiT" else 4, "embed_dim": 16, "depth": 2, "num_heads": 2},
-    )
+    size = 16
+    options = {
+        "patch_size": 8 if name == "XCiT" else 4,
+        "embed_dim": 16,
+        "depth": 2,
+        "num_heads": 2,
+    }
     if name == "CoAtNet":
         size, options = 32, {}
     elif name in ("Swin", "Swin v2"):
@@ -211,10 +214,8 @@ def test_softmax_attention_reproduces_the_original_in_float64_with_and_without_p
         converted = replace_attention(given.network, attention=SoftmaxAttention, layers=layers)
         assert len(converted.layers()) == (3 if layers == "all" else 1)
         for mask in (None, given.mask):
-            expected, actual = (
-                given.original(given.network, given.x, mask),
-                converted(given.x, mask),
-            )
+            expected = given.original(given.network, given.x, mask)
+            actual = converted(given.x, mask)
             if mask is not None and actual.dim() == 3:
                 expected, actual = expected[mask], actual[mask]
             assert_close(actual, expected, atol=1e-10, rtol=0)

@@ -15,8 +15,8 @@ from probattn import (
     guides,
 )
 from probattn.draws import at_mean
-from probattn.inference import ELBOLoss, predict
-from probattn.models import Classifier, Supervised, TextTagger, TextTransformer
+from probattn.inference import predict
+from probattn.models import Supervised, TextTagger, TextTransformer
 from probattn.models.embeddings import WordEmbedding
 from probattn.models.likelihoods import Categorical, TokenCategorical
 
@@ -55,10 +55,8 @@ def mean_prediction(network, x, mask):
     is_tagger = isinstance(network, TextTagger)
     model = Supervised(network, TokenCategorical() if is_tagger else Categorical(), num_data=10)
     torch.manual_seed(3)  # of the guide's initial means
-    guide, labels = (
-        guides.for_model(model),
-        torch.zeros(x.shape[:2] if is_tagger else len(x)).long(),
-    )
+    guide = guides.for_model(model)
+    labels = torch.zeros(x.shape[:2] if is_tagger else len(x)).long()
     with at_mean():
         probs = predict(model, guide, [(x, labels, mask)], num_samples=1).probs
     return probs[mask] if is_tagger else probs
@@ -78,24 +76,6 @@ def test_padding_and_the_other_texts_of_a_batch_change_nothing(layer, kind):
         mean_prediction(network, x[[row], :n], mask[[row], :n]) for row, n in enumerate(lengths)
     ]
     assert_close(torch.cat(alone), expected, rtol=0, atol=1e-9)
-
-
-@layers
-def test_loss_and_gradient_do_not_see_padding(layer):
-    results = []
-    for options in ({}, {"width": 9, "fill": 7}):
-        network = text(attention=layer)
-        model = Classifier(network, num_data=30)
-        guide = guides.for_model(model).double()
-        x, mask = batch([4, 1, 6], **options)
-        torch.manual_seed(5)
-        with at_mean():
-            loss = ELBOLoss(model, guide)(x, torch.tensor([0, 2, 1]), mask)
-        loss.backward()
-        results.append(
-            [loss.detach(), *(p.grad for p in network.parameters() if p.grad is not None)]
-        )
-    assert_close(results[1], results[0], rtol=1e-6, atol=1e-9)
 
 
 def test_without_a_mask_all_tokens_are_real_and_their_order_matters():

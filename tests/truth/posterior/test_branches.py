@@ -10,6 +10,7 @@ import torch
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDelta
 from pyro.nn import PyroModule, PyroSample
+from torch.testing import assert_close
 
 from probattn import guides
 from probattn.inference import TrainOptions, fit, predict
@@ -32,9 +33,7 @@ def test_the_objective_is_the_mean_of_those_of_its_points():
         expected.append(
             -poutine.trace(poutine.condition(two_modes, {"w": w})).get_trace().log_prob_sum()
         )
-    torch.testing.assert_close(
-        torch.tensor(losses).sort().values, torch.stack(expected).sort().values
-    )
+    assert_close(torch.tensor(losses).sort().values, torch.stack(expected).sort().values)
     assert isinstance(guide.points[0], AutoDelta)
 
 
@@ -62,4 +61,4 @@ def test_a_head_that_branches_is_an_ensemble_of_heads():
         alone.rest = point
         members.append(predict(model, alone, x, num_samples=1).probs)
     assert torch.stack(members).std(0).max() > 0.01
-    torch.testing.assert_close(prediction.probs, torch.stack(members).mean(0))
+    assert_close(prediction.probs, torch.stack(members).mean(0))

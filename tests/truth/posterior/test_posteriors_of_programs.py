@@ -4,7 +4,8 @@ them."""
 import pyro.poutine as poutine
 import pytest
 import torch
-from conjugate import F64, NOISE, conjugate, gaussian, posterior, sgpa_parts
+from conjugate import NOISE, conjugate, gaussian, posterior, sgpa_parts
+from float64 import eye64, randn64
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch.distributions import MultivariateNormal
@@ -19,7 +20,7 @@ def assert_is_posterior(model, batch, shapes, log_density):
     sites."""
     evidence = []
     for _ in range(4):
-        values = {site: torch.randn(shape, dtype=F64) for site, shape in shapes.items()}
+        values = {site: randn64(shape) for site, shape in shapes.items()}
         with frozen(model):
             joint = (
                 poutine.trace(poutine.condition(model, data=values))
@@ -46,10 +47,8 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form_and_th
             disable_progbar=True,
         )
         chain.run(x, y)
-    samples, effective = (
-        chain.get_samples()["network.u"][:, 0],
-        chain.diagnostics()["network.u"]["n_eff"],
-    )
+    samples = chain.get_samples()["network.u"][:, 0]
+    effective = chain.diagnostics()["network.u"]["n_eff"]
     std = covariance.diag().sqrt()
     assert ((samples.mean(0) - mean).abs() < 5 * std / effective.min() ** 0.5).all()
     assert ((samples.std(0) / std - 1).abs() < 5 / (2 * effective.min()) ** 0.5).all()
@@ -69,15 +68,13 @@ def moments_given_labels(law, y):
     """Of z_o and z_q of each example, N = 2: N(0, P) and its observations z_k, ν and y, conditioned
     as one Gaussian."""
     p, q, k = dense(law.prior, law.query_covariance, law.key_covariance)
-    a_q, a_k = (maps[:, 0] for maps in law.means(torch.eye(2, dtype=F64).expand(2, 1, -1, -1)))
+    a_q, a_k = (maps[:, 0] for maps in law.means(eye64(2).expand(2, 1, -1, -1)))
     moments = []
     for b in range(2):
-        maps = torch.cat(
-            [torch.eye(2, dtype=F64), a_q[b], a_k[b], a_q[b], a_q[b]]
-        )  # z_o, z_q, z_k, nu, y
+        maps = torch.cat([eye64(2), a_q[b], a_k[b], a_q[b], a_q[b]])  # z_o, z_q, z_k, nu, y
         noise = torch.block_diag(
             torch.zeros(2, 2), q[b], k[b], q[b], q[b] + NOISE**2 * torch.eye(2)
-        ).to(F64)
+        ).double()
         noise[2:4, 8:] = noise[8:, 2:4] = q[b]  # y is z_q + noise
         joint = maps @ p[b] @ maps.T + noise
         seen = torch.cat([law.observed_key[b, 0, :, 0], law.mean[b, 0, :, 0], y[b, :, 0]])
@@ -93,11 +90,11 @@ def test_cgp_posteriors_given_the_labels(collapsed):
     layer = CGPAttention(
         1, 1, noise=0.5, collapsed=collapsed, alpha=1.0, regulariser_norm="example"
     )
-    model, (x, y) = gaussian(layer, 2), torch.randn(2, 2, 2, 1, dtype=F64) * 2
+    model, (x, y) = gaussian(layer, 2), randn64(2, 2, 2, 1) * 2
     law, shape = law_of(layer, x), (2, 1, 2, 1)
     if collapsed:
         (prior,), nu = dense(law.predictive), law.mean[:, 0, :, 0]
-        gain = prior @ (prior + NOISE**2 * torch.eye(2, dtype=F64)).inverse()
+        gain = prior @ (prior + NOISE**2 * eye64(2)).inverse()
         means = nu + (gain @ (y[..., 0] - nu).unsqueeze(-1)).squeeze(-1)
         exact = MultivariateNormal(means, prior - gain @ prior)
         sites = {"network.z_q": shape}
@@ -117,10 +114,10 @@ def test_the_posterior_of_sgpa_under_gaussian_noise_is_that_of_its_program(drawn
     """f = A u + g with u ~ N(0, I), g ~ N(0, C) or N(0, diag C): jointly Gaussian, with y = f +
     noise."""
     layer = SGPAttention(2, 1, inducing=1, draws=drawn)
-    model, (x, y) = gaussian(layer, 2), torch.randn(2, 2, 2, 2, dtype=F64)
+    model, (x, y) = gaussian(layer, 2), randn64(2, 2, 2, 2)
     a, c = sgpa_parts(layer, x)
-    design = torch.cat([a.flatten(0, 1), torch.eye(4, dtype=F64)], 1)
-    prior = torch.block_diag(torch.eye(1, dtype=F64), *c)
+    design = torch.cat([a.flatten(0, 1), eye64(4)], 1)
+    prior = torch.block_diag(eye64(1), *c)
     covariance = (prior.inverse() + design.T @ design / NOISE**2).inverse()
     means = (covariance @ design.T @ y.flatten(0, 1) / NOISE**2).T
     exact = MultivariateNormal(means, covariance)

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from probattn.inference.prediction.aggregate import PER_EXAMPLE, join, summarise
-from probattn.inference.prediction.mixture import Selected, Stacked, values
+from probattn.inference.prediction.mixture import Stacked, values
 from probattn.models import likelihoods
 
 SIZES, SAMPLES = (3, 5, 2), 4
@@ -73,18 +73,6 @@ def test_an_index_selects_all_fields_and_the_laws(kind, index):
         assert_close(chosen.cdf(chosen.labels), prediction.cdf(prediction.labels)[rows])
 
 
-@pytest.mark.parametrize("kind", LIKELIHOODS)
-def test_an_example_may_be_selected_twice_with_two_labels_and_joined(kind):
-    prediction, rows = whole(kind), torch.tensor([3, 3, 0, 3])
-    labels = prediction.labels.clone()
-    labels[3] = prediction.labels[0]
-    expected = prediction.log_prob(prediction.labels)[rows]
-    expected[1] = prediction.log_prob(labels)[3]
-    assert_close(prediction[rows].log_prob(prediction.labels[[3, 0, 0, 3]]), expected)
-    joined = join([prediction[[4, 1]], prediction])
-    assert_close(joined.log_prob(joined.labels)[:2], prediction.log_prob(prediction.labels)[[4, 1]])
-
-
 def test_iteration_ends_and_wrong_indices_are_errors():
     prediction = whole("normal")
     assert len(list(prediction)) == N
@@ -137,16 +125,3 @@ def test_tokens_of_stacked_samples_and_of_slices_are_those_of_the_whole(likeliho
     assert torch.equal(chosen.tokens().labels, all_tokens.labels[order])
     log_prob = chosen.tokens().log_prob(all_tokens.labels[order])
     assert_close(log_prob, all_tokens.log_prob(all_tokens.labels)[order])
-
-
-def test_laws_with_transforms_stack_and_have_rows():
-    loc, y, index = torch.randn(3, 5), torch.rand(5), torch.tensor([4, 1])
-    exponential = dist.transforms.ExpTransform()
-    stacked = Stacked(
-        [dist.TransformedDistribution(dist.Normal(m, 1.0), [exponential]) for m in loc]
-    )
-    at_once = dist.LogNormal(loc, 1.0)
-    assert_close(stacked.log_prob(y), at_once.log_prob(y))
-    assert stacked.sample((7,)).shape == (7, 3, 5)
-    for law in (stacked, dist.TransformedDistribution(dist.Normal(loc, 1.0), [exponential])):
-        assert_close(Selected(law, (index,)).log_prob(y[index]), at_once.log_prob(y)[:, index])

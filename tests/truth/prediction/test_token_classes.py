@@ -22,6 +22,7 @@ from token_models import (
     predicted,
     sentences,
 )
+from torch.testing import assert_close
 
 from probattn import SGPAttention, draws, guides
 from probattn.draws import at_mean
@@ -38,10 +39,8 @@ def assert_same_tokens(result, expected, order):
     assert result.mask[back].sum(1).tolist() == LENGTHS
     for field in (*FIELDS, "labels"):
         rows = getattr(result, field)[back][result.mask[back]]
-        torch.testing.assert_close(rows, getattr(expected, field)[expected.mask], msg=field)
-    torch.testing.assert_close(
-        result.log_prob(result.labels)[back], expected.log_prob(expected.labels)
-    )
+        assert_close(rows, getattr(expected, field)[expected.mask], msg=field)
+    assert_close(result.log_prob(result.labels)[back], expected.log_prob(expected.labels))
 
 
 @settings(max_examples=15, deadline=None)
@@ -96,7 +95,7 @@ def test_every_field_of_every_token_by_hand(layer, num_samples):
             logits.append(poutine.condition(model.network, data=data)(words[None])[0].detach())
         assert_classes_of(result[row].tokens(), torch.stack(logits))
         probs = torch.stack(logits).softmax(-1)
-        torch.testing.assert_close(result.draws[:, row, : len(words)], probs)
+        assert_close(result.draws[:, row, : len(words)], probs)
         joint = probs[:, torch.arange(len(words)), tags].prod(-1).mean().item()
         assert math.isclose(result.log_prob(result.labels)[row], math.log(joint), rel_tol=1e-9)
     log_prob = result.log_prob(
@@ -125,9 +124,7 @@ def test_tokens_are_the_real_ones_in_order():
         assert torch.equal(tokens.draws[:, number], whole.draws[:, row, t])
         for field in FIELDS:
             assert torch.equal(getattr(tokens, field)[number], getattr(whole, field)[row, t])
-    torch.testing.assert_close(
-        tokens.log_prob(tokens.labels), tokens.log_probs[torch.arange(23), tokens.labels]
-    )
+    assert_close(tokens.log_prob(tokens.labels), tokens.log_probs[torch.arange(23), tokens.labels])
     assert metrics.evaluate(whole) == metrics.evaluate(tokens.probs, tokens.labels)
 
 
@@ -155,43 +152,4 @@ def test_more_padding_changes_neither_the_objective_nor_its_gradient(layer, elbo
     model, guide = build(layer)
     # The word at padding is one of the sentences': its embedding may get no gradient from there.
     variants = [batch(SENTENCES), batch(SENTENCES, more=4, word=3, label=-100)]
-    torch.testing.assert_close(
-        *(loss_and_gradients(elbo(), model, guide, data) for data in variants)
-    )
-
-
-@LAYERS
-def test_the_elbo_of_a_batch_is_that_of_its_sentences_one_at_a_time(layer):
-    """−ELBO = N/B Σ_b [−Σ_t log p(tag) − log factors] + KL(q ‖ p), at one draw of u."""
-    model, guide = build(layer, num_data=50)
-    elbo = TraceMeanField_ELBO()
-    loss = elbo(model, guide)(*batch(SENTENCES, more=2, label=-100))
-    data = {
-        name: node["value"] for name, node in elbo.traces[1].nodes.items() if name.endswith(".u")
-    }
-    by_hand = torch.zeros(())
-    for words, tags in SENTENCES:
-        trace = poutine.trace(poutine.condition(model.network, data=data)).get_trace(words[None])
-        log_probs = trace.nodes["_RETURN"]["value"][0].log_softmax(-1)
-        factors = [
-            node["fn"].log_factor.sum()
-            for name, node in trace.nodes.items()
-            if name.endswith("ksvd")
-        ]
-        assert len(factors) == (layer is KEP)
-        by_hand = by_hand - 50 / 6 * (log_probs[torch.arange(len(tags)), tags].sum() + sum(factors))
-    if layer is KEP:
-        site = "network.attention.u"
-        prior, q = model.network.attention.sites()["u"], elbo.traces[1].nodes[site]["fn"]
-        by_hand = by_hand + torch.distributions.kl_divergence(q, prior).sum()
-    torch.testing.assert_close(loss, by_hand)
-
-
-def test_a_label_that_is_no_class_is_an_error_at_a_real_token_alone():
-    model, guide = build(KEP)
-    for label in (-100, 3):
-        x, y, mask = batch(SENTENCES, label=label)
-        assert TraceMeanField_ELBO()(model, guide)(x, y, mask).isfinite()
-        y[0, 4] = label
-        with pytest.raises(ValueError, match="labels"):
-            TraceMeanField_ELBO()(model, guide)(x, y, mask)
+    assert_close(*(loss_and_gradients(elbo(), model, guide, data) for data in variants))

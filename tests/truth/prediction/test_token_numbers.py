@@ -8,6 +8,7 @@ import torch
 from elbos import TraceMeanField_ELBO, loss_and_gradients
 from token_models import batch
 from torch import nn
+from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import metrics, posterior_predictive_check, predict
@@ -29,10 +30,8 @@ LENGTHS, TARGETS = [5, 2, 7, 1, 4, 4], 2
 class Network(nn.Module):
     def __init__(self, outputs):
         super().__init__()
-        self.attention, self.head = (
-            KEPSVGPAttention(4, 2, rank=2, merge="add"),
-            nn.Linear(4, outputs),
-        )
+        self.attention = KEPSVGPAttention(4, 2, rank=2, merge="add")
+        self.head = nn.Linear(4, outputs)
 
     def forward(self, x, mask=None):
         return self.head(x + self.attention(x, mask))
@@ -69,9 +68,7 @@ def seeded(function, *args, **options):
 @pytest.mark.parametrize("fill", [1e6, math.nan])
 def test_what_stands_at_padding_changes_neither_loss_nor_gradient(fill):
     variants = batch(sequences(), label=0.5), batch(sequences(), more=3, label=fill)
-    torch.testing.assert_close(
-        *(loss_and_gradients(TraceMeanField_ELBO(), *build(), data) for data in variants)
-    )
+    assert_close(*(loss_and_gradients(TraceMeanField_ELBO(), *build(), data) for data in variants))
 
 
 @pytest.mark.parametrize(
@@ -94,21 +91,17 @@ def test_a_prediction_and_its_metrics_are_those_of_each_sequence_alone(likelihoo
     for field in (whole.mean, whole.variance, whole.labels):
         assert (field[~whole.mask] == 0).all()
     log_prob = torch.cat([part.log_prob(part.labels) for part in single])
-    torch.testing.assert_close(
-        whole.log_prob(whole.labels.where(whole.mask[..., None], 1.0)), log_prob
-    )
+    assert_close(whole.log_prob(whole.labels.where(whole.mask[..., None], 1.0)), log_prob)
     tokens, y = whole.tokens(), torch.cat([y for _, y in sequences(kind)])
     assert torch.equal(tokens.labels, y)
     for field in ("mean", "variance"):
         expected = torch.cat([getattr(part, field)[0] for part in single])
-        torch.testing.assert_close(getattr(tokens, field), expected)
+        assert_close(getattr(tokens, field), expected)
     token_log_prob = torch.cat([part.tokens().log_prob(part.labels[0]) for part in single])
-    torch.testing.assert_close(tokens.log_prob(y), token_log_prob)
+    assert_close(tokens.log_prob(y), token_log_prob)
     shares = torch.cat([part.tokens().cdf(part.labels[0]) for part in single])
     # Otherwise six standard errors of the share of 1000 samples, twice.
-    torch.testing.assert_close(
-        tokens.cdf(y), shares, rtol=0, atol=1e-9 if kind == "numbers" else 0.1
-    )
+    assert_close(tokens.cdf(y), shares, rtol=0, atol=1e-9 if kind == "numbers" else 0.1)
     scores, name = metrics.evaluate(whole), "label_brier" if kind == "binary" else "rmse"
     error = (y - tokens.mean).square().mean().item()
     assert scores[name] == pytest.approx(error if kind == "binary" else error**0.5)
@@ -133,7 +126,7 @@ def test_replicates_and_statistics_look_at_real_tokens_alone():
     y = torch.cat([y for _, y in sequences()])
     assert check.replicated_labels.shape == (30, 6, 7, TARGETS)
     assert (check.replicated_labels[:, ~check.prediction.mask] == 0).all()
-    torch.testing.assert_close(
+    assert_close(
         (check.observed["mean"], check.observed["std"]), (y.mean(0), y.std(0, correction=0))
     )
-    torch.testing.assert_close(other.p_values, check.p_values, rtol=0, atol=0)
+    assert_close(other.p_values, check.p_values, rtol=0, atol=0)

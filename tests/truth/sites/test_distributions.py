@@ -11,10 +11,9 @@ from sampling import randn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides, local_site
+from probattn import local_site
 from probattn.distributions import ColumnNormal, DiagonalNormal, MarginalsOfJoint
 from probattn.functional.gaussian import Dense
-from probattn.models import Classifier
 from probattn.models.label_distributions import CategoricalWithEnergy
 
 F64 = torch.float64
@@ -29,22 +28,6 @@ def build(seed=0):
     return ColumnNormal(loc, Dense(tril, 4)), MultivariateNormal(
         loc.mT, scale_tril=tril.unsqueeze(2)
     )
-
-
-def test_column_normal_is_a_normal_a_head_and_column():
-    (normal, expected), x = build(), randn(5, 2, 3, 4, 2, seed=3)
-    assert_close(normal.log_prob(x), expected.log_prob(x.mT).sum((-2, -1)))
-    assert normal.batch_shape == (2,)
-    assert normal.event_shape == (3, 4, 2)
-
-
-def test_kl_is_torchs_summed_over_heads_and_columns():
-    (q, q_of_torch), (p, p_of_torch) = build(), build(seed=10)
-    assert_close(kl_divergence(q, p), kl_divergence(q_of_torch, p_of_torch).sum((-2, -1)))
-    assert_close(kl_divergence(q, q), torch.zeros(2, dtype=F64))
-    shared = ColumnNormal(randn(2, 3, 4, 2, seed=8), q.covariance)
-    twin = ColumnNormal(shared.loc, Dense(q.covariance.tril.clone(), 4))
-    assert_close(kl_divergence(shared, q), kl_divergence(twin, q))
 
 
 def test_loc_and_covariance_broadcast():
@@ -97,25 +80,6 @@ def test_the_joint_kl_is_exact_under_both_elbos(elbo, number):
     assert_close(loss.item(), 1.5 * (number or 1) * 11.7)
     loss.backward()
     assert_close(kl.grad, torch.full((2,), 1.5 * (number or 1), dtype=F64))
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [SGPAttention.partial(inducing=2), CGPAttention, SparseCGPAttention.partial(inducing=2)],
-)
-def test_vectorised_particles_of_pyro(layer):
-    """They expand distributions by `expand`, draws(S) by a wrapper."""
-    network = torch.nn.Sequential(layer(8, 2), torch.nn.Flatten(-2), torch.nn.Linear(24, 2))
-    model = Classifier(network, num_data=4)
-    guide = guides.for_model(model)
-    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
-    vectorised = TraceMeanField_ELBO(
-        num_particles=100, vectorize_particles=True, max_plate_nesting=1
-    )
-    with torch.no_grad():
-        losses = torch.stack([TraceMeanField_ELBO()(model, guide)(x, y) for _ in range(100)])
-        together = vectorised(model, guide)(x, y)
-    assert abs(together - losses.mean()) < 5 * losses.std() * (2 / 100) ** 0.5 + 1e-4
 
 
 @pytest.mark.parametrize("shift", [0.0, 7.0, -300.0])

@@ -9,12 +9,12 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
+from float64 import F64, ones64, randn64
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, draws, families, guides, priors
 
-F64 = torch.float64
 SHAPE = (2, 4, 3)
 
 
@@ -33,7 +33,7 @@ def build(prior, family, dtype=F64):
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_the_closed_form_kl_is_that_at_scale_1(family, dtype, log10):
     module = build(priors.normal, family)
-    one = priors.normal(torch.ones(SHAPE, dtype=F64))
+    one = priors.normal(ones64(SHAPE))
     expected = kl_divergence(module(one), one).item()
     prior = priors.normal((10.0**log10 * torch.linspace(0.5, 2, 24, dtype=dtype)).reshape(SHAPE))
     kl = kl_divergence(module.to(dtype)(prior), prior)
@@ -49,7 +49,7 @@ def test_without_the_ksvd_term_the_objective_has_no_gradient_in_the_scale(family
     guide = guides.for_model(layer, family).double()
     with torch.no_grad():
         layer.log_scale.copy_(torch.linspace(math.log(1e-3), math.log(1e3), 6).reshape(2, 3))
-    x = torch.randn(5, 4, 6, dtype=F64)
+    x = randn64(5, 4, 6)
 
     with draws(3):
         loss = elbo().differentiable_loss(layer, guide, x)
@@ -63,7 +63,7 @@ def test_without_the_ksvd_term_the_objective_has_no_gradient_in_the_scale(family
 
 def test_the_ksvd_term_alone_moves_the_scale():
     layer = KEPSVGPAttention(6, 2, rank=3, eta=1.0).double()
-    x = torch.randn(5, 4, 6, dtype=F64)
+    x = randn64(5, 4, 6)
     TraceMeanField_ELBO().differentiable_loss(layer, guides.for_model(layer).double(), x).backward()
     assert layer.log_scale.grad.abs().min() > 1e-6
 

@@ -9,16 +9,16 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal, init_to_feasible, init_to_median, init_to_sample
 from sampling import under
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import SGPAttention, draws, guides, local_posteriors, local_site, local_sites
+from probattn import SGPAttention, draws, local_posteriors, local_site, local_sites
 from probattn.draws import at_mean
 from probattn.models import Classifier
-from probattn.site_info import info_of, site_info
+from probattn.site_info import site_info
 from probattn.weights import alpha, kl_weight
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
@@ -139,54 +139,6 @@ def test_one_pass_and_two_passes_have_the_expected_loss_in_closed_form(elbo, num
         assert (losses.mean() - chain_loss()).abs() < 4 * losses.std() / 80**0.5
 
 
-@EACH_WAY
-def test_local_sites_count_by_their_kl_with_the_scale_of_the_data_set(numbers):
-    objective = elbos.Trace_ELBO()
-    with under(*map(draws, numbers)):
-        objective.differentiable_loss(Chain(), Global(), X, Y)
-    model_trace, guide_trace = objective.traces
-    model_trace.compute_log_prob()
-    number, shape = (4, (4, 3)) if 4 in numbers else (1, (3,))
-    w, z1, z2 = (model_trace.nodes[name]["value"] for name in ("w", "z1", "z2"))
-    assert z1.shape == z2.shape == shape
-    assert len(z1.unique()) == z1.numel()
-    laws = {
-        "z1": (dist.Normal(A * X + w, 0.5), dist.Normal(0.0, 1.0)),
-        "z2": (dist.Normal(C * z1 + X, 0.3), dist.Normal(z1, 1.0)),
-    }
-    for name, (posterior, prior) in laws.items():
-        drawn, factor = model_trace.nodes[name], model_trace.nodes[f"{name}_kl"]
-        assert (drawn["is_observed"], info_of(drawn).drawn) == (True, True)
-        assert_close(drawn["fn"].log_prob(drawn["value"]), torch.zeros(shape))
-        assert (factor["is_observed"], info_of(factor).kl_of) == (True, name)
-        assert factor["scale"] == pytest.approx(N / 3 / number)
-        kl = torch.distributions.kl_divergence(posterior, prior).expand(shape)
-        assert_close(factor["log_prob_sum"], -N / 3 / number * kl.sum())
-    assert set(guide_trace.nodes) & {"z1", "z2"} == set()
-
-
-@EACH_ELBO
-def test_the_guides_own_draw_wins(elbo):
-    """A guide that draws one of the local sites: the other comes from the posterior that the model
-    carries for it."""
-
-    class Own(Global):
-        def forward(self, x, y=None):
-            super().forward(x, y)
-            with local_sites(batch=len(x), num_data=N):
-                pyro.sample("z1", dist.Normal(50.0 * torch.ones(len(x)), 1e-3), infer=local_site())
-
-    objective = LIBRARY[elbo]()
-    loss = objective.differentiable_loss(Chain(), Own(), X, Y)
-    model_trace, guide_trace = objective.traces
-    assert_close(model_trace.nodes["z1"]["value"], torch.full((3,), 50.0), rtol=0, atol=0.01)
-    assert guide_trace.nodes["z1"]["fn"].stddev[0] == pytest.approx(1e-3)
-    assert_close(model_trace.nodes["z2"]["value"], C * 50 + X, rtol=0, atol=1.5)
-    terms = objective.terms()
-    assert set(terms) == {"nll", "kl/w", "kl/z1", "kl/z2"}
-    assert sum(terms.values()) == pytest.approx(loss.item(), rel=1e-5)
-
-
 def test_observed_and_conditioned_local_sites_stay_what_they_are():
     z1 = torch.tensor([1.0, 2.0, 3.0])
     conditioned = poutine.condition(Chain(), data={"z1": z1})
@@ -303,27 +255,6 @@ def test_gradients_reach_posteriors_through_the_draws():
             loss = elbo().differentiable_loss(Alone(slope), Nothing(), X, Y)
         (gradient,) = torch.autograd.grad(loss, slope)
         assert (gradient - expected).abs() < 2.0
-
-
-@EACH_ELBO
-def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
-    model, x, y = sgpa_classifier(), torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
-    guide = AutoNormal(local_posteriors(model))
-    with pytest.raises(ValueError, match=r"draws no site network\.0\.g.*local_posteriors\(model\)"):
-        elbo().loss(model, guide, x, y)
-
-
-@pytest.mark.parametrize("inducing", [2, None])
-def test_predictive_of_pyro_draws_local_sites_anew_in_each_sample(inducing):
-    """Also where no global site is below, so that nothing else has the dimension of the samples."""
-    model = local_posteriors(sgpa_classifier(inducing))
-    guide, x = guides.for_model(model), torch.randn(4, 3, 8)
-    sites = ["network.0.g", "_RETURN"]
-    for parallel in (False, True):
-        predictive = Predictive(
-            model, guide=guide, num_samples=6, parallel=parallel, return_sites=sites
-        )
-        assert len(predictive(x)["network.0.g"].flatten(1).unique(dim=0)) == 6
 
 
 @pytest.mark.parametrize("init", [init_to_feasible, init_to_median, init_to_sample])

@@ -4,12 +4,13 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
+from float64 import tensor64
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, draws, guides, priors
 
-SCALE = torch.tensor([[0.5, 1.0, 2.0], [3.0, 0.1, 0.7]], dtype=torch.float64)
-U = torch.tensor([[0.2, -1.0, 4.0], [1.0, 0.3, -0.6]], dtype=torch.float64)
+SCALE = tensor64([[0.5, 1.0, 2.0], [3.0, 0.1, 0.7]])
+U = tensor64([[0.2, -1.0, 4.0], [1.0, 0.3, -0.6]])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pyro.distributions.kl import kl_divergence
 from small_fit import build, data, short, weights
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
+from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
 from probattn import draws
@@ -57,7 +58,7 @@ def test_a_run_takes_the_steps_of_its_optimiser_and_scheduler_on_the_elbo_per_ex
     assert [step["lr"] for step in history.steps] == pytest.approx(rates)
     expected = by_hand(torch.optim.SGD if own else torch.optim.Adam, rates, clip=0.3)
     for name, value in weights(model, guide).items():
-        torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-8, msg=name)
+        assert_close(value, expected[name], rtol=1e-6, atol=1e-8, msg=name)
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
@@ -66,10 +67,8 @@ def test_decoupled_decay_shrinks_weights_by_the_rate_alone_and_the_penalty_goes_
 ):
     """In the first step Adam moves each parameter by the rate towards the sign of its gradient."""
     model, guide, batches = doubles(8)
-    before, biases = (
-        model.network.head.weight.detach().clone(),
-        model.network.head.bias.detach().clone(),
-    )
+    before = model.network.head.weight.detach().clone()
+    biases = model.network.head.bias.detach().clone()
     options = {
         "epochs": 1,
         "lr": 1e-3,
@@ -81,9 +80,9 @@ def test_decoupled_decay_shrinks_weights_by_the_rate_alone_and_the_penalty_goes_
     change = model.network.head.weight.detach() - before
     if decoupled:
         step = (change + 1e-3 * 100 * before).abs()
-        torch.testing.assert_close(step, torch.full_like(step, 1e-3), rtol=0.02, atol=1e-6)
+        assert_close(step, torch.full_like(step, 1e-3), rtol=0.02, atol=1e-6)
     else:
-        torch.testing.assert_close(change, -1e-3 * before.sign(), rtol=0.02, atol=1e-6)
+        assert_close(change, -1e-3 * before.sign(), rtol=0.02, atol=1e-6)
     assert (model.network.head.bias.detach() - biases).abs().max() == pytest.approx(1e-3, rel=0.02)
 
 
@@ -137,7 +136,7 @@ def test_accumulated_batches_are_one_batch(size, number, options):
     expected, whole = trained(8, **options)
     history, parts = trained(size, accumulate_grad_batches=number, **options)
     for name, value in whole.items():
-        torch.testing.assert_close(parts[name], value, rtol=1e-7, atol=1e-9, msg=name)
+        assert_close(parts[name], value, rtol=1e-7, atol=1e-9, msg=name)
     for one, other in zip(history.steps, expected.steps, strict=True):
         assert {name: v for name, v in one.items() if name != "kind"} == pytest.approx(
             {name: v for name, v in other.items() if name != "kind"}

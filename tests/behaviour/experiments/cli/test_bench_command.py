@@ -17,13 +17,12 @@ TOY = {"dim": 20, "heads": 2, "batch": 2, "tokens": 64}
 
 
 @pytest.mark.parametrize(("suite", "number"), [("layers", 5), ("vit", 4)])
-def test_tables_are_printed_and_written(command, tmp_path, monkeypatch, assignments, suite, number):
+def test_tables_are_printed_and_written(succeed, tmp_path, monkeypatch, assignments, suite, number):
     monkeypatch.setattr(measure, "TURN", 0.0)
     layers = ((("softmax", "kep-svgp concat"), TOY), (("softmax", "cgp", "sgpa"), TOY))
     monkeypatch.setattr(suites, "SHAPES", {"layers": layers})
     path = tmp_path / "new" / "figures.csv"
-    code, text, _ = command("bench", suite, "--rounds", 1, "--out", path, *assignments(TINY))
-    assert code == 0
+    text = succeed("bench", suite, "--rounds", 1, "--out", path, *assignments(TINY))
     rows = pd.read_csv(path)
     assert len(rows) == number
     assert (rows.groupby("section").ratio.first() == 1).all()

@@ -3,6 +3,7 @@ answer."""
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -28,8 +29,8 @@ WORDS = (
 )
 
 
-@pytest.fixture
-def table(tmp_path):
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
     """A table of which the test part is a copy of training rows with random labels."""
     generator = np.random.default_rng(0)
     size = generator.uniform(0, 10, 90).round(3)
@@ -39,25 +40,27 @@ def table(tmp_path):
         pd.date_range("2024-01-01", periods=90),
     )
     frame["label"] = np.where(size > 5, "big", "small")
-    frame[:60].to_csv(tmp_path / "train.csv", index=False)
-    frame[60:].to_csv(tmp_path / "valid.csv", index=False)
+    folder = tmp_path_factory.mktemp("table")
+    frame[:60].to_csv(folder / "train.csv", index=False)
+    frame[60:].to_csv(folder / "valid.csv", index=False)
     frame[:30].assign(label=generator.permutation(frame.label[:30])).to_csv(
-        tmp_path / "test.csv", index=False
+        folder / "test.csv", index=False
     )
-    return tmp_path
+    return folder
 
 
 @pytest.fixture
-def trained(command, table):
-    code, out, err = command(
-        "train", "tabular/csv", "--data", table, "--out", table / "run", "--epochs", "4", *SMALL
-    )
-    assert code == 0, err
-    return out, table / "run"
+def trained(succeed, table, tmp_path):
+    """What the training said, and a copy of its run."""
+    said, run = table / "said.txt", table / "run"
+    if not said.exists():
+        options = ("--out", run, "--epochs", "4", *SMALL)
+        said.write_text(succeed("train", "tabular/csv", "--data", table, *options))
+    return said.read_text(), shutil.copytree(run, tmp_path / "run")
 
 
 @pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
-def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(command, trained):
+def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(succeed, trained):
     out, run = trained
     assert [
         word
@@ -66,8 +69,7 @@ def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(
     ] == []
     kept = "\n".join(json.loads((run / "settings.json").read_text())["summary"])
     assert kept in out
-    code, out, err = command("evaluate", run)
-    assert code == 0, err
+    out = succeed("evaluate", run)
     report = (run / "report.html").read_text(encoding="utf-8")
     for text in (out, report):
         assert "30 of 30 test" in text
@@ -100,7 +102,7 @@ def test_an_answer_says_what_training_has_not(command, trained, change, named, t
     assert [name for name in row if name in notes[1]] == ([named] if named else [])
 
 
-def test_parquet_rows_are_answered_as_those_of_csv(command, trained, tmp_path):
+def test_parquet_rows_are_answered_as_those_of_csv(succeed, trained, tmp_path):
     pytest.importorskip("pyarrow")
     rows = pd.DataFrame({"size": [1.5, 8.0], "colour": ["red", "blue"], "flag": [True, False]})
     rows["when"] = pd.to_datetime(["2024-01-20", "2024-02-20"])
@@ -108,22 +110,21 @@ def test_parquet_rows_are_answered_as_those_of_csv(command, trained, tmp_path):
     rows.to_csv(tmp_path / "new.csv.gz", index=False)
     answers = []
     for name in ("new.parquet", "new.csv.gz"):
-        assert command("predict", trained[1], tmp_path / name, "--out", tmp_path / "a.csv")[0] == 0
+        succeed("predict", trained[1], tmp_path / name, "--out", tmp_path / "a.csv")
         answers.append(pd.read_csv(tmp_path / "a.csv").drop(columns="input"))
     assert answers[0].equals(answers[1])
     assert len(answers[0]) == 2
 
 
 def test_texts_that_are_cut_or_unknown_are_said_and_quotes_join_no_rows_of_a_prediction(
-    command, tmp_path
+    succeed, tmp_path
 ):
     rows = [(" ".join(WORDS[n % 5 : 6 + n % 5]), ("neg", "pos")[n % 2]) for n in range(60)]
     pd.DataFrame(rows, columns=["text", "label"]).to_csv(tmp_path / "a.csv", index=False)
     options = ["--epochs", "1", "--set", "network.max_length=8", *SMALL]
-    code, out, err = command(
+    out = succeed(
         "train", "text/csv", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", *options
     )
-    assert code == 0, err
     assert "pos" in out
     lines = [
         "text,label",
@@ -135,10 +136,7 @@ def test_texts_that_are_cut_or_unknown_are_said_and_quotes_join_no_rows_of_a_pre
         f"{' '.join(WORDS)},0",
     ]
     (tmp_path / "new.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    code, _, err = command(
-        "predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "answers.csv"
-    )
-    assert code == 0, err
+    succeed("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "answers.csv")
     notes = pd.read_csv(tmp_path / "answers.csv", keep_default_na=False)["notes"].tolist()
     assert len(notes) == 6
     assert notes[0] == notes[2] == ""
@@ -146,10 +144,9 @@ def test_texts_that_are_cut_or_unknown_are_said_and_quotes_join_no_rows_of_a_pre
     assert "cut" in notes[5]
 
 
-def test_an_emptied_log_leaves_the_number_of_epochs(command, trained):
+def test_an_emptied_log_leaves_the_number_of_epochs(command, succeed, trained):
     (trained[1] / "log.jsonl").write_text("")
-    code, out, err = command("train", "--out", trained[1], "--resume", "--epochs", "5")
-    assert code == 0, err
+    out = succeed("train", "--out", trained[1], "--resume", "--epochs", "5")
     assert "of 5," in out
     (trained[1] / "log.jsonl").write_text("")
     said = command("train", "--out", trained[1], "--resume")[1]

@@ -50,7 +50,7 @@ def content(folder):
     ],
 )
 def test_every_layer_is_trained_and_evaluated(
-    command, tmp_path, layer, changes, sites, variants, assignments, tiny
+    command, succeed, tmp_path, layer, changes, sites, variants, assignments, tiny
 ):
     """With and without latent sites: without global ones no posterior, without any that predictions
     see no variants."""
@@ -58,7 +58,7 @@ def test_every_layer_is_trained_and_evaluated(
     changes = assignments(
         [*tiny, "train.epochs=1", "data.limit=60", "train.num_samples=3", *changes]
     )
-    assert command("train", name, "--out", out, *changes)[0] == 0
+    succeed("train", name, "--out", out, *changes)
     code, text, err = command("evaluate", out)
     assert (code, err) == (0, "")
     values, scores = content(out), row(out).dropna()
@@ -114,10 +114,10 @@ def test_evaluate_writes_tables_scores_figures_and_report(command, kep):
 
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("name", [KEP, SOFTMAX])
-def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path, name, tiny):
+def test_metrics_equal_those_of_a_network_run_by_hand(succeed, trained, tmp_path, name, tiny):
     """Weights read from the file, images normalised here, u at its posterior mean."""
     folder = shutil.copytree(trained[name], tmp_path / "run")
-    assert command("evaluate", folder)[0] == 0
+    succeed("evaluate", folder)
     scores = content(folder)["variants"]["at its mean"] if name == KEP else row(folder)
 
     data = load("digits", limit=200)
@@ -137,9 +137,9 @@ def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_evaluate_is_repeatable_and_the_seed_and_the_level_matter(command, kep):
+def test_evaluate_is_repeatable_and_the_seed_and_the_level_matter(succeed, kep):
     def scores(*options):
-        assert command("evaluate", kep, *options)[0] == 0
+        succeed("evaluate", kep, *options)
         return row(kep)["nll"], content(kep)
 
     nll, first = scores()

@@ -48,14 +48,7 @@ ROWS = {
     "does not suit": changes("network.kind", "tabular", "text", "encoder"),
     "preset must be": variants(["train", "--config"], "{tmp}/list.yaml", "{tmp}/mapping.yaml"),
     "there is no folder": [
-        *variants(
-            ["predict"],
-            "runs/typo",
-            "typo",
-            "{tmp}/typo",
-            "https://example.com/user/model",
-            "a/b/c",
-        ),
+        *variants(["predict"], "typo", "{tmp}/typo", "https://example.com/user/model"),
         ["export", "typo", "--out", "{tmp}/new"],
     ],
     "4 tokens": [

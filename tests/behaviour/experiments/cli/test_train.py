@@ -1,24 +1,13 @@
 """`probattn train`: what it writes, resumes and does not accept; files on disk stay as they are
 after an error."""
 
-import itertools
-
 import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn.inference.training import trainer
 from probattn.inference.training.run_log import read_log
 
-KEP, SOFTMAX, CGP = "digits/kep-svgp", "digits/softmax", "digits/cgp"
-WARM = ["warm_start.epochs=2", "train.num_samples=2", "data.limit=64", "data.batch_size=16"]
-
-
-def records(folder):
-    return [
-        {key: record[key] for key in record if key != "seconds"}
-        for record in read_log(folder / "log.jsonl")
-    ]
+KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 
 
 def weights(folder):
@@ -67,30 +56,6 @@ def test_a_finished_run_is_left_alone_or_continued_to_more_epochs(
     assert contents(kep) == before
     code, text, _ = command("train", "--out", kep, "--resume", "--epochs", 3)
     assert (code, " of 3, valid nll" in text) == (0, True)
-
-
-@pytest.mark.parametrize("step", [2, 14])
-def test_a_run_killed_in_either_phase_continues_as_if_it_had_not_been(
-    command, monkeypatch, tmp_path, step, assignments, tiny
-):
-    """Steps 1 to 8 are the warm start's, and 9 to 16 those of the run proper."""
-    steps, train_step = itertools.count(1), trainer.train_step
-    arguments = ("train", CGP, *assignments([*tiny, *WARM]), "--out")
-    assert command(*arguments, tmp_path / "whole")[0] == 0
-
-    def killed(*arguments, **options):
-        if next(steps) == step:
-            raise KeyboardInterrupt
-        return train_step(*arguments, **options)
-
-    monkeypatch.setattr(trainer, "train_step", killed)
-    code, _, err = command(*arguments, tmp_path / "run")
-    assert (code, "--resume" in err) == (130, True)
-    assert command(*arguments, tmp_path / "run", "--resume")[0] == 0
-    for phase in ("", "warm-start"):
-        one, other = (tmp_path / name / phase for name in ("whole", "run"))
-        assert_close(weights(one), weights(other), rtol=0, atol=0)
-        assert records(one) == records(other)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import json
 from dataclasses import asdict, fields
 
 import pytest
+import torch
 
 import probattn
+from probattn import families, priors
 from probattn.experiments.config.layers import KNOWN, Layer, layer_class
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
 from probattn.experiments.config.settings import Settings
@@ -15,7 +17,7 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.config.yaml_files import read, to_yaml
 from probattn.experiments.runs.folder import train_command
 
-KEP, CGP, SGPA = (PRESETS[f"digits/{name}"] for name in ("kep-svgp", "cgp", "sgpa"))
+KEP, CGP = PRESETS["digits/kep-svgp"], PRESETS["digits/cgp"]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,18 @@ def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
         key: getattr(layer, key) for key in options
     }
     assert isinstance(layer.factory(16)(20, 2), probattn.SoftmaxAttention | layer.constructor)
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_the_guide_of_a_layer_is_of_the_family_that_is_set(family):
+    changes = [f"layer.guide={family}", "layer.guide_scale=0.5"]
+    layer = KEP.with_changes(changes).layer
+    prior = priors.normal(torch.full((1, 2, 3), 4.0))
+    guide = layer.family(prior)
+    assert isinstance(guide, families.FAMILIES[family])
+    assert guide(prior).stddev.mean().item() == pytest.approx(
+        0 if family == "delta" else 2, rel=0.3
+    )
 
 
 CHANGES = {

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from probattn.experiments.data.dataset import read_preprocessing, stratified_order
 from probattn.experiments.data.errors import DatasetError
@@ -39,10 +40,8 @@ def test_channel_statistics_are_those_of_the_scaled_pixels():
     images[:, 1] //= 2
     scaled = images.double() / 255
     mean, std = channel_statistics(images)
-    torch.testing.assert_close(
-        torch.tensor(mean).double(), scaled.mean((0, 2, 3)), atol=1e-6, rtol=0
-    )
-    torch.testing.assert_close(
+    assert_close(torch.tensor(mean).double(), scaled.mean((0, 2, 3)), atol=1e-6, rtol=0)
+    assert_close(
         torch.tensor(std).double(), scaled.std((0, 2, 3), unbiased=False), atol=1e-6, rtol=0
     )
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 from torchvision.transforms.v2 import functional as tv
 
 from probattn.experiments.data.batch_loader import ImageLoader, TextLoader, crop_flip
@@ -48,7 +49,7 @@ def test_batches_are_torchvisions_normalisation_in_the_order_of_the_data():
         [tv.normalize(tv.to_dtype(i, torch.float32, scale=True), MEAN, STD) for i in data.images]
     )
     x, y = epoch(loader(data))
-    torch.testing.assert_close(x, expected)
+    assert_close(x, expected)
     assert torch.equal(y, data.labels)
     assert [len(y) for _, y in loader(data)] == [5, 5, 5, 5, 3]
 
@@ -75,7 +76,7 @@ def test_state_at_the_start_fixes_the_epoch(options):
     resumed = loader(generator=seeded(1), **options)
     resumed.generator.set_state(state)
     for result in (second, third):
-        torch.testing.assert_close(epoch(resumed), result, rtol=0, atol=0)
+        assert_close(epoch(resumed), result, rtol=0, atol=0)
     assert torch.equal(torch.get_rng_state(), elsewhere)
 
 

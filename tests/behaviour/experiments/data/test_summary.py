@@ -3,7 +3,6 @@ network misses."""
 
 import random
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -48,43 +47,29 @@ def texts(path, rows):
     pd.DataFrame(rows, columns=["text", "label"]).to_csv(path, index=False)
 
 
-def images(folder, kind, pixels):
-    for number, image in enumerate(pixels):
-        place = folder / kind[number % len(kind)]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(place / f"{number}.png")
-
-
-def make(kind, folder, *, copies, conflicts):
-    """A training and a test part, of which some test inputs are training inputs, with or without
-    their labels."""
-    generator = np.random.default_rng(0)
+def write_part(kind, folder, part, numbers, classes):
+    """Write numbered inputs, of which every other one has the same of two classes."""
+    rows = [(number, classes[number % 2]) for number in numbers]
     if kind == "images":
-        pixels = generator.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8)
-        images(folder / "train", "ab", pixels[:40])
-        test = np.concatenate([pixels[40:], pixels[:copies]])
-        images(folder / "test", "ba" if conflicts else "ab", test)
-        return "vit/folder"
-    if kind == "texts":
-        rows = [(text, "ab"[n % 2]) for n, text in enumerate(words(60, seed=0))]
+        for number, label in rows:
+            pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            (folder / part / label).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / part / label / f"{number}.png")
     else:
-        numbers = generator.normal(size=60)
-        rows = [(f"{number:.4f}", "ab"[n % 2]) for n, number in enumerate(numbers)]
-    copied = [
-        (text, "ab"["ba".index(label) if conflicts else "ab".index(label)])
-        for text, label in rows[:copies]
-    ]
-    texts(folder / "train.csv", rows[:40])
-    texts(folder / "test.csv", rows[40:] + copied)
-    return "text/csv" if kind == "texts" else "tabular/csv"
+        form = "the film number {}" if kind == "text" else "{}.25"
+        texts(folder / f"{part}.csv", [(form.format(number), label) for number, label in rows])
 
 
-@pytest.mark.parametrize("kind", ["texts", "table", "images"])
+@pytest.mark.parametrize(
+    ("kind", "preset"), [("text", "text/csv"), ("table", "tabular/csv"), ("images", "vit/folder")]
+)
 @pytest.mark.parametrize(("copies", "conflicts"), [(0, False), (6, False), (6, True), (40, False)])
 def test_copies_between_parts_and_other_labels_of_equal_inputs_are_counted(
-    tmp_path, kind, copies, conflicts
+    tmp_path, kind, preset, copies, conflicts
 ):
-    preset = make(kind, tmp_path, copies=copies, conflicts=conflicts)
+    write_part(kind, tmp_path, "train", range(40), "ab")
+    test = [*range(40, 60), *range(copies)]
+    write_part(kind, tmp_path, "test", test, "ba" if conflicts else "ab")
     summary = summarise(read(preset, tmp_path, "data.valid_share=0.1"))
     assert summary.repeated <= copies
     train, valid, test = (
@@ -139,17 +124,6 @@ def test_data_without_a_part_or_a_second_class_are_an_error_that_says_which(tmp_
         read("text/csv", tmp_path / "a.csv")
 
 
-def test_an_image_in_another_format_is_the_same_image(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
-    images(tmp_path / "train", "ab", pixels)
-    for number, image in enumerate(pixels[:6]):
-        place = tmp_path / "test" / "ab"[number % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(place / f"copy{number}.bmp")
-    images(tmp_path / "valid", "ab", pixels[6:10])
-    assert summarise(read("vit/folder", tmp_path)).repeated == 6
-
-
 def test_classes_have_their_shares_and_rare_ones_and_those_called_none_are_named(tmp_path):
     labels = ["a"] * 40 + ["b"] * 20 + ["NA"] * 5 + ["once"] + ["twice"] * 2
     texts(tmp_path / "a.csv", list(zip(words(len(labels), seed=0), labels, strict=True)))
@@ -183,9 +157,6 @@ def test_files_that_are_left_out_are_said(tmp_path):
         assert label == "ab"[int(line) % 2]
 
 
-NETWORK = SimpleNamespace(kind="text", max_length=8, min_count=2, max_words=None, spelling=0)
-
-
 def test_shares_of_texts_that_are_cut_and_of_tokens_that_are_unknown_are_said(tmp_path):
     rows = [(" ".join(WORDS[: 4 + n % 10]), "ab"[n % 2]) for n in range(60)]
     texts(tmp_path / "train.csv", rows)
@@ -203,17 +174,3 @@ def test_shares_of_texts_that_are_cut_and_of_tokens_that_are_unknown_are_said(tm
     notes = [note for note in summarise(dataset).notes if "test part:" in note]
     assert ["cut" in note and "12.5%" in note for note in notes] == [True, False]
     assert ["unknown" in note and "75.0%" in note for note in notes] == [False, True]
-
-
-def test_categories_and_numbers_that_training_has_not_are_said_by_column(tmp_path):
-    rows = pd.DataFrame(
-        {"a": [f"{n}.5" for n in range(40)], "c": ["x", "y"] * 20, "label": ["u", "v"] * 20}
-    )
-    rows.to_csv(tmp_path / "train.csv", index=False)
-    rows[:10].to_csv(tmp_path / "valid.csv", index=False)
-    test = rows[:20].assign(c=["X"] * 5 + ["y"] * 15, a=["1000"] * 10 + ["3.5"] * 10)
-    test.to_csv(tmp_path / "test.csv", index=False)
-    notes = " ".join(summarise(read("tabular/csv", tmp_path)).notes)
-    assert "a unlike training: 50.0%" in notes
-    assert "c unlike training: 25.0%" in notes
-    assert "validation part: c" not in notes

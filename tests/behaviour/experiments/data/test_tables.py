@@ -39,11 +39,8 @@ def test_numbers_of_one_notation(cells, expected):
         ["1,5", "2.5"],
         ["12 kg", "5 g"],
         ["12 kg", "5"],
-        ["A12", "A13"],
         ["2020-01-05"],
-        ["12:30"],
         ["1.2.3"],
-        ["x"],
         ["1e300"],
         ["12,34,5"],
         ["inf"],
@@ -76,14 +73,11 @@ def test_a_comma_may_separate_thousands_and_other_columns_decide():
 @pytest.mark.parametrize(
     ("cells", "mark"),
     [
-        (["0,616", "0,519", "0,001"], ","),
-        (["-0,25", "1,5", "-0,616"], ","),
         (["1,234", "0,616", "12,345"], ","),
         (["1.234", "0.616", "12.345"], "."),
         (["1.234,5", "2.345"], ","),
         (["1,234.5", "2,345"], "."),
         (["1,234,567", "2,345"], "."),
-        (["0,616 kg", "1,250 kg"], ","),
         (["€ 0,616", "€ 1,250"], ","),
     ],
 )
@@ -96,11 +90,8 @@ def test_a_notation_that_reads_all_cells_is_found_and_groups_of_three_digits_do_
 
 AMBIGUOUS = [
     ["1,234", "2,345", "9,876"],
-    ["1.234", "2.345", "9.876"],
-    ["1,234", "999", "12,345"],
     ["$1,234", "$2,345"],
     ["1,234", "1.234", "5"],
-    ["-1.234", "2.345"],
 ]
 
 
@@ -118,20 +109,9 @@ def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_th
         assert kinds(frame)["y"] == "unclear"  # also as a feature
 
 
-def test_numbers_that_the_chosen_mark_does_not_read_are_asked_for():
-    for cells, decimal in (
-        (["0.5", "1.25"], ","),
-        (["0,5", "1,25"], "."),
-        (["1", "0.5", "2"], ","),
-    ):
-        assert kinds({"a": cells}, decimal=decimal) == {"a": "unclear"}
-
-
 def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
     for cells in (
         ["1.234", "2.345", "-999"],
-        ["1.234", "-9999", "12.345", "-9999"],
-        ["0.123", "1.234", "-999"],
         ["1.234", "12.345", "-1", "\u22121"],
     ):
         assert kinds({"a": cells}) == {"a": Notation(".")}
@@ -143,13 +123,10 @@ def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
         (["2020-01-31", "2021-02-01"], ["2020-01-31", "2021-02-01"]),
         (["31.01.2020", "1.2.2021"], ["2020-01-31", "2021-02-01"]),
         (["01/31/2020", "2/1/2021"], ["2020-01-31", "2021-02-01"]),
-        (["31/01/20", "01/02/21"], ["2020-01-31", "2021-02-01"]),
         (["31 Jan 2020", "1 Feb 2021"], ["2020-01-31", "2021-02-01"]),
-        (["January 31, 2020", "February 1, 2021"], ["2020-01-31", "2021-02-01"]),
         (["2020-01-31T06:00:00Z", "2021-02-01T12:00:00Z"], ["2020-01-31T06", "2021-02-01T12"]),
         (["31.01.2020 06:00", "01.02.2021 12:00"], ["2020-01-31T06", "2021-02-01T12"]),
         (["6:00", "12:30"], ["1900-01-01T06:00", "1900-01-01T12:30"]),
-        (["06:00:00", "12:30:30"], ["1900-01-01T06:00", "1900-01-01T12:30:30"]),
     ],
 )
 def test_dates_and_times_become_days_and_the_day_of_the_week(cells, values):
@@ -195,7 +172,7 @@ def test_the_user_says_whether_the_day_or_the_month_comes_first(load, mark, day_
 
 @pytest.mark.parametrize(
     "cell",
-    ["A{0:04}", "{0}/80", "user{0}@example.org", "text number {0}", "{0}:{0}:{0}:{0}", "id-{0}-x"],
+    ["{0}/80", "user{0}@example.org", "text number {0}", "{0}:{0}:{0}:{0}"],
 )
 def test_columns_of_mostly_different_values_are_left_out_and_named(cell):
     cells = [cell.format(100 + number) for number in range(60)]
@@ -289,10 +266,8 @@ def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
     german = rows[["a", "b"]].map(
         lambda number: f"{number:,.1f} €".translate(str.maketrans(",.-", ".,\u2212"))
     )
-    plain, other = (
-        load(rows),
-        load(rows.assign(**german, y="\u200b" + rows.y + "\u00a0"), sep=";", delimiter=";"),
-    )
+    plain = load(rows)
+    other = load(rows.assign(**german, y="\u200b" + rows.y + "\u00a0"), sep=";", delimiter=";")
     for part in ("train", "valid", "test"):
         assert torch.equal(getattr(plain, part).features, getattr(other, part).features)
         assert torch.equal(getattr(plain, part).labels, getattr(other, part).labels)

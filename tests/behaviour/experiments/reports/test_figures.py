@@ -1,8 +1,5 @@
 """Figures, read back from their artists."""
 
-import re
-from xml.etree import ElementTree
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +7,7 @@ from evaluated_runs import score_frame
 from pyro.distributions import Normal
 
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.plots import prediction_figures, style
+from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.experiments.plots.differences import differences
 from probattn.inference import Prediction
 from probattn.inference.metrics import OF_CLASSES
@@ -30,19 +27,9 @@ def test_reliability_bars_are_accuracy_and_the_gap_to_confidence():
     assert [bar.get_height() for bar in below.patches] == [1, 1, 2]
 
 
-def test_any_name_is_visible_text():
-    names = (
-        "\x01",
-        "\x1b[31mred\x1b[0m",
-        "\u202edcba",
-        "\udcff",
-        "a\nb\r\x85c",
-        "\ufffe",
-        "_$x$ \\ _^{}%&#~<>|`*",
-    )
-    drawn = style.to_svg(prediction_figures.risk_coverage(dict.fromkeys(names, TEST))).decode()
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff\ufffe]", drawn)
-    ElementTree.fromstring(drawn)
+def test_similarity_stands_against_the_depth_of_the_layer():
+    (ax,) = model_diagnostics.similarity({"run": {"0": 0.25, "1": 0.5}}).axes
+    assert ax.lines[0].get_xydata().tolist() == [[1, 0.25], [2, 0.5]]
 
 
 def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():

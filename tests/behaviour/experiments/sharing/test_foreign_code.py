@@ -3,7 +3,6 @@
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -12,7 +11,7 @@ from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.pipeline import Pipeline
 
-KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+SOFTMAX = "digits/softmax"
 # A module that says that it was imported, and what a run may name.
 PLANTED = """
 from pathlib import Path
@@ -82,8 +81,10 @@ def rename(path, names):
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize(
+    ("kind", "verb"),
+    [*((kind, "predict") for kind in NAMES), *(("a file", verb) for verb in COMMANDS)],
+)
 def test_no_command_runs_the_code_that_a_run_names(command, home, evaluated, photos, kind, verb):
     run = shutil.copytree(evaluated[SOFTMAX], home / "run")
     rename(run / "settings.json", NAMES[kind])
@@ -117,15 +118,15 @@ def test_a_trusted_name_is_called_only_if_it_is_a_layer(command, home, digits_ru
 
 
 @pytest.fixture
-def own(command, home, tiny, assignments):
+def own(succeed, home, tiny, assignments):
     """A run with a layer of the user's own, as it is after training; what trained it."""
     arguments = ["train", SOFTMAX, "--layer", "planted:Layer", "--out", "own", *assignments(tiny)]
-    assert command(*arguments)[0] == 0
+    succeed(*arguments)
     return arguments
 
 
 def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(
-    command, home, own, photos
+    command, succeed, home, own, photos
 ):
     shutil.rmtree(photos / "more")
     (photos / "broken.jpg").unlink()
@@ -138,28 +139,26 @@ def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(
         assert code == 1
         words = shlex.split(err.rpartition(": ")[2])
         assert words[0] == "probattn"
-        code, _, err = command(*words[1:])
-        assert code == 0, err
-    assert command("export", "own", "--out", "shared", "--trust-code")[0] == 0
+        succeed(*words[1:])
+    succeed("export", "own", "--out", "shared", "--trust-code")
     assert (
         Pipeline.from_pretrained("shared", trust_code=True).run.settings.layer.name
         == "planted:Layer"
     )
 
 
-def test_a_run_is_resumed_by_a_name_that_is_typed_again_or_by_the_flag(command, home, own):
+def test_a_run_is_resumed_by_a_name_that_is_typed_again_or_by_the_flag(succeed, home, own):
     for more in (
         ["--layer", "planted:Layer"],
         ["--set", "layer.name=planted:Layer"],
         ["--trust-code"],
     ):
-        code, _, err = command("train", "--out", "own", "--resume", *more)
-        assert code == 0, err
-    assert command(*own, "--resume")[0] == 0
+        succeed("train", "--out", "own", "--resume", *more)
+    succeed(*own, "--resume")
 
 
 def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(
-    command, home, no_figures, tiny, assignments
+    succeed, home, no_figures, tiny, assignments
 ):
     words = ["--seeds", 1, "--workers", 1, "--method", "none", "--ood", "none", "--no-shift"]
     arguments = [
@@ -173,42 +172,27 @@ def test_a_study_with_ones_own_layer_needs_no_flag_also_where_it_goes_on(
         *assignments(tiny),
     ]
     for _ in range(2):
-        code, _, err = command(*arguments)
-        assert code == 0, err
-
-
-# Commands in one process that has imported nothing before.
-COMMANDS_OF_A_PROCESS = """
-import contextlib, json, sys
-from probattn.experiments.cli.main import main
-for sys.argv in json.loads(sys.argv[1]):
-    try:
-        main()
-    except SystemExit as stopped:
-        assert stopped.code == 0, sys.argv
-"""
+        succeed(*arguments)
 
 
 def test_the_function_that_loaded_the_data_is_never_imported_to_predict(
-    command, home, photos, tiny, assignments
+    command, succeed, home, photos, tiny, assignments, monkeypatch
 ):
     changes = assignments([change for change in tiny if not change.startswith("data")])
     named = ["--set", "data.name=planted:data", "--set", "data.limit_of_mine=100"]
-    assert command("train", SOFTMAX, *named, "--out", "own", *changes)[0] == 0
-    (home / "was-run").unlink(missing_ok=True)
+    succeed("train", SOFTMAX, *named, "--out", "own", *changes)
     shutil.rmtree(photos / "more")
     (photos / "broken.jpg").unlink()
-    verbs = [
-        ["predict", "own", "photos"],
-        ["export", "own", "--out", "shared"],
-        ["predict", "shared", "photos"],
-    ]
-    lines = json.dumps(
-        [["probattn", *verb, *flag] for flag in ([], ["--trust-code"]) for verb in verbs]
-    )
-    words = [sys.executable, "-c", COMMANDS_OF_A_PROCESS, lines]
-    done = subprocess.run(words, cwd=home, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, (home / "was-run").exists()) == (0, "", False)
+    for flag in ([], ["--trust-code"]):
+        for verb in (
+            ["predict", "own", "photos"],
+            ["export", "own", "--out", "shared"],
+            ["predict", "shared", "photos"],
+        ):
+            (home / "was-run").unlink(missing_ok=True)
+            monkeypatch.delitem(sys.modules, "planted", raising=False)
+            code, _, err = command(*verb, *flag)
+            assert (code, err, (home / "was-run").exists()) == (0, "", False)
     assert "data.limit_of_mine=100" in (home / "shared" / "README.md").read_text()
     with pytest.raises(UntrustedCodeError, match="data set"):
         open_run(home / "own")

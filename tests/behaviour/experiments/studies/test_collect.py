@@ -44,10 +44,8 @@ def test_runs_of_one_preset_are_rows_of_one_name_from_folders_at_any_depth(tmp_p
 
 
 def test_names_have_the_layer_and_the_settings_that_tell_runs_apart(tmp_path):
-    plain, wide = (
-        evaluated(tmp_path / "a", "digits/softmax"),
-        evaluated(tmp_path / "b", "digits/softmax", "train.lr=1"),
-    )
+    plain = evaluated(tmp_path / "a", "digits/softmax")
+    wide = evaluated(tmp_path / "b", "digits/softmax", "train.lr=1")
     other = evaluated(tmp_path / "c", "digits/softmax", "train.lr=1", seed=1)
     assert labels(plain, wide, other) == ["digits/softmax", "digits/softmax (train.lr=1.0)"]
     assert labels(wide, other) == ["digits/softmax"]

@@ -43,13 +43,13 @@ def small(tmp_path, monkeypatch):
 
 
 def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(
-    small, tmp_path, command, monkeypatch, no_network
+    small, tmp_path, command, succeed, monkeypatch, no_network
 ):
     options = ("--seeds", 2, "--out", tmp_path / "out", "--workers", 1, "--data", tmp_path)
     code, _, err = command("reproduce", "made-up/figure-1", *options)
     assert (code, "CIFAR" in err, (tmp_path / "out").exists()) == (1, True, False)
     arguments = ("reproduce", "made-up/figure-1", "digits/softmax", "digits/kep-svgp", *options)
-    assert command(*arguments)[0] == 0
+    succeed(*arguments)
     table = pd.read_csv(tmp_path / "out/made-up/figure-1.csv").set_index(["row", "metric"])
     assert list(table["seeds"]) == [2, 2, 2, 2, 1, 2, 2]
     assert table["low"].notna().sum() == 5  # of all but the ensemble and the seconds
@@ -61,16 +61,14 @@ def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(
     assert "| the paper | 84.70 ± 0.60 | – | 30.00 |" in page
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("last.pt")}
     monkeypatch.setattr(methods, "fit", lambda *args, **options: pytest.fail("predicted"))
-    assert command(*arguments)[0] == 0
+    succeed(*arguments)
     assert len(before) == 4
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_the_list_has_every_entry_and_a_dry_run_trains_nothing(command, tmp_path):
-    code, shown, _ = command("reproduce", "--list")
-    assert code == 0
+def test_the_list_has_every_entry_and_a_dry_run_trains_nothing(succeed, tmp_path):
+    shown = succeed("reproduce", "--list")
     assert all(name in shown for name in reproduction.entries().index)
-    code, shown, _ = command("reproduce", "kep-svgp/table-5", "--dry-run", "--out", tmp_path)
-    assert code == 0
+    shown = succeed("reproduce", "kep-svgp/table-5", "--dry-run", "--out", tmp_path)
     assert "kep-svgp/cola" in shown
     assert list(tmp_path.iterdir()) == []

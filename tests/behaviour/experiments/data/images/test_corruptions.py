@@ -15,9 +15,6 @@ IDENTITY_ON_CONSTANTS = (
     *("elastic_transform", "pixelate", "contrast"),
 )
 FIXED = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression")
-# The affine part of elastic_transform shrinks while its waves grow;
-# frost and fog also lower the image's own weight; glass changes two numbers.
-UNORDERED = ("elastic_transform", "frost", "fog", "glass_blur")
 NAMES = ("gaussian_noise", "fog", "pixelate")
 LABELS = np.arange(30, dtype=np.uint8) % 10
 
@@ -55,16 +52,6 @@ def test_the_seed_fixes_the_images_which_stay_in_their_range_at_any_size(name):
     halves = torch.full((1, 1, 16, 40), 100, dtype=torch.uint8)
     halves[..., 20:] = 160
     assert 60 < corrupt(halves, name, 3).double().mean() < 220
-
-
-@pytest.mark.parametrize("name", STANDARD)
-def test_the_difference_grows_with_severity(name):
-    images = smooth(n=20)
-    change = [
-        (corrupt(images, name, k).double() - images.double()).abs().mean() for k in range(1, 6)
-    ]
-    assert min(change) > 0.5
-    assert name in UNORDERED or all(low < high for low, high in itertools.pairwise(change)), change
 
 
 @pytest.mark.parametrize("name", STANDARD[3:])

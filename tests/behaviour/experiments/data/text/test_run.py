@@ -23,9 +23,8 @@ CHANGES = [part for key, value in TINY.items() for part in ("--set", f"{key}={va
 
 
 @pytest.fixture
-def trained(command, tmp_path):
-    code, _, err = command("train", "kep-svgp/cola", "--out", tmp_path / "run", *CHANGES)
-    assert code == 0, err
+def trained(succeed, tmp_path):
+    succeed("train", "kep-svgp/cola", "--out", tmp_path / "run", *CHANGES)
     return tmp_path / "run"
 
 
