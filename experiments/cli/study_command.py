@@ -99,7 +99,12 @@ def demo(
     from probattn.experiments.reporting import report
     from probattn.experiments.studies import study
 
-    options: dict[str, Any] = {"num_samples": 5, "shift": True, "severities": (3,)}
+    options: dict[str, Any] = {
+        "num_samples": 5,
+        "shift": True,
+        "severities": (3,),
+        "baselines": True,
+    }
     names = [f"digits/{layer}" for layer in split_words([DIGITS if layers == "all" else layers])]
     planned = study.plan(
         names, seeds=1, epochs=epochs, out=out, changes=["network.standardise=true"]
