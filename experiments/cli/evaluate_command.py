@@ -45,6 +45,9 @@ def evaluate(
     ood: Annotated[
         list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")
     ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Also score what one would use without a network.")
+    ] = False,
     level: Annotated[
         float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")
     ] = 0.9,
@@ -71,6 +74,7 @@ def evaluate(
         "severities": severities or SEVERITIES,
     }
     options |= {"level": level, "max_risk": max_risk, "say": say, "trust_code": trust_code}
+    options["baselines"] = baselines
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
         for title, table in comparisons(done.scores).items():

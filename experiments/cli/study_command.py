@@ -101,7 +101,12 @@ def demo(
     from probattn.experiments.reporting import report
     from probattn.experiments.studies import study
 
-    options: dict[str, Any] = {"num_samples": 5, "shift": True, "severities": (3,)}
+    options: dict[str, Any] = {
+        "num_samples": 5,
+        "shift": True,
+        "severities": (3,),
+        "baselines": True,
+    }
     words = SHOWN if layers == "all" else split_words([layers])
     # Layers without a preset of their own on digits, in the place of softmax
     others = [word for word in words if word in LAYERS and f"digits/{word}" not in PRESETS]

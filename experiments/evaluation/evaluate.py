@@ -4,17 +4,20 @@ report's content."""
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from probattn.experiments.config.schema import Trust
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation import evaluated_run, methods
+from probattn.experiments.evaluation.baselines import predict_baseline, rivals, suited
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
+from probattn.experiments.evaluation.methods import BASELINE
 from probattn.experiments.evaluation.run_result import RunResult, run_result
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction
@@ -38,6 +41,7 @@ def evaluate(
     by: Sequence[str] = (),
     level: float = 0.9,
     max_risk: float = 0.05,
+    baselines: bool = False,
     say: Callable[[str], None] = lambda text: None,
     trust_code: Trust = False,
     **tests: Any,
@@ -57,6 +61,8 @@ def evaluate(
             :mod:`probattn.experiments.evaluation.methods`).
         level: probability that conformal sets and intervals hold the label.
         max_risk: largest error rate of accepted answers.
+        baselines: also fit and score what one would use without a network (see
+            :mod:`probattn.experiments.evaluation.baselines`).
         say: called with a message about the progress.
         trust_code: as for :func:`~probattn.experiments.runs.load.open_run`.
         tests: ``shift``, ``corruptions``, ``severities`` and ``ood`` of :func:`eval_sets`.
@@ -85,7 +91,15 @@ def evaluate(
         )
         for name, row in calibration.by_class(posterior["test"], run.dataset.classes).items():
             of_posterior[f"class/{name}"] = row
+        of_baselines = {}
+        if baselines:
+            for name in suited(run.dataset):
+                of_baselines[name] = predict_baseline(name, run.dataset, _plain_sets(sets))
+                scores[f"{BASELINE}/{name}"] = evaluated_run.score(of_baselines[name])
         result = run_result(run, posterior, of_posterior, calibration)
+        on_test = {name: by_set["test"] for name, by_set in of_baselines.items()}
+        calibrated = calibration.apply(posterior["test"])
+        result = replace(result, rivals=rivals(calibrated, on_test))
         frame = evaluated_run.to_frame(
             scores,
             run=result.name,
@@ -103,6 +117,13 @@ def evaluate(
         text = json.dumps(content, indent=2, default=asdict)
         write_bytes(folder / evaluated_run.EVALUATION, text.encode())
     return Evaluation(result, frame)
+
+
+def _plain_sets(sets: Mapping[str, TestSet]) -> dict[str, Part]:
+    """Return the examples of the validation and test data, without corruptions and other data."""
+    return {
+        name: test.load() for name, test in sets.items() if not name.startswith(("shift/", "ood/"))
+    }
 
 
 def predict_sets(

@@ -9,6 +9,7 @@ import torch
 
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.data.dataset import Part
+from probattn.experiments.evaluation.baselines import BASELINES
 from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
@@ -52,6 +53,7 @@ class _AnchoredReadout(NamedTuple):
 
 POSTERIOR = "posterior"
 ENSEMBLE = "ensemble"
+BASELINE = "baseline"
 METHODS = {
     POSTERIOR: Method("", lambda predictor: predictor, of_numbers=True),
     "temperature": Method("temperature scaling", lambda predictor: predictor),
@@ -147,6 +149,8 @@ def row_label(run: str, method: str) -> str:
     posterior predictive."""
     if method.startswith(ENSEMBLE):
         return f"{run}, {method}"
+    if method.startswith(f"{BASELINE}/"):
+        return BASELINES[method.removeprefix(f"{BASELINE}/")].title
     parts = [run]
     for step in method.split("+"):
         title = METHODS[step].title if step in METHODS else step

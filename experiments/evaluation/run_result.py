@@ -12,6 +12,7 @@ from probattn.draws import at_mean
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.summary import Summary, summarise
 from probattn.experiments.displayable import displayable
+from probattn.experiments.evaluation.baselines import Rival
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
@@ -59,6 +60,7 @@ class RunResult:
     decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     summary: Summary | None = None  # of the data
+    rivals: list[Rival] = field(default_factory=list)  # baselines, the best first
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.metrics import confusion_matrix
 from torch import Tensor
 
@@ -14,9 +13,7 @@ from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting.html import render
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
-
-RESAMPLES = 200
-"""Labels drawn from the predictions, for the calibration error that chance alone makes."""
+from probattn.inference.metrics.chance_floor import ece_floor
 
 
 def confusion(result: RunResult) -> pd.DataFrame:
@@ -91,18 +88,9 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "missing": list(classes["class"][classes["examples"] == 0]),
         "uncovered": [row for row in covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
-        "chance": _chance_error(probs),
+        "floor": ece_floor(probs, labels),
         "risks": [float(risk[place - 1]) for place in accepted],
     }
-
-
-def _chance_error(probs: Tensor) -> float:
-    """Return the calibration error that labels drawn from the predictions reach in one of twenty
-    cases."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = probs.multinomial(RESAMPLES, replacement=True, generator=generator)  # (n, RESAMPLES)
-    errors = [metrics.ece(probs, labels) for labels in drawn.T]
-    return float(np.quantile(errors, 0.95))
 
 
 def _is_uncovered(row: dict[str, float], result: RunResult) -> bool:

@@ -13,7 +13,7 @@ from probattn.experiments.config.schema import Trust
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
-from probattn.experiments.evaluation.methods import ENSEMBLE, row_label
+from probattn.experiments.evaluation.methods import BASELINE, ENSEMBLE, row_label
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import to_svg
@@ -96,6 +96,9 @@ def compare_results(
     number = _common_size(frame, subject)
     labels = [row_label(*pair) for pair in zip(frame["run"], frame["method"], strict=True)]
     frame = frame.assign(row=labels)
+    # All runs of a seed have the same baselines.
+    is_baseline = frame["method"].str.startswith(BASELINE)
+    frame = frame[~(is_baseline & frame.duplicated(["row", "seed"]))]
     seeds = frame.groupby("row", sort=False)["seed"].agg(set)
     if baselines is None:
         baselines = twins(frame["run"].unique())
@@ -105,6 +108,8 @@ def compare_results(
     ):
         if method.startswith(ENSEMBLE):
             ensembles.append(row)
+            continue
+        if method.startswith(BASELINE):
             continue
         opponent = _opponent(
             run,

@@ -162,7 +162,8 @@ def check(
         "severities": severities,
     }
     eval_sets(dataset, root=jobs[0].root, **tests)
-    return [replace(job, options=tests | {"by": tuple(names)}) for job in jobs]
+    options = tests | {"by": tuple(names), "baselines": True}
+    return [replace(job, options=options) for job in jobs]
 
 
 def run_study(

@@ -18,11 +18,13 @@ class ChanceFloor(NamedTuple):
 
     Args:
         mean, std: of its ECE.
+        high: exceeded with probability 0.05.
         p_value: probability that its ECE is at least as large as the measured one.
     """
 
     mean: float
     std: float
+    high: float
     p_value: float
 
 
@@ -55,4 +57,9 @@ def ece_floor(
         errors.append(((right - confidence) @ members.double()).abs().sum(1) / number)
     drawn = torch.cat(errors)
     at_least = int((drawn >= ece(probs, labels, bins=bins) - 1e-12).sum())
-    return ChanceFloor(float(drawn.mean()), float(drawn.std()), (1 + at_least) / (1 + draws))
+    return ChanceFloor(
+        mean=float(drawn.mean()),
+        std=float(drawn.std()),
+        high=float(drawn.quantile(0.95)),
+        p_value=(1 + at_least) / (1 + draws),
+    )

@@ -1,0 +1,97 @@
+"""Baselines outside the networks, on data whose best answers are known."""
+
+import numpy as np
+import pytest
+import torch
+
+from probattn.experiments.config.presets import preset
+from probattn.experiments.evaluation import evaluate as evaluation
+from probattn.experiments.evaluation.baselines import predict_baseline, rivals, suited
+from probattn.experiments.runs.sources import load_data
+from probattn.experiments.runs.train import train
+from probattn.inference import Prediction, metrics
+
+
+def table_of(folder, rows):
+    folder.mkdir()
+    (folder / "data.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    return folder / "data.csv"
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    random = np.random.default_rng(np.random.randint(2**31))
+    x = random.normal(size=(300, 2))
+    noise = 0.1 * random.normal(size=300)
+    rows = [("a", "b", "y"), *np.column_stack([x, 3 * (x[:, 0] > 0) + noise]).tolist()]
+    settings = preset("tabular/csv").with_changes(
+        [f"data.path={table_of(tmp_path / 'numbers', rows)}", "data.label_column=y"]
+        + ["data.task=regression"]
+    )
+    return load_data(settings, None)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    random = np.random.default_rng(np.random.randint(2**31))
+    rows = [("text", "label")]
+    for number in range(200):
+        words = random.choice(list("abcdefgh"), size=6).tolist()
+        rows.append((" ".join([*words, ["good", "bad"][number % 2]]), ["yes", "no"][number % 2]))
+    path = table_of(tmp_path / "texts", rows)
+    return load_data(preset("text/csv").with_changes([f"data.path={path}"]), None)
+
+
+def test_the_constant_of_numbers_is_the_mean_of_training_with_the_spread_of_validation(numbers):
+    prediction = predict_baseline("constant", numbers, {"test": numbers.test})["test"]
+    mean = numbers.train.labels.double().mean()
+    torch.testing.assert_close(prediction.mean, mean.expand(len(numbers.test), 1))
+    spread = (numbers.valid.labels.double() - mean).square().mean()
+    torch.testing.assert_close(prediction.variance, spread.expand(len(numbers.test), 1))
+
+
+def test_trees_find_a_step_and_a_bag_of_words_a_word(numbers, texts):
+    trees = predict_baseline("boosted-trees", numbers, {"test": numbers.test})["test"]
+    assert metrics.evaluate(trees)["rmse"] < 0.5 * float(numbers.test.labels.std())
+    words = predict_baseline("tf-idf", texts, {"test": texts.test})["test"]
+    assert metrics.evaluate(words)["accuracy"] == 1
+
+
+def test_each_kind_of_data_has_its_baselines(numbers, texts):
+    assert suited(numbers) == ["constant", "boosted-trees"]
+    assert suited(texts) == ["constant", "tf-idf"]
+    assert suited(load_data(preset("digits/softmax"), None)) == ["constant", "svm", "neighbours"]
+
+
+def test_a_baseline_is_chosen_and_calibrated_on_validation_data_alone(texts):
+    """Other test labels change no prediction, and training labels do."""
+    before = predict_baseline("tf-idf", texts, {"test": texts.test})["test"].probs
+    texts.test.labels.copy_(1 - texts.test.labels)
+    after = predict_baseline("tf-idf", texts, {"test": texts.test})["test"].probs
+    assert torch.equal(before, after)
+    texts.train.labels.copy_(1 - texts.train.labels)
+    other = predict_baseline("tf-idf", texts, {"test": texts.test})["test"].probs
+    assert not torch.equal(before, other)
+
+
+def test_a_rival_is_compared_on_the_same_examples():
+    labels = torch.arange(60) % 3
+    right = torch.nn.functional.one_hot(labels, 3) * 2.0 + 0.3 * torch.randn(60, 3)
+    good = Prediction(probs=right.softmax(-1), labels=labels)
+    flat = Prediction(probs=torch.full((60, 3), 1 / 3), labels=labels)
+    better, same = rivals(good, {"constant": flat, "svm": good})[::-1]
+    assert better.network == pytest.approx(metrics.nll(good.probs, labels))
+    assert better.baseline == pytest.approx(np.log(3), rel=1e-6)
+    assert better.low <= better.network - better.baseline <= better.high < 0
+    assert same.low == same.high == 0
+
+
+def test_an_evaluation_scores_them_beside_the_network(tmp_path):
+    settings = preset("digits/softmax").with_changes(["data.limit=100"], epochs=1)
+    train(settings, tmp_path / "run", name="digits/softmax", progress=False)
+    done = evaluation.evaluate(tmp_path / "run", num_samples=1, baselines=True)
+    methods = set(done.scores["method"])
+    assert {"posterior", "baseline/constant", "baseline/svm", "baseline/neighbours"} == methods
+    assert [rival.title for rival in done.result.rivals]
+    best = min(done.result.rivals, key=lambda rival: rival.baseline)
+    assert done.result.rivals[0] == best
