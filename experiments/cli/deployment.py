@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, Sets, TrustCode, fail, say, show_metrics
+from probattn.experiments.cli.terminal import (
+    COUNT,
+    Refine,
+    Sets,
+    TrustCode,
+    fail,
+    say,
+    show_metrics,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +51,7 @@ def predict(
     num_samples: Annotated[
         int | None, typer.Option(**COUNT, help="Posterior samples; default the run's.")
     ] = None,
+    refine: Refine = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Predict images, texts or rows of tables: class, confidence, uncertainty and conformal set.
@@ -67,7 +76,10 @@ def predict(
     read = read_inputs(pipeline.run, inputs or [], text or [], column=column)
     if read.values:
         answers = pipeline.answers(
-            list(read.values.values()), by_class=sets == "by-class", num_samples=num_samples
+            list(read.values.values()),
+            by_class=sets == "by-class",
+            num_samples=num_samples,
+            refine=refine,
         )
         answers.insert(0, "input", list(read.values))
         answers = answers if sort is None else sort_answers(answers, sort)

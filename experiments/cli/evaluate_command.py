@@ -9,6 +9,7 @@ from probattn.experiments.cli.terminal import (
     COUNT,
     SEED,
     Data,
+    Refine,
     TrustCode,
     say,
     show_metrics,
@@ -32,6 +33,7 @@ def evaluate(
         int | None, typer.Option(**COUNT, help="Posterior samples; default those of train.")
     ] = None,
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
+    refine: Refine = None,
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
     shift: Annotated[
         bool, typer.Option("--shift", help="Also evaluate on corrupted images.")
@@ -74,7 +76,7 @@ def evaluate(
         "severities": severities or SEVERITIES,
     }
     options |= {"level": level, "max_risk": max_risk, "say": say, "trust_code": trust_code}
-    options["baselines"] = baselines
+    options |= {"baselines": baselines, "refine": refine}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
         for title, table in comparisons(done.scores).items():

@@ -32,6 +32,8 @@ OutFolder = Annotated[Path, typer.Option(file_okay=False, help="Folder of the re
 Workers = Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")]
 TRUST = "Run code that the folder names, such as your own layer; only if you trust who made it."
 TrustCode = Annotated[bool, typer.Option("--trust-code", help=TRUST)]
+REFINE = "Share of inputs, the least confident, that gets all posterior samples; others get one."
+Refine = Annotated[float | None, typer.Option(min=0.001, max=0.999, help=REFINE)]
 SETS = "Conformal sets have their coverage on average, or in every class (for rare classes)."
 Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
 

@@ -87,7 +87,8 @@ def _support_vectors(dataset: Dataset) -> list[Any]:
 def _neighbours(dataset: Dataset) -> list[Any]:
     from sklearn.neighbors import KNeighborsClassifier
 
-    return [KNeighborsClassifier(number, weights="distance") for number in (3, 10, 30)]
+    numbers = {min(number, len(dataset.train)) for number in (3, 10, 30)}
+    return [KNeighborsClassifier(number, weights="distance") for number in sorted(numbers)]
 
 
 BASELINES = {

@@ -38,7 +38,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
 
     Attributes:
         weights: SHA-256 of the weights that it was fitted with.
-        num_samples, seed: of the posterior samples of the validation data.
+        num_samples, seed, refine: of the posterior samples of the validation data.
         level: probability that a set or interval holds the label.
         max_risk: largest error rate of the accepted answers.
         temperature: of the probabilities; None for numbers.
@@ -51,6 +51,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     weights: str
     num_samples: Count
     seed: Seed
+    refine: Share | None = None
     level: Share = 0.9
     max_risk: Share = 0.05
     temperature: Temperature | None = None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from probattn.experiments.config.schema import Trust
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation import evaluated_run, methods
@@ -38,6 +39,7 @@ def evaluate(
     root: Path | None = None,
     num_samples: int | None = None,
     seed: int = 0,
+    refine: float | None = None,
     by: Sequence[str] = (),
     level: float = 0.9,
     max_risk: float = 0.05,
@@ -57,6 +59,7 @@ def evaluate(
         root: folder of the data sets.
         num_samples: draws of each prediction, by default ``train.num_samples``.
         seed: seed of the draws.
+        refine: as for :func:`~probattn.inference.predict`, for classes.
         by: methods in addition to the posterior predictive (see
             :mod:`probattn.experiments.evaluation.methods`).
         level: probability that conformal sets and intervals hold the label.
@@ -76,7 +79,13 @@ def evaluate(
     with locked(folder):
         run = open_run(folder, root=root, trust_code=trust_code)
         sets = eval_sets(run.dataset, root=root, **tests)
-        draws = {"num_samples": num_samples or run.settings.train.num_samples, "seed": seed}
+        if refine is not None and not run.dataset.classes:
+            raise SettingsError(f"--refine is for classes, and {folder} predicts numbers")
+        draws = {
+            "num_samples": num_samples or run.settings.train.num_samples,
+            "seed": seed,
+            "refine": refine,
+        }
         stamp = evaluated_run.run_stamp(folder) | draws
         predicted = predict_sets(run, sets, names, stamp=stamp, say=say)
         scores = {name: evaluated_run.score(by_set) for name, by_set in predicted.items()}
@@ -142,10 +151,10 @@ def predict_sets(
     Args:
         run, sets: the run and its test sets.
         names: the methods.
-        stamp: of the run, with ``num_samples`` and ``seed`` of the draws.
+        stamp: of the run, with ``num_samples``, ``seed`` and ``refine`` of the draws.
         say: called with a message about the progress.
     """
-    draws = {name: stamp[name] for name in ("num_samples", "seed")}
+    draws = {name: stamp[name] for name in ("num_samples", "seed", "refine")}
     fitted = functools.cache(functools.partial(methods.fit, run, **draws))
     predicted: dict[str, dict[str, Prediction]] = {method: {} for method in names}
     for number, (name, test) in enumerate(sets.items(), 1):

@@ -2,8 +2,9 @@
 one on another."""
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,7 +15,7 @@ from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
 from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
 from probattn.inference.imports import MissingExtraError
-from probattn.inference.methods.features import FeaturePredictor, features
+from probattn.inference.methods.features import FeaturePredictor, Features, features
 from probattn.inference.methods.gp_readout import with_gp_readout
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.prediction.predictor import Predictor
@@ -68,10 +69,13 @@ NAMES = (*METHODS, "mc-dropout+temperature", "laplace+temperature", "sv-dkl+temp
 class Forward:
     """Forward pass of a run over its data from a seed, which all methods share that need no other.
 
+    Args:
+        run, data: the run, and a part of its data.
+        num_samples, seed, refine: of the posterior samples; ``refine`` leaves the methods on the
+            features of the last layer as they are.
+
     Attributes:
         batches: the data.
-        prediction: the posterior predictive, in the order of the batches.
-        features: inputs of the last layer; None for numbers.
     """
 
     def __init__(
@@ -81,26 +85,42 @@ class Forward:
         *,
         num_samples: int,
         seed: int,
+        refine: float | None = None,
     ) -> None:
-        predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
         self.batches = run.batches(data, by_length=True)
-        self.model = run.model
+        self.run = run
+        self.num_samples = num_samples
         self.seed = seed
-        self.features = None
-        torch.manual_seed(seed)
-        if run.dataset.classes:
-            self.features = features(predictor, self.batches)
-            self.prediction = self.features.prediction
-        else:
-            self.prediction = predictor.predict(self.batches)
+        self.refine = refine
+
+    @cached_property
+    def features(self) -> Features:
+        """Inputs of the last layer, for classes."""
+        predictor = self._predictor(refine=None)
+        torch.manual_seed(self.seed)
+        return features(predictor, self.batches)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """The posterior predictive, in the order of the batches."""
+        if self.run.dataset.classes and self.refine is None:
+            return self.features.prediction
+        predictor = self._predictor(refine=self.refine)
+        torch.manual_seed(self.seed)
+        return predictor.predict(self.batches)
+
+    def _predictor(self, *, refine: float | None) -> PosteriorPredictive:
+        return PosteriorPredictive(
+            self.run.model, self.run.guide, num_samples=self.num_samples, refine=refine
+        )
 
     def predict(self, method: Predictor) -> Prediction:
         """Return the prediction of a fitted method, whose own draws start from the seed after that
         of the pass."""
         torch.manual_seed(self.seed + 1)
         if isinstance(method, FeaturePredictor):
-            return method.predict_features(cast(Any, self.features))
-        if isinstance(method, PosteriorPredictive) and method.model is self.model:
+            return method.predict_features(self.features)
+        if isinstance(method, PosteriorPredictive) and method.model is self.run.model:
             return self.prediction
         return method.predict(self.batches)
 
@@ -159,7 +179,12 @@ def row_label(run: str, method: str) -> str:
 
 
 def fit(
-    run: TrainedRun, name: str, *, num_samples: int, seed: int
+    run: TrainedRun,
+    name: str,
+    *,
+    num_samples: int,
+    seed: int,
+    refine: float | None = None,
 ) -> Callable[[Forward], Prediction]:
     """Fit the method of that name to a run from the seed, and return the function that predicts by
     it.
@@ -177,7 +202,13 @@ def fit(
     method = about.make(predictor).fit(*loaders)
     temperature = None
     if name.endswith("temperature"):
-        valid = Forward(run, run.dataset.valid, num_samples=num_samples, seed=seed)
+        valid = Forward(
+            run,
+            run.dataset.valid,
+            num_samples=num_samples,
+            seed=seed,
+            refine=refine,
+        )
         temperature = fit_temperature(valid.predict(method))
 
     def predict(forward: Forward) -> Prediction:

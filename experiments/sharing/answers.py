@@ -21,8 +21,8 @@ def class_answers(
     probs.
 
     The mutual information is that of the posterior samples, before the probabilities are scaled.
-    With a calibration an answer also has ``set``, the classes of the conformal set, and
-    ``accepted``.
+    ``samples`` is the number of posterior samples of a refined prediction. With a calibration an
+    answer also has ``set``, the classes of the conformal set, and ``accepted``.
 
     Args:
         prediction: of n inputs, not calibrated.
@@ -37,6 +37,8 @@ def class_answers(
     answers["confidence"] = probs.amax(1).tolist()
     answers["entropy"] = scaled.entropy.tolist()
     answers["mutual_information"] = prediction.require("mutual_information").tolist()
+    if prediction.samples_used is not None:
+        answers["samples"] = prediction.samples_used.tolist()
     if calibration is not None:
         members = calibration.sets(probs, by_class=by_class).tolist()
         order = probs.argsort(1, descending=True).tolist()

@@ -121,6 +121,7 @@ class Pipeline:
         calibrated: bool = True,
         num_samples: int | None = None,
         seed: int | None = None,
+        refine: float | None = None,
     ) -> Prediction:
         """Compute the posterior predictive; PyTorch's random state stays as it is.
 
@@ -131,7 +132,7 @@ class Pipeline:
             inputs: n uint8 images ``(channels, height, width)`` of the size of training, n texts,
                 or n rows of a table, each a mapping of the columns of training to cells.
             calibrated: apply the temperature, if the run has a calibration.
-            num_samples, seed: of the posterior samples; default: those of the calibration.
+            num_samples, seed, refine: of the posterior samples; default: those of the calibration.
 
         Raises:
             TypeError: inputs of another kind.
@@ -143,7 +144,16 @@ class Pipeline:
             seed = self.calibration.seed if self.calibration else 0
         batches = ((x, None, *masks) for x, _, *masks in self.run.batches(self._data(inputs)))
         number = num_samples or self.num_samples
-        prediction = predict(self.run.model, self.run.guide, batches, num_samples=number, seed=seed)
+        if refine is None and self.calibration:
+            refine = self.calibration.refine
+        prediction = predict(
+            self.run.model,
+            self.run.guide,
+            batches,
+            num_samples=number,
+            seed=seed,
+            refine=refine,
+        )
         return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
 
     def answers(self, inputs: Values, *, by_class: bool = False, **options: Any) -> pd.DataFrame:

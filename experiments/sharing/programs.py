@@ -102,6 +102,10 @@ def export_program(
     takes = ", ".join(
         f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True)
     )
+    if pipeline.calibration is not None and pipeline.calibration.refine is not None:
+        raise ValueError(
+            "a program gives all inputs the same samples: evaluate the run without --refine first"
+        )
     if pipeline.calibration is not None and data.classes:
         network = Calibrated(network, pipeline.calibration, by_class=by_class)
     about: dict[str, Any] = {

@@ -60,6 +60,8 @@ def features(
         ValueError: a prediction that is not the softmax of that layer's output, whatever that is,
             which is tried on an example; as ``predict`` raises.
     """
+    if getattr(predictor, "refine", None) is not None:
+        raise ValueError("methods on the last layer's features need a predictor without refine")
     batches = iter(iterate_batches(data))
     first = list(islice(batches, 1))
     for batch, scale in product(first, PROBES):
@@ -80,7 +82,9 @@ def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Any, sca
 
     def replace_output(head: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
         nonlocal latest
-        latest = scale * torch.randn_like(output)
+        logits = scale * torch.randn_like(output)
+        # Of both signs: softmax does not see a shift, such as that of a threshold, of all of them.
+        latest = logits - logits.mean(-1, keepdim=True)
         return latest
 
     def record(network: nn.Module, inputs: tuple, output: Tensor) -> None:
@@ -92,6 +96,7 @@ def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Any, sca
     replaced = head.register_forward_hook(replace_output)
     recorded = network.register_forward_hook(record)
     with torch.random.fork_rng(), replaced, recorded:
+        torch.manual_seed(0)
         probs = class_probs(predictor.predict([example]))
     expected = torch.cat(used).softmax(-1).mean(0, keepdim=True).to(probs)
     if expected.shape != probs.shape or not torch.allclose(expected, probs, rtol=1e-3, atol=1e-6):

@@ -31,7 +31,7 @@ def diagnose(model, guide, x, y, **options):
     ("shift", "spread", "epochs", "state"),
     [
         ((0.0, 0.0), 1.0, 5, "alive"),
-        ((1.5, -1.0), 1.0, 15, "not converged"),
+        ((1.5, -1.0), 1.0, 30, "not converged"),
         ((0.0, 0.0), 0.1, 30, "not converged"),
     ],
 )
@@ -46,7 +46,8 @@ def test_a_guide_gains_its_divergence_from_the_posterior(shift, spread, epochs, 
     lost = (shift @ covariance.inverse() @ shift).item() + 2 * (
         spread**2 - 1 - 2 * math.log(spread)
     )
-    assert site.gain == pytest.approx(lost, rel=0.1, abs=0.2)
+    # The refit ends short of the posterior by less than a twentieth.
+    assert abs(site.gain - lost) <= 5 * site.gain_error + 0.05 * lost
     assert site.state == state
     assert not any(parameter.requires_grad for parameter in guide.parameters())
     assert all(torch.equal(value, before[name]) for name, value in guide.state_dict().items())

@@ -14,6 +14,8 @@ from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import evaluate, methods
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs.load import open_run
+from probattn.experiments.sharing.pipeline import Pipeline
+from probattn.experiments.sharing.programs import export_program
 from probattn.inference import PosteriorPredictive, metrics, predict, with_gp_readout
 from probattn.inference.io.checkpoint import read
 from probattn.inference.io.files import write_archive
@@ -139,3 +141,17 @@ def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
     evaluate.evaluate(copy, num_samples=4, seed=3 + (damage == "seed"))
     assert torch.equal(before, predictions(copy)["test"].probs) == (damage == "digest")
     assert "ood/letters" not in predictions(copy)  # not asked for
+
+
+def test_refine_reaches_evaluation_prediction_and_its_calibration(trained, tmp_path):
+    folder = shutil.copytree(trained[KEP], tmp_path / "run")
+    options = {"num_samples": 4, "refine": 0.3, "by": ["temperature"]}
+    used = evaluate.evaluate(folder, **options).result.test.samples_used
+    assert set(used.tolist()) == {1, 4}
+    assert 0.3 <= (used == 4).double().mean() < 0.32
+    pipeline = Pipeline.from_pretrained(folder)
+    images = list(open_run(folder).dataset.test.images[:10])
+    assert sorted(pipeline.answers(images)["samples"]) == [1] * 7 + [4] * 3
+    assert sorted(pipeline.answers(images, refine=0.5)["samples"]) == [1] * 5 + [4] * 5
+    with pytest.raises(ValueError, match="refine"):
+        export_program(pipeline, tmp_path / "program.pt2")
