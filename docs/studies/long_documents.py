@@ -49,8 +49,8 @@ def documents(folder: Path, *, seed: int) -> list[tuple[str, float]]:
     return made
 
 
-def main() -> None:
-    """Train one layer and write its scores."""
+def _arguments() -> argparse.Namespace:
+    """Return the arguments of the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -67,7 +67,12 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train one layer and write its scores."""
+    options = _arguments()
 
     train, test = (documents(options.data / "aclImdb" / part, seed=0) for part in ("train", "test"))
     valid, train = train[:VALID], train[VALID:][: options.limit]

@@ -67,9 +67,8 @@ def train(
     if is_fresh and settings.warm_start is not None:
         first = settings.first_phase()
         start = build.build(first, dataset)
-        warm_start(
-            model, start[0].state_dict()
-        )  # incompatible weights are an error now, not after training
+        # Incompatible weights are an error now, not after training.
+        warm_start(model, start[0].state_dict())
     device = build.find_device(settings.train.accelerator)
     batches = build.loaders(settings, dataset, device=device)
     with ExitStack() as stack:
@@ -89,10 +88,14 @@ def train(
         digests = broadcast_result(begin)
         if first is not None and start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-            folder, options = out / "warm-start", first.train.options
-            parts = *start, *build.loaders(first, dataset, device=device)
-            fit(*parts, options=options, out=folder, resume=True, progress=progress)
-            carried = len(warm_start(model, folder / "best.pt")["carried"])
+            carried = _train_first(
+                model,
+                *start,
+                *build.loaders(first, dataset, device=device),
+                options=first.train.options,
+                out=out,
+                progress=progress,
+            )
             say(
                 f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} "
                 "weights carried over"
@@ -109,6 +112,20 @@ def train(
             progress=progress,
             notes=digests,
         )
+
+
+def _train_first(model: Supervised, *parts: Any, out: Path, **options: Any) -> int:
+    """Train the warm start into its subfolder, and take its weights over; return their number.
+
+    Args:
+        model: of the run.
+        parts: the warm start's model, guide and loaders.
+        out: folder of the run.
+        options: of ``fit``.
+    """
+    folder = out / "warm-start"
+    fit(*parts, out=folder, resume=True, **options)
+    return len(warm_start(model, folder / "best.pt")["carried"])
 
 
 def _summary(settings: Settings, dataset: Dataset, say: Callable[[str], None]) -> str:

@@ -119,10 +119,6 @@ def compare_results(
         )
         if opponent in seeds and opponent != row:
             opponents[row] = opponent
-    groups = None
-    if ensembles:
-        singles = [row for row in seeds.index if row not in ensembles]
-        groups = {"single models": singles, "ensembles": ensembles}
     scores = frame.set_index(["row", "seed"]).drop(columns=["run", "method", "set", "n"])
     scores = scores.dropna(axis=1, how="all")
     note = f"n = {number:,g}."
@@ -131,7 +127,7 @@ def compare_results(
     return compare(
         scores,
         baselines=opponents,
-        groups=groups,
+        groups=_groups(seeds.index, ensembles),
         metrics=_detection(metric, scores.columns) if subject.startswith("ood/") else None,
         resampled=resampled,
         note=note,
@@ -202,6 +198,14 @@ def _kind(run: str) -> tuple[str, set[str]]:
 def _likeness(run: str, twin: str) -> tuple[int, int]:
     """Return by what a twin is chosen: how much of the name is common, then a short name."""
     return len(os.path.commonprefix([run, twin])), -len(twin)
+
+
+def _groups(rows: Iterable[str], ensembles: Sequence[str]) -> dict[str, Sequence[str]] | None:
+    """Return the rows by heading; None without ensembles."""
+    if not ensembles:
+        return None
+    singles = [row for row in rows if row not in ensembles]
+    return {"single models": singles, "ensembles": ensembles}
 
 
 def _common_size(frame: pd.DataFrame, subject: str) -> float:
