@@ -7,9 +7,10 @@ Needs the extra ``cli``.
 from pathlib import Path
 
 import pandas as pd
+from scipy.stats import t
 
 from probattn.experiments.evaluation.methods import row_label
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, correct
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
 from probattn.experiments.studies.compare import compare_results
@@ -74,18 +75,25 @@ def cells(study: str, run: str) -> dict[str, Cell]:
             "baseline_method": METHOD,
         }
         lines = results[(results[[*wanted]] == pd.Series(wanted)).all(axis=1)].set_index("metric")
-        values = lines.reindex(METRICS)[list(Cell._fields)]
+        values = lines.reindex(METRICS)[list(Cell._fields[:-1])]
         result = {metric: Cell(*numbers) for metric, *numbers in values.itertuples()}
         counts = {cell.n for cell in result.values()}
     if counts != {SEEDS}:
         raise ValueError(f"{run} of {study} has other than {SEEDS} seeds beside {baseline}")
-    return result
+    return {metric: cell._replace(p_value=p_value(cell)) for metric, cell in result.items()}
+
+
+def p_value(cell: Cell) -> float:
+    """Return the p-value of Student's test whose interval a cell has."""
+    error = (cell.high - cell.low) / 2 / t.ppf(0.975, SEEDS - 1)
+    return float(2 * t.sf(abs(cell.difference) / error, SEEDS - 1))
 
 
 def comparison() -> Comparison:
     """Return the differences of :data:`ROWS` from softmax attention."""
     columns = {metric: OF_CLASSES[metric] for metric in METRICS}
     rows = {label: cells(*row) for label, row in ROWS.items()}
+    correct(rows)
     baselines = {label: SOFTMAX[study] for label, (study, _) in ROWS.items()}
     return Comparison(columns, {"": tuple(ROWS)}, baselines, rows)
 

@@ -18,16 +18,16 @@ OPEN: style.Look = {
     "marker": "o",
     "color": style.GREY,
     "mfc": style.PAPER,
-    "label": "the interval contains 0",
+    "label": "no more than chance",
 }
 
 
 def differences(comparison: Comparison) -> Figure | None:
     """Draw the difference of each row from its baseline and its interval; None without an interval.
 
-    A row is blue where it is better by an interval that excludes 0, orange where it is worse, grey
-    and hollow otherwise. A difference without an interval has no mark, and a metric without any is
-    left out.
+    A row is blue where it is better by more than chance after Holm's correction, orange where it is
+    worse, grey and hollow otherwise. A difference without an interval has no mark, and a metric
+    without any is left out.
     """
     rows = [row for row in comparison.rows if row in comparison.baselines]
     columns = {key: [comparison.cells[row][key] for row in rows] for key in comparison.metrics}

@@ -124,7 +124,7 @@ def _note(comparison: Comparison) -> str:
     if any(cell.has_interval for cell in cells):
         sentences.append(
             f"In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, * where it "
-            "excludes 0."
+            "is more than chance by Holm's correction for all of the table."
         )
     if any(comparison.best.values()):
         of_group = " of each group" if len(comparison.groups) > 1 else ""

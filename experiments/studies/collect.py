@@ -4,16 +4,18 @@ ensemble."""
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import evaluated_run
+from probattn.experiments.evaluation.bootstrap import over_seeds
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
-from probattn.experiments.evaluation.seed_statistics import Resampled
+from probattn.experiments.evaluation.seed_statistics import Replicates, Resampled
 from probattn.inference.methods.ensemble import mix
 
 IGNORED = (
@@ -100,18 +102,34 @@ def rows(runs: Runs) -> pd.DataFrame:
 
 
 def resampled(runs: Runs) -> Mapping[str, Resampled]:
-    """Return metrics on resampled examples, by test set and row, of single seeds with stored
+    """Return metrics on resampled seeds and examples, by test set and row, of the runs with stored
     predictions."""
-    values: dict[str, dict[str, dict]] = {}
-    for label, (run, *others) in runs.items():
-        if others:
-            continue
-        names = [name for name in run.content["data"] if name.startswith(("test", "domain/"))]
-        for method in run.scores["method"].unique():
+    replicates: dict[str, dict[str, Replicates]] = {}
+    for label, members in runs.items():
+        by_seed = sorted(members, key=lambda run: run.seed)
+        first = by_seed[0]
+        names = [name for name in first.content["data"] if name.startswith(("test", "domain/"))]
+        for method in first.scores["method"].unique():
             row = row_label(label, method)
-            for name, prediction in run.predictions(names, method).items():
-                values.setdefault(name, {})[row] = resampled_metrics(prediction)
-    return values
+            for name in names:
+                if values := _resampled_row(by_seed, name, method):
+                    replicates.setdefault(name, {})[row] = values
+    return replicates
+
+
+def _resampled_row(runs: Sequence[EvaluatedRun], name: str, method: str) -> Replicates | None:
+    """Return one row's metrics on resampled seeds and examples; None if a prediction is missing."""
+    of_seeds = []
+    for run in runs:
+        prediction = run.predictions([name], method).get(name)
+        if prediction is None:
+            return None
+        of_seeds.append(resampled_metrics(prediction))
+    values = {
+        metric: over_seeds(np.stack([of_seed[metric] for of_seed in of_seeds]))
+        for metric in of_seeds[0]
+    }
+    return Replicates(tuple(run.seed for run in runs), values)
 
 
 def _changes(run: EvaluatedRun) -> list[str]:

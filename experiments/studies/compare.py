@@ -29,9 +29,9 @@ from probattn.inference.io.outputs import check_outputs, write_outputs
 from probattn.inference.metrics import Metric
 from probattn.inference.metrics.ood import DETECTORS, OF_DETECTION, WITH_UNKNOWNS
 
-SINGLE_SEED = (
-    "With one seed, intervals are percentiles over 300 paired resamples of the test examples."
-)
+OVER_EXAMPLES = "Intervals are over test examples, by 300 paired resamples."
+OVER_BOTH = "Intervals are over seeds and test examples, by 300 paired resamples of both."
+OVER_SEEDS = "Intervals are over seeds alone, on these test examples."
 OF_LAYER = (
     "layer.",
     "warm_start",
@@ -122,8 +122,9 @@ def compare_results(
     scores = frame.set_index(["row", "seed"]).drop(columns=["run", "method", "set", "n"])
     scores = scores.dropna(axis=1, how="all")
     note = f"n = {number:,g}."
-    if resampled and frame["seed"].nunique() == 1:
-        note += f" {SINGLE_SEED}"
+    if opponents:
+        over = OVER_EXAMPLES if frame["seed"].nunique() == 1 else OVER_BOTH
+        note += f" {over if resampled else OVER_SEEDS}"
     return compare(
         scores,
         baselines=opponents,

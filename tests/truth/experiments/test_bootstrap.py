@@ -1,77 +1,57 @@
 """Intervals over seeds and examples, and Holm's adjustment, against exact laws."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from probattn.experiments.evaluation.bootstrap import holm, p_value, paired_difference
+from probattn.experiments.evaluation.bootstrap import holm, over_seeds
+
+SEEDS, EXAMPLES, REPLICATES = 6, 40, 4000
 
 
-def mean(frame):
-    return float(frame["loss"].mean())
-
-
-def runs(values):
-    return {seed: pd.DataFrame({"loss": row}) for seed, row in enumerate(values)}
-
-
-def two_way(same_examples, seeds=6, examples=40):
+def losses(*, same_examples):
     """Losses with an effect of the seed, of the example, and of both."""
     random = np.random.default_rng(np.random.randint(2**31))
-    of_seed = random.normal(size=(seeds, 1))
-    of_example = random.normal(size=(1 if same_examples else seeds, examples))
-    return 0.5 * of_seed + of_example + 0.3 * random.normal(size=(seeds, examples))
+    of_seed = random.normal(size=(SEEDS, 1))
+    of_example = random.normal(size=(1 if same_examples else SEEDS, EXAMPLES))
+    return 0.5 * of_seed + of_example + 0.3 * random.normal(size=(SEEDS, EXAMPLES))
+
+
+def means_of_draws(values, *, same_examples):
+    """Mean loss of each seed on drawn examples ``(seeds, replicates)``."""
+    random = np.random.default_rng(np.random.randint(2**31))
+    size = (1 if same_examples else SEEDS, REPLICATES, EXAMPLES)
+    drawn = np.broadcast_to(random.integers(EXAMPLES, size=size), (SEEDS, REPLICATES, EXAMPLES))
+    return np.stack([row[of_seed].mean(-1) for row, of_seed in zip(values, drawn, strict=True)])
+
+
+def exact_variance(values, *, same_examples):
+    """Of the mean of a bootstrap over seeds, and then over examples."""
+    between = values.mean(1).var() / SEEDS
+    if not same_examples:
+        return between + values.var(1).mean() / (SEEDS * EXAMPLES)
+    centred = values - values.mean(1, keepdims=True)
+    # The variance over examples of the mean over drawn seeds: of all seeds, and of the draw.
+    common = centred.mean(0).var()
+    within = (centred**2).mean() - (centred.mean(0) ** 2).mean()
+    return between + (common + within / SEEDS) / EXAMPLES
 
 
 @pytest.mark.parametrize("same_examples", [True, False])
-def test_the_interval_has_the_variance_of_the_two_stages(same_examples):
-    """The exact variance of the mean of a two-stage bootstrap, given the losses."""
-    losses = two_way(same_examples)
-    seeds, examples = losses.shape
-    zero = runs(np.zeros_like(losses))
-    found = paired_difference(
-        runs(losses), zero, mean, same_examples=same_examples, replicates=4000
-    )
-    assert found.value == pytest.approx(losses.mean())
-    between = losses.mean(1).var() / seeds
-    if same_examples:
-        # Var over examples of the mean over drawn seeds: that over all seeds, and what they add.
-        centred = losses - losses.mean(1, keepdims=True)
-        common = centred.mean(0).var()
-        within = (centred**2).mean() - (centred.mean(0) ** 2).mean()
-        variance = between + (common + within / seeds) / examples
-    else:
-        variance = between + losses.var(1).mean() / (seeds * examples)
-    width = found.high - found.low
-    # A 95 % interval of a nearly normal law; 4,000 replicates give its width to 2 %.
-    assert width == pytest.approx(2 * 1.96 * variance**0.5, rel=0.15)
+def test_the_bootstrap_has_the_variance_of_its_two_stages(same_examples):
+    values = losses(same_examples=same_examples)
+    drawn = means_of_draws(values, same_examples=same_examples)
+    replicates = over_seeds(drawn, seed=np.random.randint(2**31))
+    expected = exact_variance(values, same_examples=same_examples)
+    # The variance of a sample variance of a nearly normal law is 2 σ⁴ / R.
+    error = expected * (2 / REPLICATES) ** 0.5
+    assert abs(replicates.var() - expected) <= 5 * error
+    assert abs(replicates.mean() - values.mean()) <= 5 * (expected / REPLICATES) ** 0.5
 
 
-def test_equal_runs_have_no_difference_and_a_p_value_of_one():
-    losses = two_way(True)
-    found = paired_difference(runs(losses), runs(losses), mean, same_examples=True, replicates=50)
-    assert found == (0, 0, 0, 1)
-
-
-def test_a_difference_that_every_replicate_has_is_significant():
-    losses = two_way(True)
-    found = paired_difference(
-        runs(losses), runs(losses + 5), mean, same_examples=True, replicates=200
-    )
-    assert found.high < 0
-    assert found.p_value == pytest.approx(2 / 201)
-
-
-def test_the_p_value_is_twice_the_smaller_tail():
-    assert p_value(np.array([-1.0, 1, 1, 1])) == pytest.approx(2 * 2 / 5)
-
-
-@pytest.mark.parametrize("change", ["rows", "seeds"])
-def test_other_examples_or_seeds_are_an_error(change):
-    losses = two_way(True)
-    theirs = runs(losses[:, 1:]) if change == "rows" else {99: pd.DataFrame({"loss": losses[0]})}
-    with pytest.raises(ValueError, match="seed"):
-        paired_difference(runs(losses), theirs, mean, same_examples=True)
+def test_rows_share_the_draws_of_seeds():
+    drawn = means_of_draws(losses(same_examples=True), same_examples=True)
+    difference = over_seeds(drawn + 3) - over_seeds(drawn)
+    np.testing.assert_allclose(difference, 3)
 
 
 def test_holm_rejects_step_by_step():
@@ -79,9 +59,8 @@ def test_holm_rejects_step_by_step():
     p_values = np.random.uniform(size=7) ** 3
     adjusted = holm(p_values)
     for level in (0.01, 0.05, 0.2, 0.5):
-        order = np.argsort(p_values)
         rejected = set()
-        for step, row in enumerate(order):
+        for step, row in enumerate(np.argsort(p_values)):
             if p_values[row] > level / (len(p_values) - step):
                 break
             rejected.add(int(row))

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from probattn.experiments.evaluation.bootstrap import holm
 from probattn.experiments.evaluation.metric_display import best_of, format_value
-from probattn.experiments.evaluation.seed_statistics import compare
+from probattn.experiments.evaluation.seed_statistics import Replicates, compare
 from probattn.inference.metrics import OF_CLASSES, Metric
 
 ACC = OF_CLASSES["accuracy"]
@@ -54,23 +55,62 @@ def test_interval_is_that_of_the_paired_t_test_over_shared_seeds(
     assert cell.n == shared + only_row
 
 
-def test_one_shared_seed_has_the_percentiles_of_resampled_examples():
+def replicates(values, *seeds):
+    return Replicates(seeds, {"accuracy": values})
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_replicates_of_the_same_seeds_give_percentiles_of_their_differences(number):
     rng = np.random.default_rng(0)
     a, b = rng.normal(0.9, 0.01, 1000), rng.normal(0.8, 0.01, 1000)
-    resampled = {"a": {"accuracy": a}, "b": {"accuracy": b}}
-    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
+    names = range(number)
+    resampled = {"a": replicates(a, *names), "b": replicates(b, *names)}
+    scores = {
+        "a": seeds("accuracy", *np.linspace(0.9, 0.92, number)),
+        "b": seeds("accuracy", *np.linspace(0.8, 0.83, number)),
+    }
     cell = one(scores, baselines={"a": "b"}, resampled=resampled)["a"]
     assert (cell.low, cell.high) == pytest.approx(tuple(np.percentile(a - b, [2.5, 97.5])))
+    z = cell.difference / np.std(a - b, ddof=1)
+    assert cell.p_value == pytest.approx(2 * stats.norm.sf(z), rel=1e-6)
     assert cell.significant
-    two = {"a": seeds("accuracy", 0.9, 0.8), "b": seeds("accuracy", 0.8, 0.6)}
-    assert (
-        one(two, baselines={"a": "b"}, resampled=resampled)["a"].low < 0
-    )  # of the seeds, Student's t
-    for equal in ({"a": {"accuracy": a}, "b": {"accuracy": a}}, {}):
+
+
+def test_replicates_of_other_seeds_are_not_used():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.9, 0.01, 1000), rng.normal(0.8, 0.01, 1000)
+    scores = {"a": seeds("accuracy", 0.9, 0.8), "b": seeds("accuracy", 0.8, 0.6)}
+    resampled = {"a": replicates(a, 0), "b": replicates(b, 0, 1)}
+    cell = one(scores, baselines={"a": "b"}, resampled=resampled)["a"]
+    interval = stats.ttest_rel([0.9, 0.8], [0.8, 0.6]).confidence_interval()
+    assert (cell.low, cell.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_one_seed_without_a_spread_over_examples_has_no_interval():
+    a = np.random.default_rng(0).normal(0.9, 0.01, 1000)
+    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
+    for equal in ({"a": replicates(a, 0), "b": replicates(a, 0)}, {}):
         cell = one(scores, baselines={"a": "b"}, resampled=equal)["a"]
         assert np.isnan([cell.std, cell.low, cell.high]).all()
         assert not cell.significant
         assert cell.difference == pytest.approx(0.1)
+
+
+def test_p_values_are_corrected_for_all_cells_of_a_comparison():
+    rng = np.random.default_rng(0)
+    frame = {
+        row: {seed: {"accuracy": rng.normal(shift), "nll": rng.normal(shift)} for seed in range(5)}
+        for row, shift in (("a", 2), ("b", 1), ("base", 0))
+    }
+    metrics = {key: OF_CLASSES[key] for key in ("accuracy", "nll")}
+    table = compare(score_frame(frame), metrics=metrics, baselines={"a": "base", "b": "base"})
+    places = [(row, key) for row in ("a", "b") for key in metrics]
+    tests = [
+        stats.ttest_rel(*([run[key] for run in frame[name].values()] for name in (row, "base")))
+        for row, key in places
+    ]
+    corrected = [table.cells[row][key].p_value for row, key in places]
+    assert corrected == pytest.approx(holm([test.pvalue for test in tests]).tolist())
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.01, -0.2])

@@ -43,7 +43,6 @@ def test_each_method_is_compared_with_softmax_by_the_same_method_or_alone():
     }
     cell = table.cells["a/kep + KFLLLA"]["accuracy"]
     assert (cell.mean, cell.difference) == pytest.approx((0.4, 0.25))
-    assert table.note == "n = 50."
     fewer = results.drop(
         results[(results["method"] == "temperature") & (results["run"] == "a/softmax")].index[:1]
     )
@@ -121,7 +120,7 @@ def test_with_one_seed_intervals_are_those_of_resampled_test_examples(tmp_path):
     assert (cell.low, cell.high) == pytest.approx(
         tuple(np.percentile(differences, [2.5, 97.5])), rel=1e-5
     )
-    assert "resamples of the test examples" in compared["Test data"].note
+    assert "300 paired resamples" in compared["Test data"].note
     compare.write(tmp_path / "out", results, compared)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "results.csv",
