@@ -110,6 +110,13 @@ def test_the_tables_of_the_pages_are_those_of_the_files(table):
                 assert agrees(cell.strip(), display[metric].scale * values.loc[key]), (row, key)
 
 
+def test_one_difference_of_the_figure_is_more_than_chance_after_holms_correction():
+    table = runpy.run_path(str(ROOT / "docs" / "evidence.py"))["comparison"]()
+    cells = {(row, key): cell for row, line in table.cells.items() for key, cell in line.items()}
+    found = {place for place, cell in cells.items() if cell.significant}
+    assert (len(cells), found) == (56, {("CIFAR-10: anchored", "nll")})
+
+
 def test_the_figure_is_that_of_the_committed_results():
     """Its texts, ticks among them, are those of a new drawing; lines may differ between versions of
     Matplotlib."""
