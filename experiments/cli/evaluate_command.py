@@ -62,7 +62,7 @@ def evaluate(
     report.html."""
     from probattn.experiments.data.images.corruptions import ALL, SEVERITIES, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
-    from probattn.experiments.reporting import report
+    from probattn.experiments.reporting import report, review
     from probattn.experiments.reporting.tables import comparison_table
     from probattn.experiments.studies.collect import find_runs
     from probattn.experiments.studies.compare import comparisons
@@ -82,7 +82,7 @@ def evaluate(
         for title, table in comparisons(done.scores).items():
             say(f"\n{title}", style="bold")
             show_metrics(comparison_table(table))
-        section = report.section(done.result)
+        section = report.section(done.result, review=review.FILE)
         summary = done.result.summary
         if summary is not None and summary.notes:
             say("\nData", style="bold")
@@ -100,4 +100,5 @@ def evaluate(
             say(f"{decision}: {', '.join(shown)}")
         report.save_figures(run / "figures", section)
         report.write(run / "report.html", [section], title=f"probattn: {done.result.name}")
+        review.write_beside(run, done.result)
         say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

@@ -18,6 +18,7 @@ from probattn.experiments.cli import (
     deployment,
     evaluate_command,
     reproduce,
+    review_command,
     study_command,
     train_command,
 )
@@ -28,6 +29,7 @@ OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculati
 COMMANDS = (
     *(train_command.presets, train_command.train, evaluate_command.evaluate),
     *(
+        review_command.review,
         deployment.predict,
         deployment.export,
         study_command.study,

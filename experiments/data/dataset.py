@@ -35,8 +35,9 @@ class Part:
 
     @property
     def _values(self) -> list[Any]:
-        """The inputs and the labels."""
-        return [getattr(self, field.name) for field in fields(cast(Any, self))]
+        """The inputs and the labels; keyword-only fields say what files hold beside them."""
+        named = fields(cast(Any, self))
+        return [getattr(self, field.name) for field in named if not field.kw_only]
 
     @cached_property
     def digest(self) -> str:

@@ -58,14 +58,14 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
     else:
         true, answer = map(format_number, values)
         certainty = f"± {test.require('variance').item() ** 0.5:.3g}"
-    picture, text = "", ""
+    image, text = "", ""
     if isinstance(data, Images):
-        picture = _picture(data.images[number])
+        image = picture(data.images[number])
     elif isinstance(data, Texts):
         text = textwrap.shorten(data.texts[number], 160, placeholder=" …")
     return {
         "number": number,
-        "picture": picture,
+        "picture": image,
         "text": text,
         "true": true,
         "answer": answer,
@@ -74,12 +74,19 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
     }
 
 
-def _picture(pixels: Tensor) -> str:
+def picture(pixels: Tensor, *, side: int = SIDE, form: str = "", **options: int) -> str:
     """Return an image ``(channels, H, W)`` as a data URI; of other than three channels the first is
-    grey."""
+    grey.
+
+    Args:
+        pixels: the image.
+        side: its longest side in the URI, in pixels.
+        form: format of the file, by default PNG, or JPEG of larger images.
+        options: of Pillow's ``save``.
+    """
     image = to_pil_image(pixels if len(pixels) == 3 else pixels[:1])
-    form = "jpeg" if max(image.size) > SIDE else "png"
-    image.thumbnail((SIDE, SIDE))
+    form = form or ("jpeg" if max(image.size) > side else "png")
+    image.thumbnail((side, side))
     file = io.BytesIO()
-    image.save(file, format=form)
+    image.save(file, format=form, **options)
     return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"

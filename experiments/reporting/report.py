@@ -26,9 +26,9 @@ CLASSES = 20
 """Largest number of classes with a confusion matrix; of more classes the others are folded."""
 
 
-def section(result: RunResult) -> dict[str, Any]:
+def section(result: RunResult, *, review: str = "") -> dict[str, Any]:
     """Return the part of a report on one run: its ``result``, and what else ``templates/run.html``
-    displays by name."""
+    displays by name; ``review`` is the address of the page of :mod:`.review`, if there is one."""
     content = {
         "result": result,
         "conclusion": conclusion(result),
@@ -38,6 +38,7 @@ def section(result: RunResult) -> dict[str, Any]:
         "displays": columns(result.metrics),
         "cards": cards(result),
         "domains": None,
+        "review": review,
     }
     domains = result.of_kind("domain")
     if len(domains):

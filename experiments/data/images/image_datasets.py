@@ -1,6 +1,6 @@
 """Labelled images as uint8 tensors, and data sets of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from probattn.experiments.data.errors import DatasetError
 
 @dataclass(frozen=True, eq=False)
 class Images(Part):
-    """Labelled images: ``images`` uint8 (n, C, H, W), ``labels`` int64 (n,).
+    """Labelled images: ``images`` uint8 (n, C, H, W), ``labels`` int64 (n,), and the n ``files``
+    that they are from, or none; a selection has none.
 
     Raises:
         ValueError: a tensor has another shape or dtype, or the lengths differ.
@@ -21,6 +22,7 @@ class Images(Part):
 
     images: Tensor
     labels: Tensor
+    files: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         pixels = self.images

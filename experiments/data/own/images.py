@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from torch import Tensor
 
 from probattn.experiments.data.dataset import digest
 from probattn.experiments.data.errors import DatasetError
@@ -148,9 +149,11 @@ def labelled_images(
     images = decode_all(decode, examples.input)
     examples = examples.assign(input=range(len(images)), key=list(map(digest, images)))
     parts = {role: examples.loc[role] for role in given}
-    return labelled(
-        parts, lambda chosen, labels: Images(images[chosen.to_list()], labels), **division
-    )
+
+    def convert(chosen: pd.Series, labels: Tensor) -> Images:
+        return Images(images[chosen.to_list()], labels, files=tuple(chosen.index))
+
+    return labelled(parts, convert, **division)
 
 
 def list_images(folder: Path) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Data sets of tables, for classes or for regression."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,10 +28,11 @@ from probattn.experiments.data.tables.numbers import is_missing, readings
 @dataclass(frozen=True, eq=False)
 class Table(Part):
     """Labelled rows: ``features`` float32 (n, features), ``labels`` int64 (n,), or float32 (n, 1)
-    for regression."""
+    for regression, and the n rows' ``cells`` in their file, or None; a selection has none."""
 
     features: Tensor
     labels: Tensor
+    cells: pd.DataFrame | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +145,7 @@ def read(
         labels = [class_indices(part.label, classes) for part in examples.values()]
     encoding = TableEncoding(tuple(column.fit(tables["train"][column.name]) for column in features))
     train, valid, test = map(Table, map(encoding.features, tables.values()), labels)
+    test = replace(test, cells=tables["test"])
     return TableDataset(
         "table-csv", classes, train, valid, test, encoding, label.name, *scale, columns=description
     )
