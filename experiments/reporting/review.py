@@ -48,6 +48,7 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"side": 64, "form": "webp", "quality": 70},
     {"side": 48, "form": "webp", "quality": 60},
     {"side": 32, "form": "webp", "quality": 50},
+    {"side": 32, "form": "webp", "quality": 20},
     {"side": 24, "form": "webp", "quality": 20},
     {"side": 16, "form": "webp", "quality": 10},
 )
@@ -239,7 +240,7 @@ def _entries(table: pd.DataFrame, data: Part) -> Iterator[dict[str, Any]]:
     picture or text."""
     form: dict[str, Any] = {}
     if isinstance(data, Images):
-        form = picture_form(data.images[table.index.to_numpy()])
+        form = picture_form(data.images[table.index.tolist()])
     for number, answer in zip(table.index.tolist(), table.to_dict("records"), strict=True):
         entry = {"number": number} | {key: _finite(value) for key, value in answer.items()}
         if "set" in answer:
