@@ -44,10 +44,8 @@ AROUND = 350
 # Longest side and format of pictures, the best first; the first that fits is taken.
 FORMS: tuple[dict[str, Any], ...] = (
     {"side": 96, "form": "png"},
-    {"side": 96, "form": "webp", "quality": 80},
-    {"side": 64, "form": "webp", "quality": 70},
-    {"side": 48, "form": "webp", "quality": 60},
-    {"side": 32, "form": "webp", "quality": 50},
+    {"side": 64, "form": "webp", "quality": 75},
+    {"side": 40, "form": "webp", "quality": 60},
     {"side": 32, "form": "webp", "quality": 20},
     {"side": 24, "form": "webp", "quality": 20},
     {"side": 16, "form": "webp", "quality": 10},

@@ -262,7 +262,7 @@ function start(page) {
     link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
     link.download = "labels.csv";
     link.click();
-    URL.revokeObjectURL(link.href);
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000); // some browsers read it later
     isSaved = true;
   });
 
