@@ -92,7 +92,9 @@ function start(page) {
       rows.push(["entropy", shown(example.entropy)]);
       rows.push(["mutual information", shown(example.mutual_information)]);
     } else {
-      rows.push(["interval", `${shown(example.low)} to ${shown(example.high)}`]);
+      const isFinite = example.low !== null && example.high !== null;
+      const ends = `${shown(example.low)} to ${shown(example.high)}`;
+      rows.push(["interval", isFinite ? ends : "any number: too few validation examples"]);
       rows.push(["standard deviation", shown(example.std)]);
     }
     if (example.kind === "row") {
