@@ -82,7 +82,7 @@ function start(page) {
   const step = () => slider && about.steps[Number(slider.value)];
 
   function facts(example) {
-    const rows = [["true", example.true === example.predicted ? "the same" : shownLabel(example.true)]];
+    const rows = [["true", shownLabel(example.true)]];
     if (slider) {
       const names = example.set || [];
       const rest = example.size > names.length ? ` and ${example.size - names.length} more` : "";
@@ -134,7 +134,7 @@ function start(page) {
     made.example = example;
     const certainty = slider ? `, ${percent(example.confidence)}` : "";
     const answer = element("bdi", shownLabel(example.predicted));
-    made.append(element("h2", `${example.number}: `, answer, certainty));
+    made.append(element("h2", `Example ${example.number}: `, answer, certainty));
     made.append(element("span", ""));
     if (slider && example.predicted !== example.true) {
       const wrong = element("strong", " wrong");
