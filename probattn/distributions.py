@@ -100,15 +100,12 @@ class FullNormal(dist.MultivariateNormal):
         """Draw samples ``(*sample_shape, *batch, n)``."""
         if not sample_shape:
             return super().rsample()
-        noise = torch.randn(
-            self._extended_shape(torch.Size(sample_shape)),
-            dtype=self.loc.dtype,
-            device=self.loc.device,
-        )
+        shape = torch.Size(sample_shape) + self.batch_shape + self.event_shape
+        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         # L ε of all samples: (*batch, n, n) times (*batch, n, samples)
         columns = noise.flatten(0, len(sample_shape) - 1).movedim(0, -1)
         drawn = (self.scale_tril @ columns).movedim(-1, 0)
-        return self.loc + drawn.reshape(noise.shape)
+        return self.loc + drawn.reshape(shape)
 
 
 class DiagonalNormal(dist.MultivariateNormal):
