@@ -104,7 +104,7 @@ class FullNormal(dist.MultivariateNormal):
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         # L ε of all samples: (*batch, n, n) times (*batch, n, samples)
         columns = noise.flatten(0, len(sample_shape) - 1).movedim(0, -1)
-        drawn = (self.scale_tril @ columns).movedim(-1, 0)
+        drawn = (self.scale_tril @ columns).movedim(-1, 0).contiguous()
         return self.loc + drawn.reshape(shape)
 
 
