@@ -95,6 +95,9 @@ def evaluate(
             style="bold",
         )
         for decision, values in done.result.decisions.items():
+            if not values.get("accepted", True):
+                say(f"{decision}: no test answer is accepted: {done.result.abstention}")
+                continue
             # NaN is the risk where nothing is accepted.
             shown = [f"{key} {value:.4g}" for key, value in values.items() if value == value]
             say(f"{decision}: {', '.join(shown)}")

@@ -131,10 +131,14 @@ class RiskThreshold(FittedPredictor):
         if math.isinf(self.confidence):
             number = _min_accepted(self.target, self.delta)
             needed = f"takes at least {number} validation examples without an error"
-            here = f"here the {self.error_free:g} most confident have none"
-            return f"abstain from everything: {promise} {needed}; {here}"
-        coverage = f"coverage {100 * self.coverage:.1f} %"
-        return f"accept if confidence ≥ {self.confidence:.4g}: {promise}, {coverage}"
+            here = f"; here the {self.error_free:g} most confident have none"
+            if math.isnan(self.error_free):
+                here = ""
+            return f"abstain from everything: {promise} {needed}{here}"
+        coverage = f", coverage {100 * self.coverage:.1f} %"
+        if math.isnan(self.coverage):
+            coverage = ""
+        return f"accept if confidence ≥ {self.confidence:.4g}: {promise}{coverage}"
 
 
 def risk_bound(wrong: int, accepted: int, *, delta: float) -> float:

@@ -48,6 +48,15 @@ def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
     return scores.sort(0).values[-excluded]
 
 
+def min_examples(alpha: float) -> int:
+    """Return the smallest number n of calibration examples with a finite quantile, n ≥ 1/α − 1.
+
+    With fewer, every class is in every set, and intervals are infinite.
+    """
+    # (n + 1) α + 1e-9 ≥ 1, as in conformal_quantile.
+    return max(1, math.ceil((1 - 1e-9) / alpha) - 1)
+
+
 class ConformalPredictor(FittedPredictor):
     """Base class of conformal predictors: the predictor inside, with decisions on its predictions.
 
