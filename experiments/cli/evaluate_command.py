@@ -95,12 +95,10 @@ def evaluate(
             style="bold",
         )
         for decision, values in done.result.decisions.items():
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
             if not values.get("accepted", True):
-                say(f"{decision}: no test answer is accepted: {done.result.abstention}")
-                continue
-            # NaN is the risk where nothing is accepted.
-            shown = [f"{key} {value:.4g}" for key, value in values.items() if value == value]
-            say(f"{decision}: {', '.join(shown)}")
+                shown = f"no test answer is accepted: {done.result.abstention}"
+            say(f"{decision}: {shown}")
         report.save_figures(run / "figures", section)
         report.write(run / "report.html", [section], title=f"probattn: {done.result.name}")
         say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

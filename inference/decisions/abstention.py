@@ -19,11 +19,11 @@ from scipy.special import bdtr, betaincinv
 from torch import Tensor
 
 from probattn.inference.metrics import confidence_and_correct, valid_probs
-from probattn.inference.prediction.predictor import FittedPredictor, Predictor, labelled_classes
+from probattn.inference.prediction.predictor import Decision, Predictor, labelled_classes
 from probattn.inference.prediction.result import Prediction
 
 
-class RiskThreshold(FittedPredictor):
+class RiskThreshold(Decision):
     """Confidence threshold of largest coverage whose risk is at most ``target`` with probability 1
     − ``delta``.
 
@@ -95,11 +95,10 @@ class RiskThreshold(FittedPredictor):
         self.fitted = True
         return self
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Predict one batch, with ``accepted``."""
-        self.check_fitted()
-        outputs = super().forward(x, mask)
-        return outputs | {"accepted": outputs["probs"].double().amax(-1) >= self.confidence}
+    def decide(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Return ``accepted``."""
+        probs = prediction.require("probs")
+        return {"accepted": probs.double().amax(-1) >= self.confidence}
 
     def accepts(self, probs: Tensor) -> Tensor:
         """Return True ``(n,)`` for accepted predictions of mean probabilities ``(n, classes)``."""

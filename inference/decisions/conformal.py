@@ -21,7 +21,7 @@ from torch import Tensor
 
 from probattn.inference.metrics import regression, valid_probs, validate
 from probattn.inference.prediction import predictor as predictors
-from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor
+from probattn.inference.prediction.predictor import Decision, FewExamplesWarning
 from probattn.inference.prediction.result import Prediction
 
 SHORTFALL = 0.05
@@ -57,7 +57,7 @@ def min_examples(alpha: float) -> int:
     return max(1, math.ceil((1 - 1e-9) / alpha) - 1)
 
 
-class ConformalPredictor(FittedPredictor):
+class ConformalPredictor(Decision):
     """Base class of conformal predictors: the predictor inside, with decisions on its predictions.
 
     Args:
@@ -115,10 +115,9 @@ class LAC(ConformalPredictor):
         probs, labels = validate(*predictors.labelled_classes(prediction))
         return self.calibrate(1 - probs.gather(1, labels[:, None]))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Predict one batch, with ``set``."""
-        outputs = super().forward(x, mask)
-        return outputs | {"set": self._members(outputs["probs"])}
+    def decide(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Return ``set``."""
+        return {"set": self._members(prediction.require("probs"))}
 
     def sets(self, probs: Tensor) -> Tensor:
         """Return membership of each class in the set of each example, bool ``(n, classes)``.
@@ -206,11 +205,10 @@ class ConformalIntervals(ConformalPredictor):
         low, high, unit = self.band(prediction)
         return self.calibrate(torch.maximum(low - values, values - high) / unit)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Predict one batch, with ``low`` and ``high``."""
-        result = self.predict_batch(x, mask)
-        low, high = self.intervals(result)
-        return result.known(("mean", "variance")) | {"low": low, "high": high}
+    def decide(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Return ``low`` and ``high``."""
+        low, high = self.intervals(prediction)
+        return {"low": low, "high": high}
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.prediction.predictor import Predictor, class_probs
+from probattn.inference.prediction.predictor import Decision, Predictor, class_probs
 from probattn.inference.prediction.refine import batches_of, least_confident, refined
 from probattn.inference.prediction.result import Prediction
 
@@ -66,6 +66,7 @@ class Ensemble(Predictor):
             confidence of the first member. ``samples_used`` of a prediction tells which. None: all.
 
     Raises:
+        ValueError: members with decisions, which have no mean.
         ValueError: from :meth:`predict`, as :func:`mix` does, and for an iterator, which is empty
             after the first member.
     """
@@ -73,6 +74,8 @@ class Ensemble(Predictor):
     def __init__(self, members: Iterable[Predictor], *, refine: float | None = None) -> None:
         super().__init__()
         self.members = cast(Sequence[Predictor], nn.ModuleList(members))
+        if any(isinstance(module, Decision) for module in self.modules()):
+            raise ValueError("an ensemble has no mean of decisions: put them around it")
         self.refine = refine
 
     def predict(self, data: Tensor | Iterable) -> Prediction:

@@ -1,0 +1,128 @@
+"""Predictors around predictors: each adds its outputs and keeps those of the predictor inside."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from probattn import KEPSVGPAttention, guides
+from probattn.inference import (
+    Ensemble,
+    Laplace,
+    MCDropout,
+    PosteriorPredictive,
+    RiskThreshold,
+    TemperatureScaling,
+    conformal,
+    export,
+    mean_network,
+    metrics,
+    predictor_network,
+)
+from probattn.inference.prediction.result import entropy
+from probattn.models import Classifier, Supervised, ViT
+from probattn.models.likelihoods import Gaussian
+
+SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3}
+SIZES |= {"dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
+X, Y = torch.linspace(-2, 2, 60 * 16).sin().view(60, 1, 4, 4), torch.arange(60) % 3
+TRAIN = [(X[:40], Y[:40]), (X[40:], Y[40:])]
+NEW = X[:7] + 0.1
+# Each decision with its key, as a function of the predictor inside.
+DECISIONS = {
+    "accepted": lambda inside: RiskThreshold(inside, target=0.8),
+    "set": lambda inside: conformal.LAC(inside, alpha=0.3),
+}
+ORDERS = list(itertools.permutations(["accepted", "set", "temperature"]))
+SETS = {"lac": DECISIONS["set"], "by class": lambda inside: conformal.ByClass(inside, alpha=0.3)}
+
+
+def classifier():
+    torch.manual_seed(0)
+    attention = KEPSVGPAttention.partial(rank=2, multiple=2)
+    model = Classifier(ViT(**SIZES, dropout=0.2, attention=attention), num_data=60)
+    return model, guides.for_model(model)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return predictor_network(*classifier(), num_samples=3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_stack_in_any_order_has_the_outputs_of_all_also_exported(network, order, tmp_path):
+    stack, expected = network, dict(network(NEW))
+    for name in order:
+        kind = DECISIONS.get(name, TemperatureScaling)
+        stack = kind(stack).fit(TRAIN)
+        if name == "temperature":
+            scaled = stack.predict(NEW).probs
+            expected |= {"probs": scaled, "entropy": entropy(scaled)}
+        elif name == "set":
+            expected["set"] = stack.sets(expected["probs"])
+        else:
+            expected["accepted"] = stack.accepts(expected["probs"])
+    for undefined in ("energy", "expected_entropy"):  # of scaled probabilities
+        expected.pop(undefined)
+    export(tmp_path / "stack.pt2", stack, X[:2])
+    program = torch.export.load(tmp_path / "stack.pt2").module()
+    for outputs in (stack(NEW), program(NEW)):
+        assert outputs.keys() == expected.keys()
+        for key, value in expected.items():
+            torch.testing.assert_close(outputs[key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_scaling_keeps_the_mutual_information_of_the_samples(network):
+    plain = network.predict(TRAIN)
+    scaled = TemperatureScaling(TemperatureScaling(network).fit(TRAIN)).fit(TRAIN).predict(TRAIN)
+    assert not torch.equal(plain.probs, scaled.probs)
+    assert torch.equal(scaled.mutual_information, plain.mutual_information)
+    assert scaled.mutual_information.mean() > 0
+    rows = scaled[torch.tensor([5, 2])]
+    assert torch.equal(rows.mutual_information, plain.mutual_information[[5, 2]])
+    detection = metrics.ood.scores(scaled, fitted_on=scaled)["mutual_information"]
+    torch.testing.assert_close(detection.float(), plain.mutual_information, atol=3e-6, rtol=0)
+
+
+def test_what_is_not_known_is_an_error_that_names_the_cause():
+    point = TemperatureScaling(mean_network(*classifier())).fit(TRAIN).predict(NEW)
+    assert point.mutual_information is None
+    for name in ("mutual_information", "energy", "expected_entropy"):
+        with pytest.raises(ValueError, match="method"):
+            point.require(name)
+
+
+def test_mixed_scaled_members_have_no_mutual_information_of_one_of_them(network):
+    member = TemperatureScaling(network).fit(TRAIN)
+    for refine in (None, 0.5):
+        mixed = Ensemble([member, TemperatureScaling(member).fit(TRAIN)], refine=refine)
+        assert mixed.predict(NEW).mutual_information is None
+
+
+@pytest.mark.parametrize("one", SETS.values(), ids=list(SETS))
+@pytest.mark.parametrize("other", SETS.values(), ids=list(SETS))
+def test_two_decisions_of_one_name_are_an_error(network, one, other):
+    stack = one(TemperatureScaling(other(network).fit(TRAIN)).fit(TRAIN)).fit(TRAIN)
+    with pytest.raises(ValueError, match="set"):
+        stack(NEW)
+
+
+def test_intervals_of_one_name_are_an_error():
+    data = [(X, torch.stack([Y, 2.0 * Y], 1))]
+    model = Supervised(nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), Gaussian(), num_data=60)
+    inside = conformal.CQR(PosteriorPredictive(model), alpha=0.3).fit(data)
+    with pytest.raises(ValueError, match="low"):
+        conformal.Normalised(inside, alpha=0.3).fit(data)(NEW)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("method", [lambda inside: Ensemble([inside]), Laplace, MCDropout])
+def test_methods_that_make_probabilities_of_their_own_refuse_decisions_inside(
+    network, method, depth
+):
+    inside = DECISIONS["accepted"](network)
+    for _ in range(depth):
+        inside = TemperatureScaling(inside)
+    with pytest.raises((TypeError, ValueError), match="around"):
+        method(inside)
