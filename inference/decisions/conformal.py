@@ -80,9 +80,17 @@ class ConformalPredictor(Decision):
         """Set the quantile from nonconformity scores ``(n, ...)``.
 
         Warns:
-            FewExamplesWarning: see :func:`conformal_quantile`.
+            FewExamplesWarning: see :func:`conformal_quantile`; fewer than :func:`min_examples`.
         """
-        self.quantile = conformal_quantile(scores, self.alpha).flatten().cpu().clone()
+        return self._set(conformal_quantile(scores, self.alpha))
+
+    def _set(self, quantile: Tensor) -> Self:
+        self.quantile = quantile.flatten().cpu().clone()
+        if infinite := self.quantile.isinf().nonzero().flatten().tolist():
+            of = f" for classes or targets {infinite}" if len(self.quantile) > 1 else ""
+            message = f"too few calibration examples promise nothing{of}"
+            advice = f"take at least {min_examples(self.alpha)} of each, or a larger alpha"
+            warnings.warn(f"{message}: {advice}", FewExamplesWarning, stacklevel=4)
         self.fitted = True
         return self
 
@@ -168,16 +176,15 @@ class ByClass(LAC):
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
 
         Warns:
-            FewExamplesWarning: see :func:`conformal_quantile`, for each class.
+            FewExamplesWarning: see :func:`conformal_quantile`, for each class; classes that are in
+                every set.
         """
         probs, labels = validate(*predictors.labelled_classes(prediction))
         padded = torch.full((probs.shape[1],), math.inf, dtype=probs.dtype)
         for label in labels.unique().tolist():
             scores = 1 - probs[labels == label, label]
             padded[label] = conformal_quantile(scores, self.alpha)
-        self.quantile = padded.double()
-        self.fitted = True
-        return self
+        return self._set(padded.double())
 
 
 class ConformalIntervals(ConformalPredictor):
