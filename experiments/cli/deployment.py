@@ -130,9 +130,8 @@ def export(
                 f"--push-to-hub uploads folders, and {out} is a file: leave out one of the two"
             )
         about = export_program(pipeline, out, num_samples=num_samples, by_class=sets == "by-class")
-        say(f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}")
-        for note in _notes(pipeline):
-            say(note)
+        gives = f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}"
+        say("\n".join([*_notes(pipeline), gives]))
         return
     pipeline.save_pretrained(out)
     say(f"{out}: weights, settings, preprocessing and a model card; its licence is yours to choose")
@@ -171,9 +170,8 @@ def _legend(pipeline: "Pipeline") -> str:
     meaning += (
         f"\nset: holds the true class with probability {level}, for inputs like the validation data"
     )
-    risk = f"{100 * fit.max_risk:g} %"
-    accepted = f"accepted: of these answers at most {risk} are expected to be wrong"
-    return "\n".join([meaning, *notes] if fit.accepts_nothing else [meaning, accepted, *notes])
+    accepted = f"of these answers at most {100 * fit.max_risk:g} % are expected to be wrong"
+    return "\n".join([meaning, f"accepted: {accepted}", *notes])
 
 
 def _notes(pipeline: "Pipeline") -> list[str]:
@@ -181,7 +179,4 @@ def _notes(pipeline: "Pipeline") -> list[str]:
     from probattn.experiments.evaluation.decision_notes import few_examples
 
     fit = pipeline.calibration
-    if fit is None:
-        return []
-    notes = few_examples(fit, pipeline.classes)
-    return [f"accepted: none: {fit.abstention}", *notes] if fit.accepts_nothing else notes
+    return [] if fit is None else few_examples(fit, pipeline.classes)

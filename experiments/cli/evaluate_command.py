@@ -95,10 +95,9 @@ def evaluate(
             style="bold",
         )
         for decision, values in done.result.decisions.items():
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
-            if not values.get("accepted", True):
-                shown = f"no test answer is accepted: {done.result.abstention}"
-            say(f"{decision}: {shown}")
+            shown = [f"{key} {value:.4g}" for key, value in values.items()]
+            is_none = values.get("accepted") == 0
+            say(f"{decision}: {'no test answer is accepted' if is_none else ', '.join(shown)}")
         report.save_figures(run / "figures", section)
         report.write(run / "report.html", [section], title=f"probattn: {done.result.name}")
         say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")

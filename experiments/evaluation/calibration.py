@@ -170,11 +170,6 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         """What an answer needs to be accepted, or what it takes that any is."""
         return str(self._threshold())
 
-    @property
-    def accepts_nothing(self) -> bool:
-        """True if no threshold of confidence keeps the risk."""
-        return self.confidence == math.inf
-
     def _threshold(self) -> RiskThreshold:
         threshold = RiskThreshold(target=self.max_risk)
         threshold.confidence = cast(float, self.confidence)

@@ -21,29 +21,34 @@ MAX_NAMED = 10
 
 
 def few_examples(calibration: Calibration, classes: Sequence[str]) -> list[str]:
-    """Return a sentence on sets or intervals that hold everything, for want of validation examples.
+    """Return sentences on sets or intervals that hold everything, and on abstention that accepts
+    nothing, for want of validation examples.
 
     Args:
         calibration: of the run.
         classes: names of the classes; empty for numbers.
     """
+    notes = []
+    if calibration.confidence == math.inf:
+        notes = [f"Accepted answers: none. {calibration.abstention}."]
     level = f"{100 * calibration.level:g} %"
     needed = min_examples(1 - calibration.level)
     if math.isinf(calibration.quantile):
         held = "Prediction sets hold every class" if classes else "Intervals are infinite"
         takes = f"a level of {level} takes at least {needed} validation examples"
-        return [f"{held}: {takes}. Add some (data.valid_share), or evaluate with a lower --level."]
+        advice = "Add some (data.valid_share), or evaluate with a lower --level"
+        return [*notes, f"{held}: {takes}. {advice}."]
     counts = calibration.class_examples
     rare = [number for number in np.argsort(counts, kind="stable") if counts[number] < needed]
     if not rare:
-        return []
+        return notes
     named = [f"{displayable(classes[number])} ({counts[number]})" for number in rare]
     listed = ", ".join(named[:MAX_NAMED])
     if len(named) > MAX_NAMED:
         listed += f" and {len(named) - MAX_NAMED} more classes"
     takes = f"at a level of {level} a class takes at least {needed} validation examples"
     advice = "Add some (data.valid_share), evaluate with a lower --level, or use plain sets"
-    return [f"Sets by class always hold {listed}: {takes}, given in brackets. {advice}."]
+    return [*notes, f"Sets by class always hold {listed}: {takes}, given in brackets. {advice}."]
 
 
 def other_shares(calibration: Calibration, classes: Sequence[str], test: Prediction) -> list[str]:

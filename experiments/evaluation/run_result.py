@@ -63,7 +63,6 @@ class RunResult:
     summary: Summary | None = None  # of the data
     rivals: list[Rival] = field(default_factory=list)  # baselines, the best first
     decision_notes: tuple[str, ...] = ()  # sentences on what the decisions cannot do
-    abstention: str = ""  # what an answer needs to be accepted; empty for numbers
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -121,7 +120,6 @@ def run_result(
         similarity=token_similarity(run.model, run.guide, examples),
         decisions=calibration.evaluate(test),
         decision_notes=tuple(notes),
-        abstention=calibration.abstention if run.dataset.classes else "",
         ood={
             name.removeprefix("ood/"): prediction
             for name, prediction in predictions.items()

@@ -121,8 +121,6 @@ def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
     card = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True)
     command = train_command(run.name, run.settings, with_paths=False)
     notes = few_examples(calibration, run.dataset.classes) if calibration else []
-    if calibration and calibration.accepts_nothing:
-        notes.append(f"Accepted answers: none: {calibration.abstention}.")
     return card.render(
         run=run,
         calibration=calibration,

@@ -110,6 +110,4 @@ def predict_refined(
             number, chosen, rest.likelihoods, modules, num_samples=rest.num_samples
         )
         parts.append(refined(once, _with_others(once[rows], others), rows))
-    if not parts:
-        raise ValueError("no data to predict: the loader gave no batch")
     return join(parts)

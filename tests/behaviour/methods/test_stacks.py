@@ -4,25 +4,21 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import (
     Ensemble,
     Laplace,
     MCDropout,
-    PosteriorPredictive,
     RiskThreshold,
     TemperatureScaling,
     conformal,
     export,
     mean_network,
-    metrics,
     predictor_network,
 )
 from probattn.inference.prediction.result import entropy
-from probattn.models import Classifier, Supervised, ViT
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Classifier, ViT
 
 SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3}
 SIZES |= {"dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
@@ -35,7 +31,6 @@ DECISIONS = {
     "set": lambda inside: conformal.LAC(inside, alpha=0.3),
 }
 ORDERS = list(itertools.permutations(["accepted", "set", "temperature"]))
-SETS = {"lac": DECISIONS["set"], "by class": lambda inside: conformal.ByClass(inside, alpha=0.3)}
 
 
 def classifier():
@@ -79,10 +74,6 @@ def test_scaling_keeps_the_mutual_information_of_the_samples(network):
     assert not torch.equal(plain.probs, scaled.probs)
     assert torch.equal(scaled.mutual_information, plain.mutual_information)
     assert scaled.mutual_information.mean() > 0
-    rows = scaled[torch.tensor([5, 2])]
-    assert torch.equal(rows.mutual_information, plain.mutual_information[[5, 2]])
-    detection = metrics.ood.scores(scaled, fitted_on=scaled)["mutual_information"]
-    torch.testing.assert_close(detection.float(), plain.mutual_information, atol=3e-6, rtol=0)
 
 
 def test_what_is_not_known_is_an_error_that_names_the_cause():
@@ -100,29 +91,15 @@ def test_mixed_scaled_members_have_no_mutual_information_of_one_of_them(network)
         assert mixed.predict(NEW).mutual_information is None
 
 
-@pytest.mark.parametrize("one", SETS.values(), ids=list(SETS))
-@pytest.mark.parametrize("other", SETS.values(), ids=list(SETS))
-def test_two_decisions_of_one_name_are_an_error(network, one, other):
-    stack = one(TemperatureScaling(other(network).fit(TRAIN)).fit(TRAIN)).fit(TRAIN)
+def test_two_decisions_of_one_name_are_an_error(network):
+    inside = conformal.ByClass(network, alpha=0.3).fit(TRAIN)
     with pytest.raises(ValueError, match="set"):
-        stack(NEW)
+        DECISIONS["set"](TemperatureScaling(inside).fit(TRAIN)).fit(TRAIN)(NEW)
 
 
-def test_intervals_of_one_name_are_an_error():
-    data = [(X, torch.stack([Y, 2.0 * Y], 1))]
-    model = Supervised(nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), Gaussian(), num_data=60)
-    inside = conformal.CQR(PosteriorPredictive(model), alpha=0.3).fit(data)
-    with pytest.raises(ValueError, match="low"):
-        conformal.Normalised(inside, alpha=0.3).fit(data)(NEW)
-
-
-@pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("method", [lambda inside: Ensemble([inside]), Laplace, MCDropout])
-def test_methods_that_make_probabilities_of_their_own_refuse_decisions_inside(
-    network, method, depth
-):
+def test_methods_that_make_probabilities_of_their_own_refuse_decisions_inside(network, method):
     inside = DECISIONS["accepted"](network)
-    for _ in range(depth):
-        inside = TemperatureScaling(inside)
-    with pytest.raises((TypeError, ValueError), match="around"):
-        method(inside)
+    for stack in (inside, TemperatureScaling(inside)):
+        with pytest.raises((TypeError, ValueError), match="around"):
+            method(stack)
