@@ -12,6 +12,7 @@ from torch.distributions import biject_to, register_kl, transform_to
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import SoftplusTransform
 
+from probattn.distributions import FullNormal
 from probattn.functional.dtypes import at_least_float32
 from probattn.functional.natural_gradient import natural_step
 
@@ -133,7 +134,7 @@ class Full(Natural):
     def forward(self, prior: TorchDistribution) -> TorchDistribution:
         """Return q(u)."""
         tril = self.prior_scale(prior).unsqueeze(-1) * self.scale_tril
-        q = dist.MultivariateNormal(self.mean(prior), scale_tril=tril)
+        q = FullNormal(self.mean(prior), scale_tril=tril)
         return q.to_event(self.loc.dim() - 1)
 
 

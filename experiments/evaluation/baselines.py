@@ -22,6 +22,8 @@ from probattn.inference.prediction.predictor import FewExamplesWarning
 
 MOST = 5_000
 """Most training examples of models whose time is more than linear in their number."""
+MANY = 200
+"""Training texts from which words that occur in one of them alone are left out."""
 MOST_CATEGORIES = 255
 """Most categories of a column that boosted trees take as categories."""
 
@@ -55,7 +57,12 @@ def _bags_of_words(dataset: Dataset) -> list[Any]:
 
     models: list[Any] = []
     for strength in (1.0, 10.0, 100.0):
-        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\S+")
+        words = TfidfVectorizer(
+            ngram_range=(1, 2),
+            sublinear_tf=True,
+            min_df=2 if len(dataset.train) >= MANY else 1,
+            token_pattern=r"\w+|[^\w\s]",
+        )
         regression = Ridge(alpha=1 / strength)
         classifier = LogisticRegression(C=strength, max_iter=1000)
         models.append(make_pipeline(words, classifier if dataset.classes else regression))

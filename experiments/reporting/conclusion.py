@@ -14,6 +14,10 @@ from probattn.experiments.reporting.html import render
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
 from probattn.inference.metrics.chance_floor import ece_floor
+from probattn.inference.metrics.refinement import refined_log_probs
+
+MANY = 100
+"""Examples from which the refinement of the NLL is told."""
 
 
 def confusion(result: RunResult) -> pd.DataFrame:
@@ -89,8 +93,16 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "uncovered": [row for row in covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
         "floor": ece_floor(probs, labels),
+        "refinement": _refinement(probs, labels),
         "risks": [float(risk[place - 1]) for place in accepted],
     }
+
+
+def _refinement(probs: Tensor, labels: Tensor) -> float | None:
+    """Return the NLL after the best temperature and class biases; None for few examples."""
+    if len(labels) < MANY:
+        return None
+    return -float(refined_log_probs(probs, labels).mean())
 
 
 def _is_uncovered(row: dict[str, float], result: RunResult) -> bool:

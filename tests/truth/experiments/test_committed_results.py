@@ -110,6 +110,23 @@ def test_the_tables_of_the_pages_are_those_of_the_files(table):
                 assert agrees(cell.strip(), display[metric].scale * values.loc[key]), (row, key)
 
 
+def test_the_baselines_of_the_page_are_those_of_their_file():
+    frame = pd.read_csv(RESULTS / "baselines.csv").set_index(["task", "baseline"])
+    text = PAGES["evidence"].read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w ]+) \| [^|]* \| (NLL|CRPS)[^|]*", text, re.MULTILINE)
+    section = text.partition("## Without a network")[2].partition("\n## ")[0]
+    lines = re.findall(r"\| ([\w ]+) \| ([^|]+) \| ([^|]+) \|.*\| (\d[\d.]*) \|", section)
+    assert len(lines) == len(rows) == 4
+    names = {"RBF support vectors": "svm"}
+    for task, title, result, seconds in lines:
+        row = frame.loc[(task, names.get(title, "tf-idf"))]
+        for name, number in re.findall(r"([A-Z]+)(?: ×10)? ([\d.]+)", result):
+            key = {"ACC": "accuracy"}.get(name, name.lower())
+            scale = {"nll": 10, "accuracy": 100, "mcc": 100}.get(key, 1)
+            assert agrees(number, scale * row[key]), (task, name)
+        assert float(seconds) == pytest.approx(row["cpu_seconds"], abs=0.5)
+
+
 def test_one_difference_of_the_figure_is_more_than_chance_after_holms_correction():
     table = runpy.run_path(str(ROOT / "docs" / "evidence.py"))["comparison"]()
     cells = {(row, key): cell for row, line in table.cells.items() for key, cell in line.items()}

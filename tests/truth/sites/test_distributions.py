@@ -7,12 +7,13 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
+from float64 import randn64
 from sampling import randn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import local_site
-from probattn.distributions import ColumnNormal, DiagonalNormal, MarginalsOfJoint
+from probattn.distributions import ColumnNormal, DiagonalNormal, FullNormal, MarginalsOfJoint
 from probattn.functional.gaussian import Dense
 from probattn.models.label_distributions import CategoricalWithEnergy
 
@@ -102,3 +103,18 @@ def test_kl_to_a_diagonal_normal_is_that_of_multivariate_normals(lead):
     assert_close(p.stddev, whole.stddev, rtol=1e-12, atol=0)
     assert type(p.expand((4, *p.batch_shape))) is DiagonalNormal
     assert_close(p.expand((4, *p.batch_shape)).stddev, whole.stddev.expand(4, *p.batch_shape, 3))
+
+
+@pytest.mark.parametrize("sample_shape", [(), (5,), (2, 3)])
+@pytest.mark.parametrize("expanded", [(), (4, 2)])
+def test_samples_of_a_full_normal_are_those_of_pytorch(sample_shape, expanded):
+    loc, factor = randn64(2, 3), randn64(2, 3, 3).tril()
+    tril = factor.diagonal_scatter(factor.diagonal(dim1=-2, dim2=-1).exp(), dim1=-2, dim2=-1)
+    ours, theirs = FullNormal(loc, scale_tril=tril), MultivariateNormal(loc, scale_tril=tril)
+    if expanded:
+        ours, theirs = ours.expand(expanded), theirs.expand(expanded)
+    torch.manual_seed(0)
+    samples = ours.rsample(sample_shape)
+    torch.manual_seed(0)
+    assert_close(samples, theirs.rsample(sample_shape))
+    assert_close(ours.log_prob(samples), theirs.log_prob(samples))

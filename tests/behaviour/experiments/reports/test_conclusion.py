@@ -1,14 +1,17 @@
 """Conclusions in words, against numbers computed by hand."""
 
 import math
+import re
 
+import pandas as pd
 import pytest
 import torch
 from pyro.distributions import Normal
 from scipy import stats
 
+from probattn.experiments.data.summary import Summary
 from probattn.experiments.reporting.conclusion import conclusion
-from probattn.inference import Prediction
+from probattn.inference import Prediction, metrics
 
 
 def imbalanced(result, confidence=0.9, **changes):
@@ -48,6 +51,25 @@ def test_notes_on_decisions_are_sentences_of_the_conclusion(result):
 )
 def test_confidence_is_judged_by_its_calibration(result, confidence, words):
     assert words in imbalanced(result, confidence)[2]
+
+
+def test_the_refinement_of_an_overconfident_network_is_lower_than_its_loss(result):
+    """Labels drawn from p, of which the network says the cube."""
+    logits = torch.randn(600, 3, dtype=torch.float64)
+    labels = torch.distributions.Categorical(logits=logits).sample()
+    test = Prediction(probs=(3 * logits).softmax(-1), labels=labels)
+    sentence = next(text for text in conclusion(result(test)) if "refinement" in text)
+    told, refined = map(float, re.search(r"NLL of ([\d.]+) would be ([\d.]+)", sentence).groups())
+    assert told == pytest.approx(metrics.nll(test.probs, labels), rel=0.01)
+    of_truth = -logits.log_softmax(-1).gather(1, labels[:, None])
+    # Two significant digits, and five fits of three free parameters.
+    assert abs(refined - of_truth.mean()) <= 5 * of_truth.std() / 600**0.5 + 0.02
+
+
+def test_a_test_set_that_overlaps_training_says_nothing_of_trust(result):
+    summary = Summary(pd.DataFrame(), (), None, repeated=1)
+    sentence = imbalanced(result, 262 / 300, summary=summary)[3]
+    assert "cannot be told" in sentence
 
 
 def test_numbers_are_judged_by_their_error_and_by_what_their_intervals_hold(result):

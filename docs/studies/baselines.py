@@ -1,0 +1,82 @@
+"""Score what one would use without a network on the tasks of *When does it help?*.
+
+``DATA`` holds ``aclImdb`` and ``cola_public``; the split of each task is that of its networks.
+Example::
+
+    python docs/studies/baselines.py DATA --out experiments/results/baselines.csv
+"""
+
+import argparse
+import runpy
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from probattn.experiments.config.presets import preset
+from probattn.experiments.data.dataset import Dataset, Part
+from probattn.experiments.data.text.text_dataset import TextDataset
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.experiments.evaluation.baselines import predict_baseline, suited
+from probattn.experiments.runs.sources import load_data
+from probattn.inference import metrics
+
+PRESETS = {
+    "digits": "digits/softmax",
+    "CoLA": "kep-svgp/cola-softmax",
+    "IMDB": "kep-svgp/imdb-softmax",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Documents(Part):
+    """Texts with their mean ratings ``(n, 1)``."""
+
+    texts: tuple[str, ...]
+    labels: Tensor
+
+
+def long_documents(root: Path) -> TextDataset:
+    """Return the data set of ``long_documents.py``."""
+    study = runpy.run_path(str(Path(__file__).with_name("long_documents.py")))
+    made = {part: study["documents"](root / "aclImdb" / part, seed=0) for part in ("train", "test")}
+    number = study["VALID"]
+    parts = []
+    for documents in (made["train"][number:], made["train"][:number], made["test"]):
+        labels = torch.tensor([[rating] for _, rating in documents])
+        parts.append(Documents(tuple(text for text, _ in documents), labels))
+    return TextDataset("long documents", (), *parts, WordTokenizer, WordTokenizer)
+
+
+def scores(task: str, dataset: Dataset) -> list[dict[str, Any]]:
+    """Return a row for each baseline, with CPU seconds of training and prediction."""
+    rows = []
+    for name in suited(dataset):
+        start = time.process_time()
+        prediction = predict_baseline(name, dataset, {"test": dataset.test})["test"]
+        seconds = round(time.process_time() - start, 1)
+        about = {"task": task, "baseline": name, "n": len(prediction), "cpu_seconds": seconds}
+        rows.append(about | metrics.evaluate(prediction))
+    return rows
+
+
+def main() -> None:
+    """Write the scores of all tasks."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    rows = scores("long documents", long_documents(options.data))
+    for task, name in PRESETS.items():
+        rows += scores(task, load_data(preset(name), options.data))
+    pd.DataFrame(rows).to_csv(options.out, index=False, float_format="%.6g")
+
+
+if __name__ == "__main__":
+    main()
