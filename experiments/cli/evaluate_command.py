@@ -95,9 +95,8 @@ def evaluate(
             style="bold",
         )
         for decision, values in done.result.decisions.items():
-            shown = [f"{key} {value:.4g}" for key, value in values.items()]
-            is_none = values.get("accepted") == 0
-            say(f"{decision}: {'no test answer is accepted' if is_none else ', '.join(shown)}")
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
+            say(f"{decision}: {shown if values.get('accepted', 1) else 'no answer is accepted'}")
         report.save_figures(run / "figures", section)
         report.write(run / "report.html", [section], title=f"probattn: {done.result.name}")
         say(f"report: {run / 'report.html'}; all scores: {run / 'scores.csv'}")
