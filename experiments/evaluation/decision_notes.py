@@ -14,7 +14,8 @@ from probattn.inference.decisions.conformal import min_examples
 
 # Level of the test for equal class shares.
 SIGNIFICANCE = 0.01
-# Classes with fewer expected examples in a part are tested as one, for which χ² is accurate.
+# χ² is accurate from this number of expected examples in a part on. Classes with fewer are tested
+# as one, or not at all if they have fewer together.
 MIN_EXPECTED = 5
 # Number of classes that are named: those with the fewest examples.
 MAX_NAMED = 10
@@ -67,8 +68,9 @@ def other_shares(calibration: Calibration, classes: Sequence[str], test: Predict
     sizes = counts.sum(1, keepdims=True)
     expected = sizes * counts.sum(0) / counts.sum()
     is_rare = expected.min(0) < MIN_EXPECTED
-    tested = np.column_stack([counts[:, ~is_rare], counts[:, is_rare].sum(1)])
-    tested = tested[:, tested.sum(0) > 0]
+    tested = counts[:, ~is_rare]
+    if expected[:, is_rare].sum(1).min() >= MIN_EXPECTED:
+        tested = np.column_stack([tested, counts[:, is_rare].sum(1)])
     if tested.shape[1] < 2:
         return []
     if chi2_contingency(tested, correction=False).pvalue >= SIGNIFICANCE:

@@ -81,6 +81,14 @@ def test_class_shares_that_differ_by_more_than_chance_are_named(valid, test, dif
         assert any(said)
 
 
+def test_one_example_of_a_rare_class_in_the_smaller_part_is_chance():
+    """It lies there with probability 101 / 5101, 2 %, for which χ² would have 2e-12."""
+    valid, test = (100, 1), (5000, 0)
+    assert stats.fisher_exact([valid, test]).pvalue > 0.01
+    assert stats.chi2_contingency([valid, test], correction=False).pvalue < 1e-9
+    assert other_shares(calibrated(valid), ("ship", "frog"), answers(test)) == []
+
+
 def test_many_rare_classes_are_no_difference_by_themselves():
     """Two hundred classes of one example, each in one of the parts alone."""
     halves = (1, 0) * 100
