@@ -32,6 +32,7 @@ from probattn.inference.io.checkpoint import CheckpointError, load, save
 from probattn.inference.io.pretrained import load_pretrained, save_pretrained, upload_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
 from probattn.inference.io.warm_start import warm_start
+from probattn.inference.methods.any_classifier import Kept, Logits
 from probattn.inference.methods.ensemble import Ensemble
 from probattn.inference.methods.gp_readout import GPReadout, with_gp_readout
 from probattn.inference.methods.laplace import Laplace
@@ -66,7 +67,9 @@ __all__ = [
     "GPReadout",
     "GuideRefit",
     "History",
+    "Kept",
     "Laplace",
+    "Logits",
     "MCDropout",
     "NonFiniteError",
     "NotFittedError",

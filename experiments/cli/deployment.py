@@ -130,7 +130,8 @@ def export(
                 f"--push-to-hub uploads folders, and {out} is a file: leave out one of the two"
             )
         about = export_program(pipeline, out, num_samples=num_samples, by_class=sets == "by-class")
-        say(f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}")
+        gives = f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}"
+        say("\n".join([*_notes(pipeline), gives]))
         return
     pipeline.save_pretrained(out)
     say(f"{out}: weights, settings, preprocessing and a model card; its licence is yours to choose")
@@ -150,14 +151,16 @@ def _show(answers: "pd.DataFrame") -> None:
 
 
 def _legend(pipeline: "Pipeline") -> str:
-    """Return what the columns of the answers mean."""
+    """Return what the columns of the answers mean, and what the decisions cannot do."""
     fit = pipeline.calibration
     level = f"{90 if fit is None else 100 * fit.level:g} %"
+    notes = _notes(pipeline)
     if not pipeline.classes:
-        return (
+        meaning = (
             f"low, high: {level} interval; std: of the predictive distribution; all in the units "
             "of the label"
         )
+        return "\n".join([meaning, *notes])
     meaning = (
         "entropy: total uncertainty in nats; mutual information: how much posterior samples "
         "disagree"
@@ -167,7 +170,13 @@ def _legend(pipeline: "Pipeline") -> str:
     meaning += (
         f"\nset: holds the true class with probability {level}, for inputs like the validation data"
     )
-    return (
-        f"{meaning}\naccepted: of these answers at most {100 * fit.max_risk:g} % are expected to "
-        "be wrong"
-    )
+    accepted = f"of these answers at most {100 * fit.max_risk:g} % are expected to be wrong"
+    return "\n".join([meaning, f"accepted: {accepted}", *notes])
+
+
+def _notes(pipeline: "Pipeline") -> list[str]:
+    """Return sentences on what the decisions of a model cannot do."""
+    from probattn.experiments.evaluation.decision_notes import few_examples
+
+    fit = pipeline.calibration
+    return [] if fit is None else few_examples(fit, pipeline.classes)

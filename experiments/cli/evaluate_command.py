@@ -95,9 +95,8 @@ def evaluate(
             style="bold",
         )
         for decision, values in done.result.decisions.items():
-            # NaN is the risk where nothing is accepted.
-            shown = [f"{key} {value:.4g}" for key, value in values.items() if value == value]
-            say(f"{decision}: {', '.join(shown)}")
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
+            say(f"{decision}: {shown if values.get('accepted', 1) else 'no answer is accepted'}")
         report.save_figures(run / "figures", section)
         report.write(run / "report.html", [section], title=f"probattn: {done.result.name}")
         review.write_beside(run, done.result)

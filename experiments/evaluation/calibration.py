@@ -46,6 +46,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         class_quantiles: q̂ of each class, for sets with the level in every class; empty for
             numbers.
         confidence: smallest confidence of an accepted answer, ∞ if none is; None for numbers.
+        class_examples: number of validation examples of each class; empty for numbers.
+        error_free: number of the most confident validation examples before the first error.
     """
 
     weights: str
@@ -58,6 +60,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     quantile: Annotated[float, Field(gt=-math.inf)] = math.inf
     class_quantiles: tuple[Score, ...] = ()
     confidence: Score | None = None
+    class_examples: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    error_free: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -98,15 +102,19 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             return cls(**origin, quantile=intervals.quantile.item())
         temperature = fit_temperature(valid)
         scaled = scale(valid, temperature)
-        with warnings.catch_warnings():  # of each class: the report says how few examples it has
+        with warnings.catch_warnings():  # of each class: decision_notes names those with too few
             warnings.simplefilter("ignore", FewExamplesWarning)
             by_class = ByClass(alpha=1 - level).fit_prediction(scaled)
+        threshold = RiskThreshold(target=max_risk).fit_prediction(scaled)
+        classes = len(by_class.quantile)
         return cls(
             **origin,
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
             class_quantiles=tuple(by_class.quantile.tolist()),
-            confidence=RiskThreshold(target=max_risk).fit_prediction(scaled).confidence,
+            confidence=threshold.confidence,
+            class_examples=tuple(valid.require("labels").bincount(minlength=classes).tolist()),
+            error_free=int(threshold.error_free),
         )
 
     def apply(self, prediction: Prediction) -> Prediction:
@@ -151,14 +159,24 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             width = (high - low).clamp(min=0)
             return {"conformal intervals": _means(coverage=inside, width=width)}
         probs = class_probs(self.apply(test))
-        threshold = RiskThreshold(target=self.max_risk)
-        threshold.confidence = cast(float, self.confidence)
-        threshold.fitted = True
-        decisions = {"abstention": threshold.evaluate(probs, labels)}
+        decisions = {"abstention": self._threshold().evaluate(probs, labels)}
         for name, by_class in (("plain sets", False), ("by-class sets", True)):
             sets = self.sets(probs, by_class=by_class)
             decisions[name] = _means(coverage=_covered(sets, labels), size=sets.sum(1))
         return decisions
+
+    @property
+    def abstention(self) -> str:
+        """What an answer needs to be accepted, or what it takes that any is."""
+        return str(self._threshold())
+
+    def _threshold(self) -> RiskThreshold:
+        threshold = RiskThreshold(target=self.max_risk)
+        threshold.confidence = cast(float, self.confidence)
+        if self.error_free is not None:
+            threshold.error_free = self.error_free
+        threshold.fitted = True
+        return threshold
 
     def by_class(
         self,

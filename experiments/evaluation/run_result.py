@@ -14,6 +14,7 @@ from probattn.experiments.data.summary import Summary, summarise
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.baselines import Rival
 from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.decision_notes import few_examples, other_shares
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import (
@@ -61,6 +62,7 @@ class RunResult:
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     summary: Summary | None = None  # of the data
     rivals: list[Rival] = field(default_factory=list)  # baselines, the best first
+    decision_notes: tuple[str, ...] = ()  # sentences on what the decisions cannot do
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -100,6 +102,8 @@ def run_result(
         "num_samples": calibration.num_samples,
         **run.environment,
     }
+    notes = few_examples(calibration, run.dataset.classes)
+    notes += other_shares(calibration, run.dataset.classes, test)
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
@@ -115,6 +119,7 @@ def run_result(
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
         decisions=calibration.evaluate(test),
+        decision_notes=tuple(notes),
         ood={
             name.removeprefix("ood/"): prediction
             for name, prediction in predictions.items()

@@ -18,6 +18,7 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
+from probattn.experiments.evaluation.decision_notes import few_examples
 from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.runs.folder import RunRecord, train_command, without_paths
 from probattn.experiments.runs.load import TrainedRun, build_run
@@ -119,11 +120,13 @@ def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
     template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
     card = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True)
     command = train_command(run.name, run.settings, with_paths=False)
+    notes = few_examples(calibration, run.dataset.classes) if calibration else []
     return card.render(
         run=run,
         calibration=calibration,
         metrics=test_metrics(run) if calibration else {},
         command=command,
+        notes=notes,
     )
 
 

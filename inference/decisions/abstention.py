@@ -19,11 +19,11 @@ from scipy.special import bdtr, betaincinv
 from torch import Tensor
 
 from probattn.inference.metrics import confidence_and_correct, valid_probs
-from probattn.inference.prediction.predictor import FittedPredictor, Predictor, labelled_classes
+from probattn.inference.prediction.predictor import Decision, Predictor, labelled_classes
 from probattn.inference.prediction.result import Prediction
 
 
-class RiskThreshold(FittedPredictor):
+class RiskThreshold(Decision):
     """Confidence threshold of largest coverage whose risk is at most ``target`` with probability 1
     − ``delta``.
 
@@ -95,11 +95,10 @@ class RiskThreshold(FittedPredictor):
         self.fitted = True
         return self
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Predict one batch, with ``accepted``."""
-        self.check_fitted()
-        outputs = super().forward(x, mask)
-        return outputs | {"accepted": outputs["probs"].double().amax(-1) >= self.confidence}
+    def decide(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Return ``accepted``."""
+        probs = prediction.require("probs")
+        return {"accepted": probs.double().amax(-1) >= self.confidence}
 
     def accepts(self, probs: Tensor) -> Tensor:
         """Return True ``(n,)`` for accepted predictions of mean probabilities ``(n, classes)``."""
@@ -131,10 +130,14 @@ class RiskThreshold(FittedPredictor):
         if math.isinf(self.confidence):
             number = _min_accepted(self.target, self.delta)
             needed = f"takes at least {number} validation examples without an error"
-            here = f"here the {self.error_free:g} most confident have none"
-            return f"abstain from everything: {promise} {needed}; {here}"
-        coverage = f"coverage {100 * self.coverage:.1f} %"
-        return f"accept if confidence ≥ {self.confidence:.4g}: {promise}, {coverage}"
+            here = f"; here the {self.error_free:g} most confident have none"
+            if math.isnan(self.error_free):
+                here = ""
+            return f"abstain from everything: {promise} {needed}{here}"
+        coverage = f", coverage {100 * self.coverage:.1f} %"
+        if math.isnan(self.coverage):
+            coverage = ""
+        return f"accept if confidence ≥ {self.confidence:.4g}: {promise}{coverage}"
 
 
 def risk_bound(wrong: int, accepted: int, *, delta: float) -> float:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from probattn.inference.metrics import regression, valid_probs, validate
 from probattn.inference.prediction import predictor as predictors
-from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor
+from probattn.inference.prediction.predictor import Decision, FewExamplesWarning
 from probattn.inference.prediction.result import Prediction
 
 SHORTFALL = 0.05
@@ -48,7 +48,16 @@ def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
     return scores.sort(0).values[-excluded]
 
 
-class ConformalPredictor(FittedPredictor):
+def min_examples(alpha: float) -> int:
+    """Return the smallest number n of calibration examples with a finite quantile, n ≥ 1/α − 1.
+
+    With fewer, every class is in every set, and intervals are infinite.
+    """
+    # (n + 1) α + 1e-9 ≥ 1, as in conformal_quantile.
+    return max(1, math.ceil((1 - 1e-9) / alpha) - 1)
+
+
+class ConformalPredictor(Decision):
     """Base class of conformal predictors: the predictor inside, with decisions on its predictions.
 
     Args:
@@ -71,9 +80,17 @@ class ConformalPredictor(FittedPredictor):
         """Set the quantile from nonconformity scores ``(n, ...)``.
 
         Warns:
-            FewExamplesWarning: see :func:`conformal_quantile`.
+            FewExamplesWarning: see :func:`conformal_quantile`; fewer than :func:`min_examples`.
         """
-        self.quantile = conformal_quantile(scores, self.alpha).flatten().cpu().clone()
+        return self._set(conformal_quantile(scores, self.alpha))
+
+    def _set(self, quantile: Tensor) -> Self:
+        self.quantile = quantile.flatten().cpu().clone()
+        if infinite := self.quantile.isinf().nonzero().flatten().tolist():
+            of = f" for classes or targets {infinite}" if len(self.quantile) > 1 else ""
+            message = f"too few calibration examples promise nothing{of}"
+            advice = f"take at least {min_examples(self.alpha)} of each, or a larger alpha"
+            warnings.warn(f"{message}: {advice}", FewExamplesWarning, stacklevel=4)
         self.fitted = True
         return self
 
@@ -106,10 +123,9 @@ class LAC(ConformalPredictor):
         probs, labels = validate(*predictors.labelled_classes(prediction))
         return self.calibrate(1 - probs.gather(1, labels[:, None]))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Predict one batch, with ``set``."""
-        outputs = super().forward(x, mask)
-        return outputs | {"set": self._members(outputs["probs"])}
+    def decide(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Return ``set``."""
+        return {"set": self._members(prediction.require("probs"))}
 
     def sets(self, probs: Tensor) -> Tensor:
         """Return membership of each class in the set of each example, bool ``(n, classes)``.
@@ -160,16 +176,15 @@ class ByClass(LAC):
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
 
         Warns:
-            FewExamplesWarning: see :func:`conformal_quantile`, for each class.
+            FewExamplesWarning: see :func:`conformal_quantile`, for each class; classes that are in
+                every set.
         """
         probs, labels = validate(*predictors.labelled_classes(prediction))
         padded = torch.full((probs.shape[1],), math.inf, dtype=probs.dtype)
         for label in labels.unique().tolist():
             scores = 1 - probs[labels == label, label]
             padded[label] = conformal_quantile(scores, self.alpha)
-        self.quantile = padded.double()
-        self.fitted = True
-        return self
+        return self._set(padded.double())
 
 
 class ConformalIntervals(ConformalPredictor):
@@ -197,11 +212,10 @@ class ConformalIntervals(ConformalPredictor):
         low, high, unit = self.band(prediction)
         return self.calibrate(torch.maximum(low - values, values - high) / unit)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Predict one batch, with ``low`` and ``high``."""
-        result = self.predict_batch(x, mask)
-        low, high = self.intervals(result)
-        return result.known(("mean", "variance")) | {"low": low, "high": high}
+    def decide(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Return ``low`` and ``high``."""
+        low, high = self.intervals(prediction)
+        return {"low": low, "high": high}
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.

@@ -2,12 +2,13 @@
 kind."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.prediction.predictor import Predictor, class_probs
+from probattn.inference.prediction.predictor import Decision, Predictor, class_probs
 from probattn.inference.prediction.refine import batches_of, least_confident, refined
 from probattn.inference.prediction.result import Prediction
 
@@ -17,7 +18,8 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
 
     Probabilities, expected entropy and energy are means over members, so the mutual information
     includes disagreement within and between members. Draws are concatenated to
-    ``(Σ S, n, classes)``. Optional fields that a member lacks are None.
+    ``(Σ S, n, classes)``. The expected entropy of a member of one sample is its entropy. Optional
+    fields that a member lacks are None.
 
     Args:
         predictions: one or more predictions with ``probs (n, classes)``.
@@ -41,6 +43,7 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
     numbers = [len(values) for values in draws]
     if len(set(numbers)) > 1:
         raise ValueError(f"members have different numbers of draws: {numbers}")
+    predictions = list(map(_with_entropy, predictions))
     means: dict[str, Any] = {}
     for name in ("probs", "expected_entropy", "energy"):
         if values := _of_all(predictions, name):
@@ -66,6 +69,7 @@ class Ensemble(Predictor):
             confidence of the first member. ``samples_used`` of a prediction tells which. None: all.
 
     Raises:
+        ValueError: members with decisions, which have no mean.
         ValueError: from :meth:`predict`, as :func:`mix` does, and for an iterator, which is empty
             after the first member.
     """
@@ -73,6 +77,8 @@ class Ensemble(Predictor):
     def __init__(self, members: Iterable[Predictor], *, refine: float | None = None) -> None:
         super().__init__()
         self.members = cast(Sequence[Predictor], nn.ModuleList(members))
+        if any(isinstance(module, Decision) for module in self.modules()):
+            raise ValueError("an ensemble has no mean of decisions: put them around it")
         self.refine = refine
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
@@ -96,6 +102,13 @@ class Ensemble(Predictor):
         chosen = x[rows], None if mask is None else mask[rows]
         there = mix([prediction[rows], *(member.predict_batch(*chosen) for member in others)])
         return refined(prediction, there, rows)
+
+
+def _with_entropy(prediction: Prediction) -> Prediction:
+    """Return a prediction by one function with its entropy as the expected one."""
+    if prediction.num_samples != 1 or prediction.expected_entropy is not None:
+        return prediction
+    return replace(prediction, expected_entropy=prediction.entropy)
 
 
 def _of_all(predictions: Sequence[Prediction], name: str) -> list[Any]:

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.prediction.predictor import (
     FittedPredictor,
+    Predictor,
     SampledPredictor,
+    check_runs_model,
     class_probs,
     labelled_classes,
 )
@@ -137,9 +139,16 @@ class FeaturePredictor(FittedPredictor):
     Args:
         predictor: predictor of one class per example that runs a model; do not change the model's
             weights afterwards.
+
+    Raises:
+        TypeError: a predictor that runs no model.
     """
 
     predictor: SampledPredictor
+
+    def __init__(self, predictor: Predictor | None = None) -> None:
+        check_runs_model(predictor, type(self).__name__)
+        super().__init__(predictor)
 
     @one_thread_at_a_time
     def fit(self, data: Iterable) -> Self:

@@ -9,7 +9,11 @@ from torch import Tensor, nn
 from probattn.attention.options import dropout_rate
 from probattn.evaluation_mode import DROPOUTS
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.predictor import PosteriorPredictive, Predictor
+from probattn.inference.prediction.predictor import (
+    PosteriorPredictive,
+    Predictor,
+    check_runs_model,
+)
 from probattn.inference.prediction.result import Prediction
 from probattn.threads import one_thread_at_a_time
 
@@ -52,11 +56,13 @@ class MCDropout(Predictor):
         rate: dropout rate in [0, 1) in place of each module's own; 0 disables dropout.
 
     Raises:
+        TypeError: a predictor that runs no model.
         ValueError: a model without dropout.
     """
 
     def __init__(self, predictor: PosteriorPredictive, *, rate: float | None = None) -> None:
         super().__init__()
+        check_runs_model(predictor, "MCDropout")
         rates = [rate or getattr(module, name) for module, name in _dropouts(predictor.model)]
         if rate != 0 and not any(rates):
             raise ValueError("MC dropout needs dropout modules; if their rates are 0, pass rate=")

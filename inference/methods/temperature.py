@@ -98,7 +98,7 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     """Scale the probabilities of a prediction to softmax(log p / T), in p's dtype.
 
     ``expected_entropy``, ``energy`` and ``draws`` are undefined for the scaled mean, and therefore
-    None.
+    None. The mutual information stays that of the samples.
 
     Args:
         prediction: prediction with ``probs (n, classes)``; zeros count as the smallest normal
@@ -110,7 +110,14 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     """
     probs = class_probs(prediction)
     scaled = (prediction.log_probs.double() / temperature).softmax(-1).to(probs)
-    return replace(prediction, probs=scaled, expected_entropy=None, energy=None, draws=None)
+    return replace(
+        prediction,
+        probs=scaled,
+        expected_entropy=None,
+        energy=None,
+        draws=None,
+        sample_information=prediction.mutual_information,
+    )
 
 
 class TemperatureScaling(FittedPredictor):
@@ -139,5 +146,12 @@ class TemperatureScaling(FittedPredictor):
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict and scale one batch."""
+        return self.decided_batch(x, mask)[0]
+
+    def decided_batch(
+        self, x: Tensor, mask: Tensor | None = None
+    ) -> tuple[Prediction, dict[str, Tensor]]:
+        """Predict and scale one batch; decisions inside stay those on the unscaled one."""
         self.check_fitted()
-        return scale(self.predictor.predict_batch(x, mask), self.temperature)
+        prediction, decided = self.predictor.decided_batch(x, mask)
+        return scale(prediction, self.temperature), decided

@@ -107,7 +107,10 @@ def join(parts: Sequence[Prediction]) -> Prediction:
 
     Raises:
         TypeError: labels, or another field, in some of them only.
+        ValueError: no predictions.
     """
+    if not parts:
+        raise ValueError("no data to predict: the loader gave no batch")
     masks = [prediction.mask for prediction in parts if prediction.mask is not None]
     tokens = max((mask.shape[1] for mask in masks), default=None)
 

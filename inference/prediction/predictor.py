@@ -61,11 +61,17 @@ class Predictor(nn.Module, ABC):
             Known fields of :class:`~probattn.inference.Prediction` by name: for classes ``probs``
             and ``energy``, and with samples ``entropy``, ``expected_entropy`` and
             ``mutual_information``; for other likelihoods ``mean`` and ``variance``. Decisions add
-            their own.
+            their own, in a stack all of them.
         """
-        prediction = self.predict_batch(x, mask)
-        names = POINT if prediction.expected_entropy is None else POINT + UNCERTAINTY
-        return prediction.known(names)
+        prediction, decided = self.decided_batch(x, mask)
+        names = POINT if prediction.mutual_information is None else POINT + UNCERTAINTY
+        return prediction.known(names) | decided
+
+    def decided_batch(
+        self, x: Tensor, mask: Tensor | None = None
+    ) -> tuple[Prediction, dict[str, Tensor]]:
+        """Predict one batch; return also the outputs by name of all decisions inside."""
+        return self.predict_batch(x, mask), {}
 
     def train(self, mode: bool = True) -> Self:
         """Keep evaluation mode."""
@@ -185,6 +191,44 @@ class FittedPredictor(Predictor):
         for name, value in zip(self.fitted_values, values, strict=True):
             setattr(self, name, value)
         self.fitted = bool(fitted)
+
+
+class Decision(FittedPredictor):
+    """Base class of decisions, which leave predictions as they are and add outputs to them."""
+
+    @abstractmethod
+    def decide(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Return the decision's outputs by name, on the prediction of a batch."""
+
+    def decided_batch(
+        self, x: Tensor, mask: Tensor | None = None
+    ) -> tuple[Prediction, dict[str, Tensor]]:
+        """Predict one batch as the predictor does; return also its decisions and this one's.
+
+        Raises:
+            ValueError: a decision inside has outputs of the same names.
+        """
+        self.check_fitted()
+        prediction, inside = self.predictor.decided_batch(x, mask)
+        own = self.decide(prediction)
+        if twice := inside.keys() & own.keys():
+            names = ", ".join(sorted(twice))
+            raise ValueError(f"a decision inside gives {names}, too: put one of the two aside")
+        return prediction, inside | own
+
+
+def check_runs_model(predictor: Predictor | None, method: str) -> None:
+    """Refuse a predictor without a model of its own, which the method would run itself.
+
+    Raises:
+        TypeError: says which predictor to take.
+    """
+    if predictor is not None and not hasattr(predictor, "model"):
+        inside = type(predictor).__name__
+        raise TypeError(
+            f"{method} runs the model of its predictor, and {inside} has none: put {method} around "
+            f"a PosteriorPredictive or predictor_network, and {inside} around {method}"
+        )
 
 
 def labelled(prediction: Prediction) -> Tensor:

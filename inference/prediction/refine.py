@@ -52,7 +52,9 @@ def refined(first: Prediction, there: Prediction, rows: Tensor) -> Prediction:
     few, many = first.num_samples or 1, there.num_samples or 1
     counts = torch.full((len(first),), few, device=rows.device)
     samples_used = counts.index_fill(0, rows, many)
-    return replace(first, **fields, draws=None, num_samples=many, samples_used=samples_used)
+    # That of the first would be another one's where there are more samples.
+    fields |= {"draws": None, "sample_information": None}
+    return replace(first, **fields, num_samples=many, samples_used=samples_used)
 
 
 def _with_others(first: Prediction, others: Prediction) -> Prediction:
@@ -108,6 +110,4 @@ def predict_refined(
             number, chosen, rest.likelihoods, modules, num_samples=rest.num_samples
         )
         parts.append(refined(once, _with_others(once[rows], others), rows))
-    if not parts:
-        raise ValueError("no data to predict: the loader gave no batch")
     return join(parts)

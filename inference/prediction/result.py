@@ -33,6 +33,7 @@ PER_EXAMPLE = (
     "variance",
     "labels",
     "samples_used",
+    "sample_information",
 )
 """Fields of a prediction whose first dimension is that of the examples."""
 BISECTIONS = 60
@@ -68,6 +69,8 @@ class Prediction:
         num_samples: number of posterior samples S; None if unknown.
         samples_used: number of samples of each example ``(n,)`` of a prediction with ``refine``;
             where it is 1, the mutual information is 0. None if all have S.
+        sample_information: mutual information ``(n,)`` of the samples before a method changed
+            their mean, such as temperature scaling; None without such a method.
     """
 
     probs: Tensor | None = None
@@ -83,6 +86,7 @@ class Prediction:
     components: tuple[dist.TorchDistribution, ...] = ()
     num_samples: int | None = None
     samples_used: Tensor | None = None
+    sample_information: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -119,11 +123,13 @@ class Prediction:
         """Return a field.
 
         Raises:
-            ValueError: it is None, since the likelihood is another one, or the data have no labels.
+            ValueError: it is None, since the likelihood is another one, the data have no labels,
+                nothing was sampled, or a method such as temperature scaling leaves it undefined.
         """
         value = getattr(self, name)
         if value is None:
-            raise ValueError(f"no {name}: the likelihood is another one, or there are no labels")
+            reason = "the likelihood is another one, there are no labels or no samples"
+            raise ValueError(f"no {name}: {reason}, or a method has changed the mean probabilities")
         return value
 
     def _fields(self, names: Sequence[str], index: Tensor) -> dict[str, Any]:
@@ -188,10 +194,11 @@ class Prediction:
         """Entropy minus expected entropy, ≥ 0: how much samples of the attention layer's latent
         variables disagree.
 
-        None if the expected entropy is unknown.
+        After temperature scaling it is that of the samples before it, ``sample_information``. None
+        if neither is known.
         """
         if self.expected_entropy is None:
-            return None
+            return self.sample_information
         return (self.entropy - self.expected_entropy).clamp(min=0)
 
     def log_prob(self, y: Tensor) -> Tensor:

@@ -44,8 +44,6 @@ def predict_batches(
         predict_batch(number, batch, likelihoods, modules, **options)
         for number, batch in enumerate(map(unpack_batch, iterate_batches(data)))
     ]
-    if not parts:
-        raise ValueError("no data to predict: the loader gave no batch")
     return join(parts)
 
 

@@ -69,6 +69,19 @@ def prediction(names):
     assert [site.state for site in names["sites"]] == ["not converged"]
 
 
+def any_classifier(names):
+    answers, threshold, sets = (names[name] for name in ("answers", "threshold", "sets"))
+    assert share_right(answers) > 0.9
+    assert threshold.evaluate(answers.probs, answers.labels)["risk"] < 0.05
+    assert sets.evaluate(answers.probs, answers.labels)["coverage"] > 0.8
+    given = names["program"].module()(names["images"][names["test"]])
+    assert torch.equal(given["set"], sets.sets(given["probs"]))
+    assert torch.equal(given["accepted"], threshold.accepts(given["probs"]))
+    # The numbers of the table.
+    needed = [inference.conformal.min_examples(alpha) for alpha in (0.1, 0.05, 0.01)]
+    assert needed == [9, 19, 99]
+
+
 def serving(names):
     requests = names["requests"]
     for call in ("answer", "sampled_answer"):
@@ -125,6 +138,7 @@ PAGES_WITH_CODE = (
     sharing,
     layers,
     prediction,
+    any_classifier,
     serving,
     third_party_networks,
     latent_members,

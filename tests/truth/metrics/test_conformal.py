@@ -189,6 +189,16 @@ def test_few_calibration_examples_are_told_with_the_coverage_that_they_may_give(
         lac(probs, labels, alpha=0.1)
 
 
+def test_sets_that_hold_every_class_for_want_of_examples_are_told_with_their_classes():
+    probs = torch.eye(3, dtype=torch.float64)[[0] * 9 + [1] * 8]
+    prediction = Prediction(probs=probs, labels=probs.argmax(1))
+    with pytest.warns(FewExamplesWarning, match=r"\[1, 2\].* 9 "):
+        ByClass(alpha=0.1).fit_prediction(prediction)
+    with pytest.warns(FewExamplesWarning, match=" 9 "):
+        sets = LAC(alpha=0.1).fit_prediction(prediction[:8])
+    assert sets.sets(probs).all()
+
+
 @pytest.mark.parametrize("method", [Normalised, CQR])
 def test_what_cannot_be_calibrated_is_an_error(method):
     prediction = gaussian(np.zeros((4, 1)), 1.0)

@@ -77,6 +77,29 @@ def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(
     assert report.index("30 of 30 test") < report.index(">Results<")
 
 
+@pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
+def test_decisions_that_have_too_few_validation_examples_say_so_wherever_they_are_shown(
+    succeed, trained, table, tmp_path
+):
+    """Sets by class at 95 % take 19 validation rows of each class, and abstention 59; there are 30
+    rows in all."""
+    run = trained[1]
+    counts = pd.read_csv(table / "valid.csv")["label"].value_counts()
+    evaluated = succeed("evaluate", run, "--level", "0.95")
+    predicted = succeed("predict", run, table / "test.csv")
+    exported = succeed("export", run, "--out", tmp_path / "program.pt2")
+    succeed("export", run, "--out", tmp_path / "shared")
+    card = (tmp_path / "shared" / "README.md").read_text(encoding="utf-8")
+    report = (run / "report.html").read_text(encoding="utf-8")
+    for text in (evaluated, predicted, exported, card, report):
+        words = " ".join(text.split())
+        assert [name for name, count in counts.items() if (f"{name} ({count})" in words)] == [
+            name for name, count in counts.items() if count < 19
+        ]
+        assert "at least 59 validation examples" in words
+    assert "accepted 0" not in evaluated
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

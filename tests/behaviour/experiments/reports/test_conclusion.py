@@ -38,6 +38,13 @@ def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
         assert words in weak
 
 
+def test_notes_on_decisions_are_sentences_of_the_conclusion(result):
+    notes = ("Sets by class always hold <cat> (4).", "The validation part differs.")
+    sentences = imbalanced(result, decision_notes=notes)
+    assert set(notes) <= set(sentences)
+    assert len(sentences) == len(imbalanced(result)) + 2
+
+
 @pytest.mark.parametrize(
     ("confidence", "words"),
     [(262 / 300, "can be trusted"), (0.99, "too confident"), (0.6, "not confident enough")],

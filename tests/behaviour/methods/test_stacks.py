@@ -1,0 +1,105 @@
+"""Predictors around predictors: each adds its outputs and keeps those of the predictor inside."""
+
+import itertools
+
+import pytest
+import torch
+
+from probattn import KEPSVGPAttention, guides
+from probattn.inference import (
+    Ensemble,
+    Laplace,
+    MCDropout,
+    RiskThreshold,
+    TemperatureScaling,
+    conformal,
+    export,
+    mean_network,
+    predictor_network,
+)
+from probattn.inference.prediction.result import entropy
+from probattn.models import Classifier, ViT
+
+SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3}
+SIZES |= {"dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
+X, Y = torch.linspace(-2, 2, 60 * 16).sin().view(60, 1, 4, 4), torch.arange(60) % 3
+TRAIN = [(X[:40], Y[:40]), (X[40:], Y[40:])]
+NEW = X[:7] + 0.1
+# Each decision with its key, as a function of the predictor inside.
+DECISIONS = {
+    "accepted": lambda inside: RiskThreshold(inside, target=0.8),
+    "set": lambda inside: conformal.LAC(inside, alpha=0.3),
+}
+ORDERS = list(itertools.permutations(["accepted", "set", "temperature"]))
+
+
+def classifier():
+    torch.manual_seed(0)
+    attention = KEPSVGPAttention.partial(rank=2, multiple=2)
+    model = Classifier(ViT(**SIZES, dropout=0.2, attention=attention), num_data=60)
+    return model, guides.for_model(model)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return predictor_network(*classifier(), num_samples=3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_stack_in_any_order_has_the_outputs_of_all_also_exported(network, order, tmp_path):
+    stack, expected = network, dict(network(NEW))
+    for name in order:
+        kind = DECISIONS.get(name, TemperatureScaling)
+        stack = kind(stack).fit(TRAIN)
+        if name == "temperature":
+            scaled = stack.predict(NEW).probs
+            expected |= {"probs": scaled, "entropy": entropy(scaled)}
+        elif name == "set":
+            expected["set"] = stack.sets(expected["probs"])
+        else:
+            expected["accepted"] = stack.accepts(expected["probs"])
+    for undefined in ("energy", "expected_entropy"):  # of scaled probabilities
+        expected.pop(undefined)
+    export(tmp_path / "stack.pt2", stack, X[:2])
+    program = torch.export.load(tmp_path / "stack.pt2").module()
+    for outputs in (stack(NEW), program(NEW)):
+        assert outputs.keys() == expected.keys()
+        for key, value in expected.items():
+            torch.testing.assert_close(outputs[key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_scaling_keeps_the_mutual_information_of_the_samples(network):
+    plain = network.predict(TRAIN)
+    scaled = TemperatureScaling(TemperatureScaling(network).fit(TRAIN)).fit(TRAIN).predict(TRAIN)
+    assert not torch.equal(plain.probs, scaled.probs)
+    assert torch.equal(scaled.mutual_information, plain.mutual_information)
+    assert scaled.mutual_information.mean() > 0
+
+
+def test_what_is_not_known_is_an_error_that_names_the_cause():
+    point = TemperatureScaling(mean_network(*classifier())).fit(TRAIN).predict(NEW)
+    assert point.mutual_information is None
+    for name in ("mutual_information", "energy", "expected_entropy"):
+        with pytest.raises(ValueError, match="method"):
+            point.require(name)
+
+
+def test_mixed_scaled_members_have_no_mutual_information_of_one_of_them(network):
+    member = TemperatureScaling(network).fit(TRAIN)
+    for refine in (None, 0.5):
+        mixed = Ensemble([member, TemperatureScaling(member).fit(TRAIN)], refine=refine)
+        assert mixed.predict(NEW).mutual_information is None
+
+
+def test_two_decisions_of_one_name_are_an_error(network):
+    inside = conformal.ByClass(network, alpha=0.3).fit(TRAIN)
+    with pytest.raises(ValueError, match="set"):
+        DECISIONS["set"](TemperatureScaling(inside).fit(TRAIN)).fit(TRAIN)(NEW)
+
+
+@pytest.mark.parametrize("method", [lambda inside: Ensemble([inside]), Laplace, MCDropout])
+def test_methods_that_make_probabilities_of_their_own_refuse_decisions_inside(network, method):
+    inside = DECISIONS["accepted"](network)
+    for stack in (inside, TemperatureScaling(inside)):
+        with pytest.raises((TypeError, ValueError), match="around"):
+            method(stack)
