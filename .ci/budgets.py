@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[1]
 CODE = {
     "probattn": 38_500,
     "models": 12_300,
-    "inference": 54_000,
-    "experiments": 76_000,
-    "tests": 257_500,
+    "inference": 55_500,
+    "experiments": 79_700,
+    "tests": 265_000,
 }
 """Folder → most tokens of code, with 3 % of room for the next change. The aims are 35,500, 11,000,
 47,000, 66,500 and 240,000."""
