@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import CGPAttention, guides
+from probattn.distributions import FullNormal
 from probattn.families import Diagonal
 from probattn.inference import TrainOptions, fit
 from probattn.inference.objective.natural_gradient import NaturalGradientDescent
@@ -53,9 +54,8 @@ def exact_expectations(monkeypatch):
         return noise.reshape(-1, *(1,) * right, *shape[-3:]).expand(shape)
 
     monkeypatch.setattr(torch.distributions.multivariate_normal, "_standard_normal", points)
-    monkeypatch.setattr(
-        dist.MultivariateNormal, "rsample", torch.distributions.MultivariateNormal.rsample
-    )
+    for law in (dist.MultivariateNormal, FullNormal):
+        monkeypatch.setattr(law, "rsample", torch.distributions.MultivariateNormal.rsample)
 
 
 def train(model, guide, batches, **options):
