@@ -67,16 +67,22 @@ def evaluate(
     from probattn.experiments.studies.collect import find_runs
     from probattn.experiments.studies.compare import comparisons
 
-    options: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "by": split_words(method)}
     names = ALL if corruptions == ["all"] else split_words(corruptions) or STANDARD
-    options |= {
+    options: dict[str, Any] = {
+        "num_samples": num_samples,
+        "seed": seed,
+        "refine": refine,
+        "by": split_words(method),
+        "baselines": baselines,
         "ood": split_words(ood),
         "shift": shift,
         "corruptions": names,
         "severities": severities or SEVERITIES,
+        "level": level,
+        "max_risk": max_risk,
+        "say": say,
+        "trust_code": trust_code,
     }
-    options |= {"level": level, "max_risk": max_risk, "say": say, "trust_code": trust_code}
-    options |= {"baselines": baselines, "refine": refine}
     for run in find_runs(runs):
         done = evaluation.evaluate(run, root=data, **options)
         for title, table in comparisons(done.scores).items():
