@@ -28,7 +28,8 @@ def exact_variance(values, *, same_examples):
     """Of the mean of a bootstrap over seeds, and then over examples."""
     between = values.mean(1).var() / SEEDS
     if not same_examples:
-        return between + values.var(1).mean() / (SEEDS * EXAMPLES)
+        # A seed that is drawn c times has its examples c times; the mean of c² is 2 − 1/S.
+        return between + (2 - 1 / SEEDS) * values.var(1).mean() / (SEEDS * EXAMPLES)
     centred = values - values.mean(1, keepdims=True)
     # The variance over examples of the mean over drawn seeds: of all seeds, and of the draw.
     common = centred.mean(0).var()
