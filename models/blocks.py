@@ -1,7 +1,7 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.dropout import make_dropout
 from probattn.models.layer_factories import Attention, layer_factories
+
+Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 
 
 class Block(nn.Module):
@@ -154,6 +156,12 @@ class Blocks(nn.Sequential):
                 x = block.feed_forward_without_dropout(stream)
 
 
+def gives_outputs(forward: Forward) -> Forward:
+    """Mark a ``forward`` that returns :meth:`Transformer.outputs` as they are."""
+    forward.gives_outputs = True  # type: ignore[attr-defined]
+    return forward
+
+
 class Transformer(nn.Module):
     """Base of the networks: tokens, blocks, mean over the real tokens, layer norm, linear head.
 
@@ -204,6 +212,17 @@ class Transformer(nn.Module):
     def outputs_of(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs of the states above all blocks ``(*draws, batch, tokens, dim)``."""
         return self.head(self.norm(masked_mean(states, mask)))
+
+    def is_plain(self) -> bool:
+        """Return True if the outputs are those of :meth:`outputs_above`: no subclass has changed
+        what is computed, and no other module has taken the place of the blocks."""
+        kind = type(self)
+        has_own_methods = (kind.outputs, kind.outputs_of) != (
+            Transformer.outputs,
+            Transformer.outputs_of,
+        )
+        is_marked = getattr(kind.forward, "gives_outputs", False)
+        return is_marked and not has_own_methods and isinstance(self.blocks, Blocks)
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:

@@ -19,7 +19,7 @@ Options = Mapping[str, Any]
 
 
 class LayerRecord(NamedTuple):
-    """What a name stands for, in networks and at the command; a preset says what it changes.
+    """Record of a layer's name, in networks and at the command; a preset says what it changes.
 
     The arguments are described in ``layers.toml``.
     """

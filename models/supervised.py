@@ -9,7 +9,7 @@ from probattn.functional import errors, padding
 from probattn.guides import latent_sites
 from probattn.models import likelihoods
 from probattn.models.above import Above
-from probattn.models.blocks import Blocks, Transformer
+from probattn.models.blocks import Transformer
 from probattn.models.label_distributions import Masked
 from probattn.param_store import StoredModule
 from probattn.site_info import site_info
@@ -85,9 +85,10 @@ class Supervised(StoredModule):
         return pyro.sample(self.label_site, likelihood, obs=y, infer=infer)
 
     def above(self) -> Above | None:
-        """Return the model above its first stochastic block; None for a network without blocks."""
-        blocks = self.network.blocks if isinstance(self.network, Transformer) else None
-        return Above(self) if isinstance(blocks, Blocks) else None
+        """Return the model above its first stochastic block; None for a network that does more
+        than its blocks."""
+        is_plain = isinstance(self.network, Transformer) and self.network.is_plain()
+        return Above(self) if is_plain else None
 
     def likelihood_of(self, x: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; arguments as for :meth:`forward`.

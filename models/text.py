@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn import SoftmaxAttention
-from probattn.models.blocks import Transformer
+from probattn.models.blocks import Transformer, gives_outputs
 from probattn.models.layer_factories import Attention
 
 
@@ -57,6 +57,7 @@ class TextTransformer(Transformer):
             network="text",
         )
 
+    @gives_outputs
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return logits ``(*draws, batch, classes)``.
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn import SoftmaxAttention
-from probattn.models.blocks import Transformer
+from probattn.models.blocks import Transformer, gives_outputs
 from probattn.models.layer_factories import Attention
 
 
@@ -66,6 +66,7 @@ class ViT(Transformer):
             tokens=len(self.positions),
         )
 
+    @gives_outputs
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of images
         ``(batch, channels, height, width)``.

@@ -27,9 +27,13 @@ def expected_probs(draws, share):
     return probs, rows.sort().values
 
 
-def vit():
-    attention = last(1, KEP_SVGP, of=2)
-    network = ViT(
+def images():
+    return torch.randn(11, 1, 4, 4, dtype=F64)
+
+
+def classifier(attention, kind=ViT):
+    """A ViT of two blocks for three classes, and its guide."""
+    network = kind(
         image_size=4,
         patch_size=2,
         channels=1,
@@ -41,32 +45,50 @@ def vit():
         attention=attention,
     )
     model = Classifier(network, num_data=9).double()
-    return model, guides.for_model(model), torch.randn(11, 1, 4, 4, dtype=F64)
+    return model, guides.for_model(model)
+
+
+def vit():
+    return *classifier(last(1, KEP_SVGP, of=2)), images()
 
 
 def network_without_blocks():
-    model, guide = build()
-    return model, guide, torch.randn(11, 5, 3, dtype=F64)
+    return *build(), torch.randn(11, 5, 3, dtype=F64)
 
 
 def network_in_all_layers():
-    model, guide, x = vit()
-    network = ViT(
-        image_size=4,
-        patch_size=2,
-        channels=1,
-        classes=3,
-        dim=4,
-        depth=2,
-        heads=2,
-        mlp_dim=6,
-        attention=KEP_SVGP,
-    )
-    model = Classifier(network, num_data=9).double()
-    return model, guides.for_model(model), x
+    return *classifier(KEP_SVGP), images()
 
 
-MODELS = (vit, network_without_blocks, network_in_all_layers)
+class Doubled(ViT):
+    """A network with a ``forward`` of its own."""
+
+    def forward(self, images):
+        return 2 * super().forward(images)
+
+
+class Twice(ViT):
+    """A network with ``outputs`` of its own."""
+
+    def outputs(self, x, mask=None):
+        return 2 * super().outputs(x, mask)
+
+
+def network_with_a_forward_of_its_own():
+    return *classifier(last(1, KEP_SVGP, of=2), Doubled), images()
+
+
+def network_with_outputs_of_its_own():
+    return *classifier(last(1, KEP_SVGP, of=2), Twice), images()
+
+
+MODELS = (
+    vit,
+    network_without_blocks,
+    network_in_all_layers,
+    network_with_a_forward_of_its_own,
+    network_with_outputs_of_its_own,
+)
 
 
 @pytest.mark.parametrize("make", MODELS)
