@@ -24,7 +24,7 @@ def displayable(text: str) -> str:
 
 
 class _Shown(dict[int, str]):
-    """What is displayed of each character by its code, found once for each that occurs."""
+    """Displayed form of each character by its code, found once for each that occurs."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)

@@ -1,4 +1,4 @@
-"""Where a site of examples stands: in their plate, or outside any, where all examples are one
+"""Placement of a site of examples: in their plate, or outside any, where all examples are one
 event."""
 
 import copy

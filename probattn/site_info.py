@@ -1,4 +1,4 @@
-"""What a site says of itself to the handlers of this library: one record, beside Pyro's own
+"""Record of a site for the handlers of this library, beside Pyro's own
 options.
 
 Pyro's options stay what they are: ``is_auxiliary`` marks factors, ``enumerate`` discrete sites that

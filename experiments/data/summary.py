@@ -25,7 +25,7 @@ FEW_EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Summary:
-    """What a data set holds.
+    """Content of a data set, as it was read.
 
     Attributes:
         counts: numbers of examples: a row for each class and one for all, a column for each part.

@@ -1,5 +1,5 @@
-"""What one would use in place of a network: models of scikit-learn on the same split, with a few
-settings that are chosen on the validation data, and calibrated there."""
+"""Baselines without a network: models of scikit-learn on the same split, with a few settings that
+are chosen on the validation data, and calibrated there."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -167,7 +167,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
 
     @property
     def abstention(self) -> str:
-        """What an answer needs to be accepted, or what it takes that any is."""
+        """Condition of an accepted answer, or of a data set with which any is accepted."""
         return str(self._threshold())
 
     def _threshold(self) -> RiskThreshold:

@@ -1,4 +1,4 @@
-"""What the decisions of a run cannot do, in sentences: sets with too few validation examples, and
+"""Limits of a run's decisions, in sentences: sets with too few validation examples, and
 promises of a validation part that is unlike the test part."""
 
 import math

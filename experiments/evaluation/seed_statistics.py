@@ -92,6 +92,11 @@ class Comparison:
         return tuple(row for group in self.groups.values() for row in group)
 
     @property
+    def has_intervals(self) -> bool:
+        """True if any difference has an interval."""
+        return any(cell.has_interval for row in self.cells.values() for cell in row.values())
+
+    @property
     def best(self) -> dict[str, set[str]]:
         """Metric → the rows with the best displayed mean of their group.
 
@@ -112,7 +117,6 @@ def compare(
     groups: Mapping[str, Sequence[str]] | None = None,
     metrics: Mapping[str, Metric] | None = None,
     resampled: Resampled | None = None,
-    note: str = "",
 ) -> Comparison:
     """Aggregate the scores of several rows over their seeds.
 
@@ -127,7 +131,6 @@ def compare(
             out. None is one group of all rows.
         metrics: the columns; None takes those that a table shows.
         resampled: values on resampled test examples.
-        note: sentences below the table.
 
     Raises:
         ValueError: no row has any of the metrics.
@@ -151,7 +154,7 @@ def compare(
         columns_of_row = statistics.to_dict("index")
         cells[row] = {key: Cell(**values) for key, values in columns_of_row.items()}
     correct(cells)
-    return Comparison(metrics, groups or {"": tuple(by_row)}, baselines, cells, note)
+    return Comparison(metrics, groups or {"": tuple(by_row)}, baselines, cells)
 
 
 def correct(cells: Mapping[str, dict[str, Cell]]) -> None:

@@ -121,7 +121,7 @@ def _note(comparison: Comparison) -> str:
     if counts - {1}:
         seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
         sentences = [f"Mean ± standard deviation over {seeds} seeds."]
-    if any(cell.has_interval for cell in cells):
+    if comparison.has_intervals:
         sentences.append(
             f"In brackets the {100 * CONFIDENCE:g} % interval of the paired difference, * where it "
             "is more than chance by Holm's correction for all of the table."

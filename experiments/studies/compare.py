@@ -4,6 +4,7 @@ a figure."""
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -121,18 +122,18 @@ def compare_results(
             opponents[row] = opponent
     scores = frame.set_index(["row", "seed"]).drop(columns=["run", "method", "set", "n"])
     scores = scores.dropna(axis=1, how="all")
-    note = f"n = {number:,g}."
-    if opponents:
-        over = OVER_EXAMPLES if frame["seed"].nunique() == 1 else OVER_BOTH
-        note += f" {over if resampled else OVER_SEEDS}"
-    return compare(
+    comparison = compare(
         scores,
         baselines=opponents,
         groups=_groups(seeds.index, ensembles),
         metrics=_detection(metric, scores.columns) if subject.startswith("ood/") else None,
         resampled=resampled,
-        note=note,
     )
+    note = f"n = {number:,g}."
+    if comparison.has_intervals:
+        over = OVER_EXAMPLES if frame["seed"].nunique() == 1 else OVER_BOTH
+        note += f" {over if resampled else OVER_SEEDS}"
+    return replace(comparison, note=note)
 
 
 def comparisons(

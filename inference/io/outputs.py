@@ -1,5 +1,5 @@
-"""Where a command writes what its user names: whole or not at all, and over nothing that is not its
-own."""
+"""Output files that a user names: written whole or not at all, and over nothing but earlier ones of
+the same command."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -29,7 +29,7 @@ from probattn.inference.training.validation import is_better, validate
 
 @dataclass(eq=False)
 class RunState:
-    """Where a run is: what a checkpoint holds beside weights, optimisers and random numbers.
+    """Progress of a run: the content of a checkpoint beside weights, optimisers and random numbers.
 
     Args:
         epoch, step: numbers of epochs and of training steps done.
