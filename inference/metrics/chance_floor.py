@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.inference.metrics import confidence_and_correct, confidence_bins, ece
+from probattn.inference.metrics.classes import confidence_and_correct, confidence_bins, ece
 
 DRAWS = 1000
 """Draws of all labels."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probattn.inference.metrics import validate
+from probattn.inference.metrics.classes import validate
 
 FOLDS = 5
 """Parts of the examples for cross-fitting."""

@@ -22,6 +22,7 @@ from probattn.inference.prediction.mixture import (
     tokens_of,
     values,
 )
+from probattn.inference.prediction.number_laws import Empirical, NormalMixture
 from probattn.threads import one_thread_at_a_time
 
 PER_EXAMPLE = (
@@ -36,7 +37,6 @@ PER_EXAMPLE = (
     "sample_information",
 )
 """Fields of a prediction whose first dimension is that of the examples."""
-BISECTIONS = 60
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -225,24 +225,30 @@ class Prediction:
             densities.append(law.log_prob(labels).logsumexp(0) - math.log(law.batch_shape[0]))
         return torch.cat(densities).to(y.device)
 
-    @cached_property
-    def normal(self) -> tuple[Tensor, Tensor] | None:
+    @property
+    def normal(self) -> NormalMixture | None:
         """Means and standard deviations ``(S, n, ...)`` of normal likelihoods, in float64; None for
         others.
 
         Raises:
             ValueError: a prediction with padded tokens (use :meth:`tokens`).
         """
+        return self._law if isinstance(self._law, NormalMixture) else None
+
+    @property
+    def _law(self) -> NormalMixture | Empirical:
+        """Law of the numbers: exact for normal likelihoods, else that of samples, which are not
+        kept."""
         if self.mask is not None:
             raise ValueError(
                 "this prediction has padding between its tokens: use prediction.tokens()"
             )
         if not isinstance(innermost(self.components[0]), Normal):
-            return None
+            return Empirical(self._sample().sort(0).values)
         device = self.require("mean").device
         loc = torch.cat([values(law, "mean") for law in self.components], 1)
         scale = torch.cat([values(law, "stddev") for law in self.components], 1)
-        return loc.double().to(device), scale.double().to(device)
+        return NormalMixture(loc.double().to(device), scale.double().to(device))
 
     def cdf(self, y: Tensor) -> Tensor:
         """Predictive distribution function P(Y ≤ y) of each number ``(n, ...)``, in float64.
@@ -255,10 +261,7 @@ class Prediction:
                 shape.
         """
         check_shape(y, self.require("mean").shape)
-        if self.normal:
-            return _normal_cdf(*self.normal, y.to(self.normal[0]))
-        samples = self._sample()
-        return (samples <= y.to(samples)).double().mean(0)
+        return self._law.cdf(y)
 
     def crps(self, y: Tensor) -> Tensor:
         """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′| of each number ``(n, ...)``,
@@ -271,20 +274,7 @@ class Prediction:
             ValueError: as for :meth:`cdf`.
         """
         check_shape(y, self.require("mean").shape)
-        if self.normal:
-            loc, scale = self.normal
-            error = _mean_abs(y.to(loc) - loc, scale).mean(0)  # E|Y − y|
-            spread = torch.zeros_like(error)  # S E|Y − Y′|
-            for mean, sd in zip(loc, scale, strict=True):
-                spread += _mean_abs(mean - loc, (sd**2 + scale**2).sqrt()).mean(0)
-            return error - spread / (2 * len(loc))
-        samples = self._sample().sort(0).values
-        levels = (torch.arange(0.5, len(samples)) / len(samples)).to(samples)
-        levels = levels.reshape(-1, *[1] * y.dim())
-        error = y.to(samples) - samples
-        # Of the quantiles at these levels.
-        score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)
-        return score.where(self.require("mean").isfinite(), torch.nan)
+        return self._law.crps(y).where(self.require("mean").isfinite(), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
         """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level; exact for
@@ -306,21 +296,7 @@ class Prediction:
         shares = torch.as_tensor(levels, dtype=torch.float64, device=mean.device)
         if not ((shares > 0) & (shares < 1)).all():
             raise ValueError(f"levels must be numbers between 0 and 1, got {shares.tolist()}")
-        if self.normal is None:
-            samples = self._sample().sort(0).values
-            return samples[(shares * len(samples)).ceil().long() - 1]
-        loc, scale = self.normal
-        shares = shares.reshape(-1, *[1] * mean.dim())
-        # The mixture's quantile lies between those of its parts.
-        ends = loc + scale * torch.special.ndtri(shares).unsqueeze(1)
-        low = ends.amin(1)
-        high = ends.amax(1)
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            reached = _normal_cdf(loc, scale, middle) >= shares
-            low = low.where(reached, middle)
-            high = middle.where(reached, high)
-        return (low + high) / 2
+        return self._law.quantiles(shares)
 
     @cached_property
     def median(self) -> Tensor:
@@ -371,17 +347,3 @@ def entropy(probs: Tensor) -> Tensor:
 def log_of(probs: Tensor) -> Tensor:
     """Log of probabilities, finite: zeros count as the smallest normal number."""
     return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
-
-
-def _normal_cdf(loc: Tensor, scale: Tensor, value: Tensor) -> Tensor:
-    """Mixture's distribution function ``(..., n, *event)``; accurate in the lower tail, where
-    ``ndtr`` cancels to 0."""
-    z = (value.unsqueeze(-loc.dim()) - loc) / scale
-    return torch.special.erfc(-z / math.sqrt(2)).mean(-loc.dim()) / 2
-
-
-def _mean_abs(loc: Tensor, scale: Tensor) -> Tensor:
-    """Mean E|X| of X ~ N(loc, scale²)."""
-    z = loc / scale
-    density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
-    return scale * 2 * density + loc * torch.special.erf(z / math.sqrt(2))

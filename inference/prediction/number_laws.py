@@ -1,0 +1,88 @@
+"""Predictive laws of numbers: an exact mixture of normal laws, and the law of samples.
+
+Shapes: S components or samples, of numbers ``(n, ...)``; L levels.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BISECTIONS = 60
+
+
+class NormalMixture(NamedTuple):
+    """Equal mixture of S normal laws of each number.
+
+    Args:
+        loc, scale: means and standard deviations ``(S, n, ...)``, in float64.
+    """
+
+    loc: Tensor
+    scale: Tensor
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """Return P(Y ≤ y); accurate in the lower tail, where ``ndtr`` cancels to 0.
+
+        Args:
+            y: ``(..., n, ...)``; more dimensions on the left are further values.
+        """
+        z = (y.to(self.loc).unsqueeze(-self.loc.dim()) - self.loc) / self.scale
+        return torch.special.erfc(-z / math.sqrt(2)).mean(-self.loc.dim()) / 2
+
+    def crps(self, y: Tensor) -> Tensor:
+        """Return E|Y − y| − ½ E|Y − Y′| (Grimit et al., 2006, eq. 3)."""
+        error = _mean_abs(y.to(self.loc) - self.loc, self.scale).mean(0)  # E|Y − y|
+        spread = torch.zeros_like(error)  # S E|Y − Y′|
+        for mean, sd in zip(self.loc, self.scale, strict=True):
+            spread += _mean_abs(mean - self.loc, (sd**2 + self.scale**2).sqrt()).mean(0)
+        return error - spread / (2 * len(self.loc))
+
+    def quantiles(self, shares: Tensor) -> Tensor:
+        """Return the quantiles ``(L, n, ...)`` at probabilities ``(L,)``, by bisection."""
+        shares = shares.reshape(-1, *[1] * (self.loc.dim() - 1))
+        # The mixture's quantile lies between those of its parts.
+        ends = self.loc + self.scale * torch.special.ndtri(shares).unsqueeze(1)
+        low = ends.amin(1)
+        high = ends.amax(1)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            reached = self.cdf(middle) >= shares
+            low = low.where(reached, middle)
+            high = middle.where(reached, high)
+        return (low + high) / 2
+
+
+class Empirical(NamedTuple):
+    """Law of samples of each number.
+
+    Args:
+        samples: ``(S, n, ...)`` in ascending order, in float64.
+    """
+
+    samples: Tensor
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """Return the share of samples that are at most y ``(n, ...)``."""
+        return (self.samples <= y.to(self.samples)).double().mean(0)
+
+    def crps(self, y: Tensor) -> Tensor:
+        """Return E|Y − y| − ½ E|Y − Y′|, as the mean loss of the quantiles at levels
+        (s − ½) / S."""
+        number = len(self.samples)
+        levels = (torch.arange(0.5, number) / number).to(self.samples)
+        levels = levels.reshape(-1, *[1] * y.dim())
+        error = y.to(self.samples) - self.samples
+        return 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)
+
+    def quantiles(self, shares: Tensor) -> Tensor:
+        """Return the quantiles ``(L, n, ...)`` at probabilities ``(L,)``."""
+        return self.samples[(shares * len(self.samples)).ceil().long() - 1]
+
+
+def _mean_abs(loc: Tensor, scale: Tensor) -> Tensor:
+    """Mean E|X| of X ~ N(loc, scale²)."""
+    z = loc / scale
+    density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
+    return scale * 2 * density + loc * torch.special.erf(z / math.sqrt(2))
