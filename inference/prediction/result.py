@@ -233,7 +233,8 @@ class Prediction:
         Raises:
             ValueError: a prediction with padded tokens (use :meth:`tokens`).
         """
-        return self._law if isinstance(self._law, NormalMixture) else None
+        law = self._law
+        return law if isinstance(law, NormalMixture) else None
 
     @property
     def _law(self) -> NormalMixture | Empirical:
