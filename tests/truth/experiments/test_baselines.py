@@ -6,7 +6,12 @@ import torch
 
 from probattn.experiments.config.presets import preset
 from probattn.experiments.evaluation import evaluate as evaluation
-from probattn.experiments.evaluation.baselines import predict_baseline, rivals, suited
+from probattn.experiments.evaluation.baselines import (
+    BASELINES,
+    predict_baseline,
+    rivals,
+    suited,
+)
 from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.train import train
 from probattn.inference import Prediction, metrics
@@ -55,6 +60,19 @@ def test_trees_find_a_step_and_a_bag_of_words_a_word(numbers, texts):
     assert metrics.evaluate(trees)["rmse"] < 0.5 * float(numbers.test.labels.std())
     words = predict_baseline("tf-idf", texts, {"test": texts.test})["test"]
     assert metrics.evaluate(words)["accuracy"] == 1
+
+
+def test_the_candidate_with_the_least_validation_error_is_taken(numbers):
+    """Its mean squared validation error is the variance of its predictions."""
+    inputs = [part.features.numpy() for part in (numbers.train, numbers.valid)]
+    labels = [part.labels.double().numpy().ravel() for part in (numbers.train, numbers.valid)]
+    errors = []
+    for model in BASELINES["boosted-trees"].candidates(numbers):
+        predicted = model.fit(inputs[0], labels[0]).predict(inputs[1])
+        errors.append(np.mean((predicted - labels[1]) ** 2))
+    assert max(errors) > 1.01 * min(errors)
+    prediction = predict_baseline("boosted-trees", numbers, {"test": numbers.test})["test"]
+    assert prediction.variance[0].item() == pytest.approx(min(errors), rel=1e-3)
 
 
 def test_each_kind_of_data_has_its_baselines(numbers, texts):
