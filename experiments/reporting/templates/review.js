@@ -90,7 +90,9 @@ function start(page) {
         rows.push(["set", (names.join(", ") || "none") + rest]);
       }
       rows.push(["entropy", shown(example.entropy)]);
-      rows.push(["mutual information", shown(example.mutual_information)]);
+      if ("mutual_information" in example) {
+        rows.push(["mutual information", shown(example.mutual_information)]);
+      }
     } else {
       const isFinite = example.low !== null && example.high !== null;
       const ends = `${shown(example.low)} to ${shown(example.high)}`;

@@ -226,3 +226,14 @@ def test_the_command_writes_the_page_of_an_evaluated_run(evaluated, command, suc
     code, _, error = command("review", run)
     assert code == 1
     assert "probattn evaluate" in error
+
+
+@pytest.mark.parametrize("is_stochastic", [True, False])
+def test_the_mutual_information_of_a_network_without_latent_variables_is_left_out(is_stochastic):
+    probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
+    expected = torch.special.entr(probs).sum(-1) - (0.1 if is_stochastic else 1e-7)
+    test = Prediction(probs=probs, expected_entropy=expected, labels=torch.tensor([0, 1]))
+    data = Images(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), test.labels)
+    html = review.page(test, data, name="run", classes=("a", "b"), calibration=None, settings={})
+    assert ("mutual information</option>" in html) == is_stochastic
+    assert ("mutual_information" in held(html, "examples")[0]) == is_stochastic
