@@ -236,4 +236,4 @@ def test_the_mutual_information_of_a_network_without_latent_variables_is_left_ou
     data = Images(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), test.labels)
     html = review.page(test, data, name="run", classes=("a", "b"), calibration=None, settings={})
     assert ("mutual information</option>" in html) == is_stochastic
-    assert ("mutual_information" in held(html, "examples")[0]) == is_stochastic
+    assert ("mutual_information" in held(html, "data")[0]) == is_stochastic
