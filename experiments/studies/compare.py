@@ -1,11 +1,9 @@
 """Comparisons of runs over seeds, from results in the wide form: tables in Markdown and LaTeX, and
 a figure."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -26,6 +24,7 @@ from probattn.experiments.reporting.tables import (
     plain_table,
 )
 from probattn.experiments.studies import collect
+from probattn.experiments.studies.twins import opponent_of, twins
 from probattn.inference.io.outputs import check_outputs, write_outputs
 from probattn.inference.metrics import Metric
 from probattn.inference.metrics.ood import DETECTORS, OF_DETECTION, WITH_UNKNOWNS
@@ -33,20 +32,6 @@ from probattn.inference.metrics.ood import DETECTORS, OF_DETECTION, WITH_UNKNOWN
 OVER_EXAMPLES = "Intervals are over test examples, by 300 paired resamples."
 OVER_BOTH = "Intervals are over seeds and test examples, by 300 paired resamples of both."
 OVER_SEEDS = "Intervals are over seeds alone, on these test examples."
-OF_LAYER = (
-    "layer.",
-    "warm_start",
-    "train.elbo",
-    "train.samples_per",
-    "train.vectorize",
-    "train.num_",
-    "train.kl_",
-    "train.local_kl_weight",
-    "train.alpha_",
-    "train.guide_",
-)
-"""Settings of a layer, and of its latent variables and regulariser, which softmax attention
-lacks."""
 SUBJECTS = (
     ("valid", "Validation data", ""),
     ("test", "Test data", ""),
@@ -112,7 +97,7 @@ def compare_results(
             continue
         if method.startswith(BASELINE):
             continue
-        opponent = _opponent(
+        opponent = opponent_of(
             run,
             method,
             twin=baselines.get(run, ""),
@@ -166,40 +151,6 @@ def comparisons(
                     resampled=(resampled or {}).get(subject),
                 )
     return compared
-
-
-def twins(runs: Iterable[str]) -> dict[str, str]:
-    """Return the softmax run with which each run is compared, "" without one.
-
-    Runs are named ``PRESET LAYER (CHANGES)``. A twin has a preset of the same family, and the same
-    changes but those of :data:`OF_LAYER`. Of several the name begins most alike, or is shortest. A
-    softmax run is its own twin.
-    """
-    kinds = {run: _kind(run) for run in runs}
-    softmax = [run for run in kinds if run.partition(" (")[0].endswith("softmax")]
-    pairs = {}
-    for run, kind in kinds.items():
-        alike = [twin for twin in softmax if kinds[twin] == kind]
-        pairs[run] = max(
-            alike,
-            key=partial(_likeness, run),
-            default="",
-        )
-    return pairs
-
-
-def _kind(run: str) -> tuple[str, set[str]]:
-    """Return the family of a run's preset, and its changes but those of the layer."""
-    name, _, changes = run.partition(" (")
-    common = {
-        change for change in changes.rstrip(")").split(", ") if not change.startswith(OF_LAYER)
-    }
-    return name.rpartition("/")[0], common - {""}
-
-
-def _likeness(run: str, twin: str) -> tuple[int, int]:
-    """Return by what a twin is chosen: how much of the name is common, then a short name."""
-    return len(os.path.commonprefix([run, twin])), -len(twin)
 
 
 def _groups(rows: Iterable[str], ensembles: Sequence[str]) -> dict[str, Sequence[str]] | None:
@@ -302,20 +253,3 @@ def write(
     write_outputs(files, mark=MARK, inputs=inputs)
     if figure is None:  # of an earlier comparison
         (folder / FILES[-1]).unlink()
-
-
-def _opponent(
-    run: str,
-    method: str,
-    *,
-    twin: str,
-    seeds: Mapping[str, set],
-) -> str:
-    """Return the row that one is compared with: its twin by the same method with all its seeds, or
-    else its twin alone.
-
-    Methods of a run that is its own twin are compared with it alone.
-    """
-    row = row_label(twin, method)
-    has_all_seeds = seeds[row_label(run, method)] <= seeds.get(row, set())
-    return row if twin not in ("", run) and has_all_seeds else twin

@@ -15,13 +15,8 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.option_types import Columns, Delimiter
 from probattn.experiments.data.own.examples import class_indices, class_names, divide
 from probattn.experiments.data.own.rows import check_columns, labelled_rows, read_parts
-from probattn.experiments.data.tables.encoding import (
-    Column,
-    Kind,
-    TableEncoding,
-    choose_features,
-    find_columns,
-)
+from probattn.experiments.data.tables.column_kinds import choose_features, find_columns
+from probattn.experiments.data.tables.encoding import Column, Kind, TableEncoding
 from probattn.experiments.data.tables.numbers import is_missing, readings
 
 
@@ -43,7 +38,7 @@ class TableDataset(Dataset):
         encoding: encoding of the rows, fitted to ``train``.
         label_column: column of the labels.
         label_mean, label_std: of the training labels, for regression.
-        columns: what the columns of the file hold (see :func:`~.encoding.find_columns`); None
+        columns: what the columns of the file hold (see :func:`~.column_kinds.find_columns`); None
             without data.
     """
 
@@ -96,7 +91,7 @@ def read(
         task: whether the labels are classes or numbers.
         ignore_columns: columns that are no features.
         categorical_columns: columns of numbers that stand for categories; the kind of others is
-            found (see :func:`~.encoding.find_columns`).
+            found (see :func:`~.column_kinds.find_columns`).
         number_columns: columns of numbers, also where they only number the rows.
         decimal: decimal mark of the numbers; None finds it in each column.
         day_first: whether 01/02/2020 is in February; None finds it in each column.

@@ -11,7 +11,8 @@ import torch
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.tables.encoding import Column, TableEncoding, find_columns
+from probattn.experiments.data.tables.column_kinds import find_columns
+from probattn.experiments.data.tables.encoding import Column, TableEncoding
 from probattn.experiments.data.tables.numbers import Notation, readings
 from probattn.experiments.data.tables.table_dataset import read
 
