@@ -107,6 +107,8 @@ def test_the_demo_compares_layers_and_continues_where_it_stopped(
         title for title in (*titles, f"{KEP}: ") if title not in text
     ] == []  # what its posterior contributes
     assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    scored = pd.read_csv(tmp_path / "demo" / "results.csv")["method"]
+    assert {"baseline/constant", "baseline/svm", "baseline/neighbours"} <= set(scored)
     last = tmp_path / "demo" / KEP / "seed-0" / "last.pt"
     weights = last.read_bytes()
     assert command(*demo)[:2] == (0, text)
