@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn import priors
+from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.kernels import ScaledKernel
 from probattn.attention.options import check_choice, check_positive
 from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
@@ -84,3 +85,17 @@ class FourierFeatures(ScaledKernel):
     def map(self) -> Fourier:
         """Return the map from angles to features."""
         return Fourier(self.variance)
+
+
+class FourierLayer(ProbabilisticAttention):
+    """A layer whose kernel has Fourier features, for a layer class to inherit from first."""
+
+    fourier: FourierFeatures
+
+    def signature(self) -> dict[str, int | str]:
+        """Return the signature of the layer, and the prior of sampled frequencies."""
+        return super().signature() | self.fourier.signature()
+
+    def sites(self) -> dict[str, dist.TorchDistribution]:
+        """Return the prior of ``frequencies``, if they are sampled."""
+        return self.fourier.sites()

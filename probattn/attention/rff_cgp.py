@@ -2,18 +2,17 @@
 
 from typing import Any, Literal
 
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
 from probattn import priors
 from probattn.attention.correlated import CorrelatedAttention
-from probattn.attention.fourier import FourierFeatures, Frequencies
+from probattn.attention.fourier import FourierFeatures, FourierLayer, Frequencies
 from probattn.attention.options import check_choice
 from probattn.functional.sparse_cgp import RFFCGP
 
 
-class RFFCGPAttention(CorrelatedAttention):
+class RFFCGPAttention(FourierLayer, CorrelatedAttention):
     """RFF-CGP (Mahfoozi, Yang, Li & Zhang, 2026, arXiv 2610.08578): CGP in the space of M random
     Fourier features, linear in the number of tokens.
 
@@ -69,14 +68,6 @@ class RFFCGPAttention(CorrelatedAttention):
             lengthscale=lengthscale,
             variance=variance,
         )
-
-    def signature(self) -> dict[str, int | str]:
-        """Return the signature of every CGP layer, and the prior of sampled frequencies."""
-        return super().signature() | self.fourier.signature()
-
-    def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the prior of ``frequencies``, if they are sampled."""
-        return self.fourier.sites()
 
     def law_of(self, *, frequencies: Tensor | None = None, **given: Any) -> RFFCGP:
         """Return the joint law with these fields, and values of sampled frequencies."""

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-import pyro.distributions as dist
 from torch import Tensor
 
 from probattn import priors
-from probattn.attention.fourier import FourierFeatures, Frequencies
+from probattn.attention.fourier import FourierFeatures, FourierLayer, Frequencies
 from probattn.attention.regression import RegressionAttention
 from probattn.functional.feature_regression import FeatureRegression
 
 
-class RFFGPAttention(RegressionAttention):
+class RFFGPAttention(FourierLayer, RegressionAttention):
     """RFF-GPA (Mahfoozi, Yang, Li & Zhang, 2026, arXiv 2610.08578): GP regression of the values on
     the keys, in the space of M random Fourier features.
 
@@ -70,14 +69,6 @@ class RFFGPAttention(RegressionAttention):
             lengthscale=lengthscale,
             variance=variance,
         )
-
-    def signature(self) -> dict[str, int | str]:
-        """Return the base signature, the kind of output, and the prior of sampled frequencies."""
-        return super().signature() | self.fourier.signature()
-
-    def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the prior of ``frequencies``, if they are sampled."""
-        return self.fourier.sites()
 
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:
         """Return the law of the output at checked tokens, and values of sampled frequencies;

@@ -14,7 +14,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs.sources import load_data
 
-WORDS = (
+WORDS = [
     "the",
     "cat",
     "sat",
@@ -28,8 +28,11 @@ WORDS = (
     "good",
     "bad",
     "films",
-)
-WORDS += ("with", "long", "slow", "plots")
+    "with",
+    "long",
+    "slow",
+    "plots",
+]
 
 
 def read(preset, path, *changes):
