@@ -127,6 +127,25 @@ def test_the_baselines_of_the_page_are_those_of_their_file():
         assert float(seconds) == pytest.approx(row["cpu_seconds"], abs=0.5)
 
 
+@pytest.mark.parametrize("section", ["digits", "MNIST", "CIFAR-10"])
+def test_the_differences_of_anchored_attention_are_rounded_from_the_differences(section):
+    table = runpy.run_path(str(ROOT / "docs" / "evidence.py"))["comparison"]()
+    cells = table.cells[f"{section}: anchored"]
+    text = PAGES["evidence"].read_text(encoding="utf-8").replace("−", "-")
+    sentence = re.search(
+        rf"\n## {section}\n.*?Anchored minus softmax attention: ([^.]*(?:\.\d[^.]*)*)",
+        text,
+        re.DOTALL | re.IGNORECASE,
+    )[1]
+    pattern = r"(accuracy|NLL|ECE|AURC)(?: ×10³?)? ([+-][\d.]+) \[([-\d.]+), ([-\d.]+)\]"
+    found = re.findall(pattern, sentence)
+    assert len(found) >= 3
+    for name, *numbers in found:
+        cell, scale = cells[name.lower()], table.metrics[name.lower()].scale
+        for number, value in zip(numbers, (cell.difference, cell.low, cell.high), strict=True):
+            assert agrees(number, scale * value), (name, number)
+
+
 def test_one_difference_of_the_figure_is_more_than_chance_after_holms_correction():
     table = runpy.run_path(str(ROOT / "docs" / "evidence.py"))["comparison"]()
     cells = {(row, key): cell for row, line in table.cells.items() for key, cell in line.items()}

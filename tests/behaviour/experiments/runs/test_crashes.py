@@ -77,12 +77,19 @@ def at_lines(act):
     sys.settrace(lambda frame, *_: local if frame.f_code.co_filename in TRACED else None)
 
 
-def remember_lines(out, path):
-    places = []
+def remember(out, path):
+    """Run, and keep the lines that ran and the number of files that were written."""
+    places, written, write = [], [], Path.write_bytes
+
+    def count(path, content):
+        written.append(path.name)
+        return write(path, content)
+
+    Path.write_bytes = count
     at_lines(places.append)
     run(out)
     sys.settrace(None)
-    path.write_text(json.dumps(places))
+    path.write_text(json.dumps([places, len(written)]))
 
 
 def killed_at_line(out, number):
@@ -130,11 +137,11 @@ def content(out):
     return repr(parts)
 
 
-def crashes(root, places, amount):
+def crashes(root, places, written, amount):
     """Return functions that crash, what they take, and their exit status."""
     lines = sorted({place: number for number, place in enumerate(places)}.values())
     sizes = range(0, (root / "whole" / "last.pt").stat().st_size, 1000)
-    writes = range(8)
+    writes = range(written)
     assert len(lines) > 100
     if amount == "some":
         chosen = random.Random(0)
@@ -149,10 +156,10 @@ def main(root, amount):
     torch.set_num_threads(1)
     for late in ("lightning_fabric", "sklearn.datasets"):
         importlib.import_module(late)  # once for all forks
-    assert wait(start(remember_lines, root / "whole", root / "lines")) == 0
-    places = json.loads((root / "lines").read_text())
+    assert wait(start(remember, root / "whole", root / "lines")) == 0
+    places, written = json.loads((root / "lines").read_text())
     expected, wrong = content(root / "whole"), []
-    for number, (crash, detail, status) in enumerate(crashes(root, places, amount)):
+    for number, (crash, detail, status) in enumerate(crashes(root, places, written, amount)):
         out = root / str(number)
         statuses = [wait(start(crash, out, detail))]
         left = set(names(out)) - set(names(root / "whole"))
