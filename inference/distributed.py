@@ -3,6 +3,7 @@ batches."""
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -66,7 +67,16 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
         accelerator=accelerator, devices=local, num_nodes=size // local, strategy=strategy
     )
     fabric.launch()
+    # Fabric leaves the group of CPUs to the end of the process, which its threads then abort at
+    # times, after a run that went well.
+    atexit.register(_leave_group)
     return fabric
+
+
+def _leave_group() -> None:
+    """End the threads of the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def gather_results(function: Callable[[], T]) -> list[T]:

@@ -12,20 +12,25 @@ from two_ranks import TRAINED, after_prediction, fitted_at_mean, local_predictio
 from probattn.inference import predict
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    """Results of each of two ranks."""
-    folder = tmp_path_factory.mktemp("ranks")
+def launch(*arguments):
+    """Run a program on two ranks, which must end well."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(
-        [*launcher, two_ranks.__file__, folder],
+        [*launcher, *arguments],
         capture_output=True,
         text=True,
         timeout=480,
         env=environment,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Results of each of two ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(two_ranks.__file__, folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
@@ -100,3 +105,22 @@ def test_prediction_without_data_fails_on_each_rank_as_in_one_process(ranks):
 def test_results_are_broadcast_from_the_first_rank_and_means_are_over_all(ranks):
     assert [rank["broadcast"] for rank in ranks] == [0, 0]
     assert [rank["averaged"] for rank in ranks] == [{"rank": 0.5}] * 2
+
+
+@pytest.mark.slow
+def test_processes_end_well_however_busy_the_machine_is(tmp_path):
+    """The threads of a process group that is left to the end abort the process now and then."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from probattn.inference import distributed\n"
+        "distributed.make_fabric('cpu', 1)\n"
+        "distributed.broadcast_result(lambda: 1)\n"
+    )
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for _ in range(12):
+            launch(program)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
