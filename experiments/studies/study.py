@@ -50,6 +50,7 @@ def plan(
     layers: Sequence[str] = (),
     changes: Sequence[str] = (),
     data: Path | str | None = None,
+    new_splits: bool = False,
 ) -> list[Job]:
     """Return the runs of a study: all presets and layers with the first seed, then with the next.
 
@@ -64,6 +65,7 @@ def plan(
         changes: changed settings, ``key=value``; those of ``layers`` count for the layers that have
             them.
         data: a user's own data, or the folder of the data sets.
+        new_splits: divide the data anew for each seed, from the same seed.
 
     Raises:
         SettingsError: an unknown preset or layer, or changes that are invalid or set the seed.
@@ -95,7 +97,10 @@ def plan(
     jobs = []
     for seed, folder in itertools.product(range(seeds), kinds):
         name, settings, root = kinds[folder]
-        seeded = settings.with_changes([f"train.seed={seed}"])
+        seeds_of_run = [f"train.seed={seed}"]
+        if new_splits:
+            seeds_of_run.append(f"data.seed={seed}")
+        seeded = settings.with_changes(seeds_of_run)
         jobs.append(
             Job(
                 name=name,
