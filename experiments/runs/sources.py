@@ -65,7 +65,8 @@ def _load(settings: Settings, root: Path | None) -> Dataset:
         return content
     classes, *parts = content
     if network.kind == "vit":
-        return from_parts(data.name, classes, *parts, augment=getattr(data, "augment", False))
+        augmentation = {name: getattr(data, name, False) for name in ("augment", "flip")}
+        return from_parts(data.name, classes, *parts, **augmentation)
     return text_dataset.from_parts(data.name, classes, *parts, network=network)
 
 
