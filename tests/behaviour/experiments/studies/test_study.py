@@ -170,7 +170,7 @@ def test_methods_and_test_sets_follow_from_the_task(data):
     without = options(
         "text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"]
     )
-    assert without == (("temperature", "laplace", "sv-dkl", "anchored"), False, ())
+    assert without == (("temperature", "bias", "laplace", "sv-dkl", "anchored"), False, ())
 
 
 def test_layers_are_compared_on_own_data(data):
