@@ -105,7 +105,7 @@ def results(layer: str, start: str, *, seed: int) -> tuple[pd.DataFrame, pd.Data
     torch.manual_seed(seed)
     plain = {name: predictor.predict(loader) for name, loader in loaders.items()}
     scaling = TemperatureScaling().fit_prediction(plain["valid"])
-    scaled = {name: scaling.apply(prediction) for name, prediction in plain.items()}
+    scaled = {name: scaling.scaled(prediction) for name, prediction in plain.items()}
     run = f"timm/{layer} ({start})"
     scores, examples = {}, []
     for method, predictions in (("posterior", plain), ("temperature", scaled)):

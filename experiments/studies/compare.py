@@ -268,7 +268,7 @@ def write(
     figure = next(map(differences, results.comparisons.values()), None)
     drawing = to_svg(figure) if figure else b""
     kept = b"" if results.examples.empty else parquet(results.examples)
-    contents = (page, tabulars, csv_text(results.scores), kept, drawing)
+    contents = (page.encode(), tabulars.encode(), csv_text(results.scores).encode(), kept, drawing)
     files = {folder / name: content for name, content in zip(FILES, contents, strict=True)}
     write_outputs(files, mark=MARK, inputs=inputs)
     for path, content in files.items():

@@ -73,7 +73,7 @@ def check_outputs(paths: Iterable[Path], *, mark: str, inputs: Sequence[Path] = 
 
 
 def write_outputs(
-    files: Mapping[Path, str | bytes], *, mark: str, inputs: Sequence[Path] = ()
+    files: Mapping[Path, bytes] | Mapping[Path, str], *, mark: str, inputs: Sequence[Path] = ()
 ) -> None:
     """Write the files of a command together, and create their folders; arguments as for
     :func:`check_outputs`.

@@ -33,8 +33,10 @@ class Scaling(NamedTuple):
 def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     """Fit inverse temperature and class biases by penalised maximum likelihood.
 
-    The loss Σ_i −log softmax(β log p_i + b)_yᵢ + |b|² / 2 is convex in (β, b); the penalty is a
-    prior N(0, 1) of the biases, without which a class that no example has would get −∞.
+    The loss Σ_i −t_i · log softmax(β log p_i + b) + |b|² / 2 is convex in (β, b). The penalty is a
+    prior N(0, 1) of the biases, without which a class that no example has would get −∞. The targets
+    t_i are one-hot labels, of which 1 / (n + 2) is spread over all classes, as in the rule of
+    succession: without it n examples without an error would get a β of ∞.
 
     Args:
         log_probs: ``(n, classes)``.
@@ -44,14 +46,15 @@ def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
 
     values = log_probs.detach().cpu().double().numpy()
     number, classes = values.shape
-    targets = np.eye(classes)[labels.cpu().numpy()]
+    doubt = 1 / (number + 2)
+    targets = (1 - doubt) * np.eye(classes)[labels.cpu().numpy()] + doubt / classes
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         slope, bias = parameters[0], parameters[1:]
         scores = slope * values + bias
         largest = scores.max(1, keepdims=True)
         log_norm = largest + np.log(np.exp(scores - largest).sum(1, keepdims=True))
-        # ∂ loss / ∂ scores = softmax − one-hot label
+        # ∂ loss / ∂ scores = softmax − target
         residual = np.exp(scores - log_norm) - targets
         value = ((log_norm - scores) * targets).sum() + bias @ bias / 2
         gradient = np.append((residual * values).sum(), residual.sum(0) + bias)

@@ -163,12 +163,14 @@ def test_what_cannot_be_fitted_is_an_error(probs, labels, word):
 
 
 def test_temperature_and_bias_are_where_the_penalised_likelihood_is_flat():
-    """∂/∂β: Σ r_i · log p_i = 0; ∂/∂b: Σ r_i + b = 0, r = scaled probabilities − one-hot labels."""
+    """∂/∂β: Σ r_i · log p_i = 0; ∂/∂b: Σ r_i + b = 0, r = scaled probabilities − targets."""
     logits = 2 * randn64(300, 3)
     law = torch.distributions.Categorical(logits=0.7 * logits + tensor64([0.5, 0.0, -0.5]))
     prediction = of_logits(logits, law.sample())
     scaling = BiasScaling().fit_prediction(prediction)
-    residual = scaling.apply(prediction).probs - F.one_hot(prediction.labels, 3)
+    # Of each label 1 / (n + 2) is spread over the classes.
+    targets = F.one_hot(prediction.labels, 3) * (1 - 1 / 302) + 1 / (3 * 302)
+    residual = scaling.scaled(prediction).probs - targets
     of_biases = residual.sum(0) + scaling.bias
     of_slope = (residual * prediction.log_probs).sum()
     torch.testing.assert_close(of_biases, torch.zeros_like(of_biases), atol=1e-3, rtol=0.0)
