@@ -110,6 +110,39 @@ def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_th
         assert kinds(frame)["y"] == "unclear"  # also as a feature
 
 
+@pytest.mark.parametrize(
+    ("others", "mark"),
+    [
+        (["0,5", "7"], ","),
+        (["1.234,5", "7"], ","),
+        (["3.14", "7"], "."),
+        (["1,234.5", "7"], "."),
+        (["1,234,567", "7"], "."),
+        (["€ 0,25", "€ 7"], ","),
+        (["7", "n.a."], None),
+        (["7", "."], None),
+        (["Fr. 7", "Fr. 8"], None),
+        (["7 approx.", "8 approx."], None),
+        (["31.12.2020", "1.1.2021"], None),
+        (["7", "8"], None),
+    ],
+)
+@pytest.mark.parametrize("cells", [["1,234", "2,345"], ["1.234", "2.345"], ["1,234", "999"]])
+def test_the_decimal_mark_of_a_file_is_that_of_its_clear_columns(others, mark, cells):
+    frame = {"y": cells, "other": others}
+    label = {"label_column": "y", "chosen": {"y": "number"}}
+    found = kinds(frame, **label)["y"]
+    assert found == ("unclear" if mark is None else Notation(mark))
+    if mark is not None:
+        assert kinds(frame)["y"] == Notation(mark)
+        assert kinds(frame | {"third": ["5", "6"]})["y"] == Notation(mark)
+        contrary = {".": ["0,1", "0,25"], ",": ["0.1", "0.25"]}[mark]
+        assert kinds(frame | {"third": contrary})["y"] == "unclear"  # both marks: it is asked
+        assert kinds(frame | {"third": contrary}, decimal=mark)["y"] == Notation(mark)
+        ignored = kinds(frame | {"third": contrary}, chosen={"third": "ignored"})
+        assert ignored["y"] == Notation(mark)
+
+
 def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
     for cells in (
         ["1.234", "2.345", "-999"],
