@@ -160,6 +160,13 @@ def test_json_lines_have_texts_and_numbers_and_files_of_a_folder_are_parts(tmp_p
         ("a.csv", "text,b\n1,2\n1,2,3\n", "line 3 has 3 cells"),
         ("a.jsonl", '{"text": 1}\n{"text": \n', "line 2"),
         ("a.jsonl", '{"text": "", "label": 1}', "line 1"),
+        ("a.jsonl", '{"text": "x"}\n\n{"text": null}', "line 3"),
+        ("a.jsonl", '{"text": "x"}\n{"text": NaN}', "line 2"),
+        ("a.jsonl", '{"text": "x"}\n{"text": ["y"]}', "line 2"),
+        ("a.jsonl", '{"text": "x"}\n{"words": "y"}', "line 2"),
+        ("a.csv", "text,b\nx,1\n,2\n", "line 3"),
+        ("a.csv", 'text,b\n"x\ny",1\n" \u00a0 ",2\n', "line 4"),
+        ("a.csv", 'text\nx\n""\n', "line 3"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(tmp_path, name, text, words):
