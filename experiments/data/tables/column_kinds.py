@@ -33,8 +33,9 @@ def find_columns(
 
     A column has numbers if all cells that are not missing have one notation: decimal mark, currency
     and unit. It is unclear if half of them are numbers, or if the mark may be one of thousands:
-    ``1.234`` and ``999``, and the other columns have no mark that is clear, or both. The description has a row for each column: kind, range of the numbers or number of
-    values, share of missing cells, an example; of an unclear column what is unclear.
+    ``1.234`` and ``999``, and the other columns have no mark that is clear, or both. The
+    description has a row for each column: kind, range of the numbers or number of values, share of
+    missing cells, an example; of an unclear column what is unclear.
 
     Args:
         cells: texts by column.

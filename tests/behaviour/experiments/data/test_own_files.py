@@ -205,6 +205,16 @@ def test_parquet_excel_and_compressed_files_are_read_as_the_csv_file_of_the_same
         assert list(rows) == list(frame)
 
 
+def test_of_several_sheets_the_first_is_read_and_the_others_are_said(tmp_path, caplog):
+    pytest.importorskip("openpyxl")
+    with pd.ExcelWriter(tmp_path / "a.xlsx") as file:
+        for name in ("first", "second"):
+            pd.DataFrame({"text": [f"{name} text"]}).to_excel(file, sheet_name=name, index=False)
+    rows = read_parts(tmp_path / "a.xlsx", kind="csv")["train"]
+    assert rows["text"].tolist() == ["first text"]
+    assert "'first'" in caplog.text
+
+
 def test_types_of_parquet_are_those_of_csv_and_missing_cells_are_empty(tmp_path):
     pytest.importorskip("pyarrow")
     days = pd.to_datetime(["2020-01-31", None, "2021-02-01"])
