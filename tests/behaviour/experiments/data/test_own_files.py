@@ -264,7 +264,14 @@ def test_folders_of_parts_are_the_parts(tmp_path):
     assert [len(part) for part in parts] == [12, 6, 4]
 
 
-@pytest.mark.parametrize("folders", [("cats", "dogs", "Testing/cats"), ("car", "bus", "train")])
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("cats", "dogs", "Testing/cats"),
+        ("car", "bus", "train"),
+        ("day1/cat", "day1/dog", "day2/cat"),
+    ],
+)
 def test_folders_that_may_be_parts_or_classes_are_an_error(tmp_path, folders):
     for number, folder in enumerate(folders):
         fill(tmp_path / folder, 4, (number, 0, 99))
@@ -303,6 +310,7 @@ def test_folders_that_may_be_parts_are_no_classes(tmp_path, layout):
         ("train_station", "airport", "bus"),
         ("oval", "valley", "carnival"),
         ("cat/indoor", "cat/outdoor", "dog/left", "dog/right"),
+        ("cat/images", "dog/images", "emu/images"),
         ("None", "NA", "other"),
     ],
 )
