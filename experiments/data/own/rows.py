@@ -201,20 +201,16 @@ def texts(rows: pd.DataFrame, column: str) -> list[str]:
     return [str(cell).strip() for cell in rows[column]]
 
 
-def names(rows: pd.DataFrame, column: str) -> list[str]:
-    """Return the texts of a column as names, which are equal where they look alike; errors as for
-    :func:`texts`."""
-    return list(map(normal_name, texts(rows, column)))
-
-
 def labelled_rows(
     rows: pd.DataFrame, inputs: Iterable[Any], label_column: str, group_column: str | None = None
 ) -> pd.DataFrame:
-    """Return inputs as examples with labels and groups of their rows; errors as for
-    :func:`names`."""
-    columns = {"label": label_column, "group": group_column}
-    named = {name: names(rows, column) for name, column in columns.items() if column is not None}
-    return pd.DataFrame({"input": inputs, **named}, index=rows.index, dtype=object)
+    """Return inputs as examples with labels and groups of their rows, which are equal where they
+    look alike; errors as for :func:`texts`."""
+    examples = pd.DataFrame({"input": inputs}, index=rows.index, dtype=object)
+    for name, column in (("label", label_column), ("group", group_column)):
+        if column is not None:
+            examples[name] = list(map(normal_name, texts(rows, column)))
+    return examples
 
 
 def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:

@@ -72,10 +72,12 @@ class WordTokenizer:
             letters: read other words by their letters. Those of the training texts' other words are
                 known, since their embeddings are trained.
         """
-        words, characters = _count(well_formed(texts), max_length, max(0, spelling - 1))
+        written, words = _count(well_formed(texts), max_length)
+        characters = _letters(written, size=max(0, spelling - 1))
         vocabulary = _ranked(words, min_count)[:max_words]
-        spelled = _letters(words, vocabulary, min_count) if letters else []
-        pipeline = _pipeline(vocabulary, spelled)
+        others = set("".join(words.keys() - set(vocabulary))) if letters else set()
+        frequent = _ranked(_letters(words), min_count)
+        pipeline = _pipeline(vocabulary, [letter for letter in frequent if letter in others])
         pipeline.enable_truncation(max_length)
         return cls(
             pipeline,
@@ -135,15 +137,13 @@ def _tokenizers() -> Any:
         return importlib.import_module("tokenizers")
 
 
-def _letters(words: Mapping[str, int], vocabulary: Sequence[str], min_count: int) -> list[str]:
-    """Return the letters of the words outside of the vocabulary that all words have at least
-    ``min_count`` times."""
+def _letters(words: Mapping[str, int], size: int | None = None) -> Counter[str]:
+    """Return how often the letters of words occur, of the first ``size`` of each word."""
     counts = Counter[str]()
     for word, count in words.items():
-        for letter in word:
+        for letter in word[:size]:
             counts[letter] += count
-    spelled = set("".join(words.keys() - set(vocabulary)))
-    return [letter for letter in _ranked(counts, min_count) if letter in spelled]
+    return counts
 
 
 def _pipeline(vocabulary: Sequence[str] = (), letters: Sequence[str] = ()) -> Any:
@@ -172,23 +172,18 @@ def _pipeline(vocabulary: Sequence[str] = (), letters: Sequence[str] = ()) -> An
     return pipeline
 
 
-def _count(texts: Iterable[str], max_length: int, size: int) -> tuple[Counter[str], Counter[str]]:
-    """Return how often words occur in truncated texts, and their first ``size`` characters as they
-    are written."""
+def _count(texts: Iterable[str], max_length: int) -> tuple[Counter[str], Counter[str]]:
+    """Return how often words occur in truncated texts: as they are written, and normalised."""
     pipeline = _pipeline()
-    tokens = Counter[tuple[str, str]]()
-    words = Counter[str]()
-    characters = Counter[str]()
+    normalise = pipeline.normalizer.normalize_str
+    written = Counter[str]()
     for text in texts:
-        pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[
-            :max_length
-        ]
-        tokens.update((word, text[start:end]) for word, (start, end) in pieces)
-    for (word, written), count in tokens.items():
-        words[word] += count
-        for character in written[:size]:
-            characters[character] += count
-    return words, characters
+        pieces = pipeline.pre_tokenizer.pre_tokenize_str(normalise(text))[:max_length]
+        written.update(text[start:end] for _, (start, end) in pieces)
+    words = Counter[str]()
+    for word, count in written.items():
+        words[normalise(word)] += count
+    return written, words
 
 
 def _ids(words: Sequence[str]) -> dict[str, int]:
