@@ -115,20 +115,17 @@ def from_parts(
         network: as for :func:`load`.
         letters: as for :meth:`WordTokenizer.fit`; by letters are other words than the papers'.
     """
-    train, valid, test = parts
+    kind: type[Encoder]
     if network.kind == "encoder":
-        load_encoder = partial(
-            PretrainedEncoder.load, network.encoder, max_length=network.max_length
-        )
-        return TextDataset(
-            name, classes, train, valid, test, PretrainedEncoder, load_encoder, **options
-        )
-    limits = {
-        name: getattr(network, name)
-        for name in ("max_length", "min_count", "max_words", "spelling")
-    }
-    fit_words = partial(WordTokenizer.fit, train.texts, letters=letters, **limits)
-    return TextDataset(name, classes, train, valid, test, WordTokenizer, fit_words, **options)
+        kind = PretrainedEncoder
+        make = partial(kind.load, network.encoder, max_length=network.max_length)
+    else:
+        kind = WordTokenizer
+        named = ("max_length", "min_count", "max_words", "spelling")
+        limits = {name: getattr(network, name) for name in named}
+        make = partial(kind.fit, parts[0].texts, letters=letters, **limits)
+    train, valid, test = parts
+    return TextDataset(name, classes, train, valid, test, kind, make, **options)
 
 
 @lru_cache(maxsize=8)
