@@ -116,14 +116,15 @@ def from_parts(
         letters: as for :meth:`WordTokenizer.fit`; by letters are other words than the papers'.
     """
     kind: type[Encoder]
+    make: Callable[[], Encoder]
     if network.kind == "encoder":
         kind = PretrainedEncoder
-        make = partial(kind.load, network.encoder, max_length=network.max_length)
+        make = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
     else:
         kind = WordTokenizer
         named = ("max_length", "min_count", "max_words", "spelling")
         limits = {name: getattr(network, name) for name in named}
-        make = partial(kind.fit, parts[0].texts, letters=letters, **limits)
+        make = partial(WordTokenizer.fit, parts[0].texts, letters=letters, **limits)
     train, valid, test = parts
     return TextDataset(name, classes, train, valid, test, kind, make, **options)
 
