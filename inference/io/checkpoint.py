@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn import ProbabilisticAttention
-from probattn.inference.io.files import read_archive, write_archive
+from probattn.inference.io.files import read_archive, undamaged, write_archive
 
 FORMAT = "probattn-1"
 
@@ -78,16 +78,12 @@ def read(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: missing, damaged, or not a checkpoint of this library.
     """
-    try:
+    with undamaged(path, CheckpointError):
         content = read_archive(path)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        if content["format"] != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}")
         check_structure(content)
-    except Exception as error:  # of many types
-        raise CheckpointError(
-            f"{path} is damaged, missing, or no checkpoint of probattn ({error})"
-        ) from error
-    return content
+        return content
 
 
 def restore(
@@ -116,16 +112,18 @@ def restore(
         raise CheckpointError(
             f"{path} is of another architecture; build the model with its settings:\n  {first}"
         )
-    try:
+    with undamaged(path, CheckpointError):  # such as a module's extra state
         for role, module in modules.items():
-            for tensor in (*module.parameters(), *module.buffers()):
-                if (
-                    0 in tensor.stride()
-                ):  # expanded: its entries share memory, into which nothing can be copied
-                    tensor.data = tensor.data.clone()
+            separate_entries(module)
             module.load_state_dict(content[role])
-    except Exception as error:  # of many types: a module's extra state
-        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
+
+
+def separate_entries(module: nn.Module) -> None:
+    """Give entries of expanded tensors memory of their own: nothing can be copied into what they
+    share, and fused optimisers would train them as one."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if 0 in tensor.stride():
+            tensor.data = tensor.data.contiguous()
 
 
 def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
@@ -141,12 +139,9 @@ def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, An
 
 
 def check_structure(content: Mapping[str, Any]) -> None:
-    """Check the types of what :func:`save` writes; raise KeyError or ValueError."""
+    """Check the types of what :func:`save` writes; raise an error of any type."""
     for part in ("model", "guide", "layers", "extra"):
-        if not isinstance(content[part], dict) or not all(
-            isinstance(name, str) for name in content[part]
-        ):
-            raise ValueError(f"its {part} is no dictionary by name")
+        dict(**content[part])  # fails for what is no dictionary by name
     for name, value in (content["model"] | content["guide"]).items():
         is_weight = (
             isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized

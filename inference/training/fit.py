@@ -23,6 +23,7 @@ from probattn.inference.distributed import (
     seed_per_rank,
     world,
 )
+from probattn.inference.io.checkpoint import separate_entries
 from probattn.inference.io.files import locked
 from probattn.inference.objective import guide_checks
 from probattn.inference.objective.num_data import attribute, check_num_data
@@ -219,10 +220,7 @@ def _prepare(
         module.to(device)
         if not module.training:  # as a whole; its submodules may be in evaluation mode
             module.train()
-        for tensor in (*module.parameters(), *module.buffers()):
-            # Fused optimisers would train entries that share memory as one.
-            if 0 in tensor.stride():
-                tensor.data = tensor.data.contiguous()
+        separate_entries(module)
     for module in (model, guide):
         if guide_checks.is_lazy(module):
             guide_checks.materialise(module, first_batch())

@@ -17,6 +17,7 @@ from probattn.inference import distributed
 from probattn.inference.batches import Loader
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
+from probattn.inference.io.files import undamaged
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.random_states import random_states, set_random_states
 from probattn.inference.training.callbacks import Callback
@@ -258,12 +259,9 @@ class Trainer(RunState):
             return
         content = checkpoint.read(path)
         best = checkpoint.read(path.with_name("best.pt"))
-        try:
+        advice = "if it is of another run, choose another folder"
+        with undamaged(path, CheckpointError, passing=CheckpointError, advice=advice):
             self._restore(content, best["extra"], path=path)
-        except CheckpointError:
-            raise
-        except Exception as error:  # of many types: states of optimisers and random numbers
-            raise CheckpointError(f"{path} is of another run, or damaged: {error!r}") from error
 
     def _restore(self, content: dict[str, Any], best: dict[str, Any], *, path: Path) -> None:
         extra = content["extra"]
