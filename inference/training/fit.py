@@ -157,12 +157,12 @@ def fit(
         )
         seed_per_rank()
         trainer = Trainer(
-            objective,
-            optimizers,
-            train,
-            valid,
+            objective=objective,
+            optimizers=optimizers,
+            train=train,
+            valid=valid,
             folder=folder,
-            callbacks=callbacks,
+            callbacks=tuple(callbacks),
             notes=notes or {},
         )
         trainer.resume()

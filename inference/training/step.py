@@ -239,7 +239,8 @@ def train_step(
     *,
     with_terms: bool,
 ) -> Outcome:
-    """Update the parameters once, by the gradient of some batches as if they were one.
+    """Update parameters and learning rates once, by the gradient of some batches as if they were
+    one.
 
     Args:
         objective: loss of a batch, whose Fabric averages gradients over ranks with the last batch.
@@ -252,7 +253,7 @@ def train_step(
         NonFiniteError: a NaN or Inf; names its source.
     """
     fabric = cast("Fabric", objective.fabric)
-    optimizers.zero_grad()
+    objective.loss.zero_grad()
     examples = sum(batch.batch_size for batch in batches)
     tensors: tuple[Tensor, ...] = ()
     total: Tensor | float = 0.0
