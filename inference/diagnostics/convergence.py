@@ -140,7 +140,11 @@ def convergence(
             return sites
         number = max(1, MIN_DRAWS // len(batches[0][0]))
         objective = Objective(
-            model, guide, batches * PASSES, num_samples=number, weights=kl_weights
+            model=model,
+            guide=guide,
+            data=batches * PASSES,
+            num_samples=number,
+            weights=kl_weights,
         )
         initial = copy.deepcopy(guide.state_dict())
         before, sizes = objective.estimate()
