@@ -152,10 +152,7 @@ def check_structure(content: Mapping[str, Any]) -> None:
 
 def part_states(parts: Iterable[Any]) -> list[list]:
     """Return the class and state of optimisers, schedulers or callbacks."""
-    return [
-        [type(owner).__name__, owner.state_dict() if hasattr(owner, "state_dict") else None]
-        for owner in parts
-    ]
+    return [[type(owner).__name__, owner.state_dict()] for owner in parts]
 
 
 def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
@@ -168,14 +165,11 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
     for owner, (name, state) in zip(parts, states, strict=True):
         if type(owner).__name__ != name:
             raise CheckpointError(f"the run had {name}, and now has {type(owner).__name__}")
-        if state is not None:
-            _check_kind(state, owner.state_dict())
-            owner.load_state_dict(state)
-        if isinstance(owner, torch.optim.Adam | torch.optim.AdamW):
-            for (
-                weight,
-                values,
-            ) in owner.state.items():  # the step, and averages in the weight's shape
+        _check_kind(state, owner.state_dict())
+        owner.load_state_dict(state)
+        if isinstance(owner, torch.optim.Adam):
+            for weight, values in owner.state.items():
+                # The step, and averages in the weight's shape.
                 sizes = {value.numel() for value in values.values()}
                 if not sizes <= {1, weight.numel()}:
                     raise ValueError(f"{name} has values of another shape")

@@ -93,5 +93,4 @@ def _copy(function: FunctionType, *layers: type) -> FunctionType:
         function.__closure__,
     )
     copy.__kwdefaults__ = function.__kwdefaults__
-    copy.__dict__.update(function.__dict__)
     return copy

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,6 @@ from probattn.param_store import without_store_warnings
 from probattn.threads import one_thread_at_a_time
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
     from lightning_fabric.loggers import Logger
 
 
@@ -143,7 +141,10 @@ def fit(
         check_same_batches(train)
         _claim(folder, stack, resume=resume)
         stack.enter_context(device_settings(options, fabric.device))
-        first_batch = partial(_first_batch, train, fabric)
+
+        def first_batch() -> tuple[Tensor, ...]:
+            return fabric.to_device(unpack_batch(first_of(train)).arguments())
+
         _prepare(model, guide, first_batch, device=fabric.device, seed=options.seed)
         objective = Objective(model, guide, options=options, first_batch=first_batch, fabric=fabric)
         optimizers = Optimizers(
@@ -166,7 +167,8 @@ def fit(
             notes=notes or {},
         )
         trainer.resume()
-        log = stack.enter_context(_log(folder, loggers, step=trainer.step))
+        log = _log(folder, loggers, step=trainer.step)
+        stack.push(log.finalize)
         bar = stack.enter_context(_bar(trainer, is_shown=progress))
         trainer.run(log, bar)
         trainer.load_best()
@@ -197,11 +199,6 @@ def _claim(folder: Path | None, stack: ExitStack, *, resume: bool) -> None:
         raise FileExistsError(
             f"{folder} holds a run; continue it with resume=True, or choose another folder"
         )
-
-
-def _first_batch(train: Loader, fabric: "Fabric") -> tuple[Tensor, ...]:
-    """Return the first training batch on the device, with all random states as they were."""
-    return fabric.to_device(unpack_batch(first_of(train)).arguments())
 
 
 def _prepare(

@@ -47,9 +47,9 @@ class StepCoefficients(NamedTuple):
         alpha: weight of the CGP layers' regulariser.
     """
 
-    kl: float = 1.0
-    local_kl: float = 1.0
-    alpha: float = 1.0
+    kl: float
+    local_kl: float
+    alpha: float
 
     @classmethod
     def at(
