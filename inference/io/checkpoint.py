@@ -178,14 +178,12 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
 def _check_kind(value: Any, like: Any) -> None:
     """Raise ValueError unless a value has the type of another, of which ints and floats are one, at
     any depth."""
-    kinds: tuple[Any, ...] = (int | float, str, dict, list | tuple)
-    kind: Any = next((kind for kind in kinds if isinstance(like, kind)), object)
-    if not isinstance(value, kind):
-        raise ValueError(f"{value!r:.99} is in the place of {like!r:.99}")
-    inside: Iterable[tuple[Any, Any]] = ()
+    for kind in (int | float, str, dict, list | tuple):
+        if isinstance(like, kind) and not isinstance(value, kind):
+            raise ValueError(f"{value!r:.99} is in the place of {like!r:.99}")
     if isinstance(like, dict):
-        inside = [(value[name], like[name]) for name in like if name in value]
+        for name in like.keys() & value.keys():
+            _check_kind(value[name], like[name])
     elif isinstance(like, list | tuple):
-        inside = zip(value, like, strict=False)
-    for pair in inside:
-        _check_kind(*pair)
+        for pair in zip(value, like, strict=False):
+            _check_kind(*pair)

@@ -50,11 +50,7 @@ class Objective:
         self.loss_of = ELBOLoss(self.model, self.guide, elbo)
 
     def losses(self) -> Iterator[tuple[Tensor, int]]:
-        """Yield −ELBO of the data set in nats, estimated on a batch, and the batch's size.
-
-        Raises:
-            NonFiniteError: a loss is NaN or Inf.
-        """
+        """Yield −ELBO of the data set in nats, estimated on a batch, and the batch's size."""
         of_global, of_local = self.weights
         for batch in self._batches():
             with weighted_kl(of_global, local=of_local), ExitStack() as handlers:
@@ -206,14 +202,8 @@ class _Refit:
         self.best = copy.deepcopy(self.guide.state_dict())
 
     def maximise(self, *, lr: float) -> bool | None:
-        """Take natural-gradient and Adam's steps, then solve by L-BFGS.
-
-        Args:
-            lr: as for :func:`refit_guide`.
-
-        Returns:
-            Whether it has converged; None if that cannot be told.
-        """
+        """Take natural-gradient and Adam's steps, then solve by L-BFGS; return whether it has
+        converged, None if that cannot be told."""
         trained = [parameter for parameter in self.guide.parameters() if parameter.requires_grad]
         if not trained:
             return True
@@ -245,11 +235,8 @@ class _Refit:
                     optimizer.param_groups[0]["lr"] /= 3
 
     def solve(self, means: list[nn.Parameter], trained: list[nn.Parameter]) -> bool | None:
-        """Maximise the ELBO over the means, then over all parameters, by L-BFGS.
-
-        Returns:
-            Whether it has converged; None if that cannot be told.
-        """
+        """Maximise the ELBO over the means, then over all parameters, by L-BFGS; return as for
+        :meth:`maximise`."""
         if abs(self._estimate() - self.highest) > self.tolerance / 10:
             return None
         parameters = means or trained
