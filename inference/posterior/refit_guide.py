@@ -15,7 +15,7 @@ from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.objective.elbo import ELBOLoss
 from probattn.inference.objective.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.objective.num_data import attribute
-from probattn.inference.posterior.frozen import frozen, prepared
+from probattn.inference.posterior.frozen import frozen, prepare
 from probattn.inference.prediction.latents import broadcasts, device
 from probattn.threads import one_thread_at_a_time
 from probattn.weights import kl_weight as weighted_kl
@@ -162,7 +162,7 @@ def refit_guide(
         NonFiniteError: the loss is NaN or Inf.
         ValueError: a guide of another model.
     """
-    guide = prepared(model, guide, data)
+    prepare(model, guide, data)
     with frozen(model):
         objective = Objective(
             model=model,

@@ -4,6 +4,7 @@ schedules."""
 import fnmatch
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -58,9 +59,7 @@ class Optimizers:
         scheduler: SchedulerFactory | None = None,
     ) -> None:
         adam = torch.optim.AdamW if options.decoupled_weight_decay else torch.optim.Adam
-        optimizer = optimizer or partial(
-            adam, lr=options.lr, weight_decay=options.weight_decay, fused=True
-        )
+        optimizer = optimizer or partial(adam, lr=options.lr, fused=True)
         self.optimizer = optimizer(parameter_groups(model, guide, options=options))
         self.all = [self.optimizer]
         if options.guide_optimizer == "ngd" and any(True for _ in guide.parameters()):
@@ -131,16 +130,12 @@ def parameter_groups(
     Raises:
         ValueError: a pattern of ``lr_scale`` that matches no parameter.
     """
-    groups: dict[tuple[float, float], ParameterGroup] = {}
-
-    def add(parameter: nn.Parameter, decay: float, factor: float) -> None:
-        group = {"params": [], "lr": options.lr * factor, "weight_decay": decay}
-        groups.setdefault((decay, factor), group)["params"].append(parameter)
-
+    groups: defaultdict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
     factors = lr_factors(model, options.lr_scale or {})
     decayed = set(decayed_names(model))
     for name, parameter in model.named_parameters():
-        add(parameter, options.weight_decay * (name in decayed), factors[name])
+        decay = options.weight_decay if name in decayed else 0.0
+        groups[decay, factors[name]].append(parameter)
     natural: set[nn.Parameter] = set()
     guide_factor = options.guide_lr_scale
     if options.guide_optimizer == "ngd":
@@ -148,8 +143,11 @@ def parameter_groups(
         guide_factor = 1.0
     for parameter in guide.parameters():
         if parameter not in natural:
-            add(parameter, 0.0, guide_factor)
-    return list(groups.values())
+            groups[0.0, guide_factor].append(parameter)
+    return [
+        {"params": parameters, "lr": options.lr * factor, "weight_decay": decay}
+        for (decay, factor), parameters in groups.items()
+    ]
 
 
 def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, float]:
@@ -189,5 +187,5 @@ def decayed_names(model: nn.Module) -> list[str]:
         for name, parameter in module.named_parameters(recurse=False):
             is_weight = WEIGHT.fullmatch(name) or name in getattr(module, "decayed_parameters", ())
             if is_weight and parameter.dim() >= 2 and "norm" not in type(module).__name__.lower():
-                decayed.add(id(parameter))
-    return [name for name, parameter in model.named_parameters() if id(parameter) in decayed]
+                decayed.add(parameter)
+    return [name for name, parameter in model.named_parameters() if parameter in decayed]
