@@ -93,12 +93,12 @@ def gather_results(function: Callable[[], T]) -> list[T]:
     torch.save(function(), buffer)
     gathered = [b""] * world().size
     dist.all_gather_object(gathered, buffer.getvalue())
+    gpus = {
+        f"cuda:{number}": f"cuda:{torch.cuda.current_device()}"
+        for number in range(torch.cuda.device_count())
+    }
     files = map(io.BytesIO, gathered)
-    return [torch.load(file, map_location=_to_own_gpu, weights_only=False) for file in files]
-
-
-def _to_own_gpu(storage: Any, place: str) -> Any:
-    return storage if place == "cpu" else storage.cuda()
+    return [torch.load(file, map_location=gpus, weights_only=False) for file in files]
 
 
 def broadcast_result(function: Callable[[], T]) -> T:
