@@ -117,8 +117,7 @@ def unpack_batch(batch: Any) -> Batch:
             )
         is_padding = _one_of(fields, PADDING_MASKS) is not None
         mask = (mask != 0) != is_padding
-    further = fields.keys() - {*INPUTS, *LABELS, *MASKS, *PADDING_MASKS}
-    _check_further({name: fields[name] for name in further}, x, mask)
+    _check_further(fields, x, mask)
     return Batch(x, y, mask)
 
 
@@ -236,20 +235,20 @@ def _one_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
 def _check_further(fields: Mapping[str, Any], x: Tensor, mask: Tensor | None) -> None:
     """Refuse fields that a network would need, and does not get."""
     for name, value in fields.items():
-        if not _is_array(value):
+        if name in INPUTS + LABELS + MASKS + PADDING_MASKS or not _is_array(value):
             continue
-        if mask is None and name.endswith(LENGTHS) and _are_lengths(value, x):
-            raise ValueError(f"the network would not see {name}: add the mask of the real tokens")
-        if _is_needed(name, value):
-            kinds = "a second segment, positions, a mask"
-            raise ValueError(f"the network would not see {name} ({kinds}): use select_fields")
+        if _is_needed(name, value) or (mask is None and _are_lengths(name, value, x)):
+            kinds = "a second segment, positions, a mask, lengths"
+            advice = "make a mask of lengths, or leave it out by select_fields"
+            raise ValueError(f"the network would not see {name} ({kinds}): {advice}")
 
 
-def _are_lengths(value: Any, x: Tensor) -> bool:
+def _are_lengths(name: str, value: Any, x: Tensor) -> bool:
     """Return True for numbers of tokens of examples, some of which are padded."""
-    is_whole = "int" in str(value.dtype)
+    if not name.endswith(LENGTHS) or "int" not in str(value.dtype):
+        return False
     tokens = x.shape[1] if x.dim() > 1 else 0
-    return is_whole and bool(value.max() <= tokens and value.min() < tokens)
+    return bool(value.max() <= tokens and value.min() < tokens)
 
 
 def _is_needed(name: str, value: Any) -> bool:

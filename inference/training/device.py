@@ -70,7 +70,9 @@ def compile_blocks(network: nn.Module) -> None:
     _leave_sites_in_python()
     for module in list(network.modules()):
         children = module.children()
-        layers = [type(child) for child in children if isinstance(child, ProbabilisticAttention)]
+        layers: list[type] = [
+            type(child) for child in children if isinstance(child, ProbabilisticAttention)
+        ]
         if layers:
             if "forward" not in vars(module):
                 module.forward = MethodType(_copy(type(module).forward, *layers), module)
