@@ -37,7 +37,7 @@ def metric_intervals(
     intervals = {}
     for key, values in resampled_metrics(example_frame(prediction)).items():
         if key in metrics:
-            low, high = metrics[key] + np.quantile(values, TAILS) - values.mean()
+            low, high = metrics[key] + np.nanquantile(values, TAILS) - np.nanmean(values)
             intervals[key] = float(low), float(high)
     if "accuracy" in intervals:
         right = round(metrics["accuracy"] * len(prediction))
@@ -48,9 +48,10 @@ def metric_intervals(
 def resampled_metrics(examples: pd.DataFrame, counts: np.ndarray | None = None) -> Values:
     """Return metrics of examples with labels that are drawn with replacement.
 
-    They are the errors of numbers, and of classes ``accuracy``, ``nll``, ``brier``, ``ece``,
-    ``aurc`` and the ``refinement`` of the NLL where it is known. Equal confidences of distinct
-    examples count in the order of the data, where the metrics average over their orders.
+    They are the errors of numbers, and of classes ``accuracy``, ``mcc``, ``nll``, ``brier``,
+    ``ece``, ``aurc``, ``auroc`` and the ``refinement`` of the NLL where it is known. Equal
+    confidences of distinct examples count in the order of the data, where the metrics average over
+    their orders.
 
     Args:
         examples: as :func:`~probattn.experiments.evaluation.kept_predictions.example_frame` returns
@@ -71,6 +72,8 @@ def resampled_metrics(examples: pd.DataFrame, counts: np.ndarray | None = None) 
     errors = ~correct[order]
     values = {
         "accuracy": weights @ correct,
+        "mcc": _mcc(examples, weights),
+        "auroc": _auroc(errors, weights[:, order]),
         "nll": weights @ -examples["log_prob"].to_numpy(dtype=float),
         "brier": weights @ examples["brier"].to_numpy(dtype=float),
         "ece": abs(weights @ gaps).sum(1),
@@ -79,6 +82,37 @@ def resampled_metrics(examples: pd.DataFrame, counts: np.ndarray | None = None) 
     if "refined_log_prob" in examples:
         values["refinement"] = weights @ -examples["refined_log_prob"].to_numpy(dtype=float)
     return values
+
+
+def _mcc(examples: pd.DataFrame, weights: np.ndarray) -> np.ndarray:
+    """Return the Matthews correlation of answers and labels of several classes (Gorodkin, 2004)."""
+    classes = pd.CategoricalDtype(np.unique(examples[["label", "predicted"]]))
+    # Shares of the labels and of the answers, (r, classes).
+    truth = weights @ pd.get_dummies(examples["label"].astype(classes)).to_numpy(dtype=float)
+    answers = weights @ pd.get_dummies(examples["predicted"].astype(classes)).to_numpy(dtype=float)
+    covariance = weights @ (examples["predicted"] == examples["label"]) - (truth * answers).sum(1)
+    variances = (1 - (truth**2).sum(1)) * (1 - (answers**2).sum(1))
+    has_classes = variances > 1e-12  # more than one, up to rounding
+    norms = np.sqrt(np.where(has_classes, variances, 1.0))
+    return np.where(has_classes, covariance / norms, 0.0)
+
+
+def _auroc(errors: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the probability that a right answer is more confident than a wrong one, NaN without
+    both.
+
+    Args:
+        errors: of the examples, the most confident first.
+        weights: of the examples in that order, ``(r, n)``.
+    """
+    wrong = weights * errors
+    right = weights * ~errors
+    # Of each right answer the weight of the wrong ones that are less confident.
+    below = wrong.sum(1, keepdims=True) - wrong.cumsum(1)
+    pairs = wrong.sum(1) * right.sum(1)
+    return np.divide(
+        (right * below).sum(1), pairs, out=np.full(len(weights), np.nan), where=pairs > 0
+    )
 
 
 def _aurc(errors: np.ndarray) -> float:
