@@ -146,7 +146,7 @@ class GPReadout(nn.Module):
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Split features ``(..., L D)`` into those of each depth ``(..., D)``, the head's own
         last."""
-        return hidden.chunk(len(self.processes), -1)
+        return hidden.split(self.head.in_features, -1)
 
     def place(self, hidden: Tensor) -> None:
         """Set anchors and length scales by training features ``(n, L D)``, see
@@ -157,7 +157,7 @@ class GPReadout(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
         depths = self.split(hidden)
-        pairs = zip(self.processes, depths, strict=True)
+        pairs = zip(self.processes, depths, strict=False)
         total = sum(process(of_depth) for process, of_depth in pairs)  # Σ_l f_l(h_l)
         scale = self.amplitude / math.sqrt(len(depths))
         return self.head(depths[-1]) / self.temperature + scale * total
@@ -185,17 +185,6 @@ class _LastNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         *others, last = x.split(self.norm.normalized_shape[0], -1)
         return torch.cat([*others, self.norm(last)], -1)
-
-
-class _HeadOfLast(nn.Module):
-    """Linear head on the last of several features that stand one after the other."""
-
-    def __init__(self, head: nn.Linear) -> None:
-        super().__init__()
-        self.head = head
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden[..., -self.head.in_features :])
 
 
 @one_thread_at_a_time
@@ -230,13 +219,13 @@ def with_gp_readout(
     base = PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
     head = last_linear(base)
     path = next(path for path, module in model.named_modules() if module is head)
-    reads: nn.Module = head
     if depths == "all":
-        reads = _HeadOfLast(head)
-        model.set_submodule(path, reads)
         _keep_all_depths(model)
-    seen = features(base, train, head=reads)
-    held_out = features(base, valid, head=reads)
+    plain = GPReadout(head, anchors=1)
+    plain.processes = cast(Any, nn.ModuleList())  # only the head, on the last depth
+    model.set_submodule(path, plain)
+    seen = features(base, train, head=plain)
+    held_out = features(base, valid, head=plain)
     _, examples, width = seen.values.shape
     number = width // head.in_features
     readout = GPReadout(head, anchors=min(anchors, examples), depths=number)

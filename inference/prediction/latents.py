@@ -28,7 +28,9 @@ from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
 _LOGGER = logging.getLogger("probattn")
-_FIRST: ContextVar[int | None] = ContextVar("first", default=None)
+FIRST_DRAW: ContextVar[int | None] = ContextVar("first", default=None)
+"""Number of the first draw inside, counted from 0, for guides whose draws take turns; None outside
+predictions."""
 
 
 class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -107,17 +109,6 @@ class Latents:
         return replace(self, traces=[part])
 
 
-def numbered_draw(first: int) -> AbstractContextManager[Any]:
-    """Declare the number of the first draw inside, counted from 0, for guides whose draws take
-    turns."""
-    return bound(_FIRST, first)
-
-
-def first_draw() -> int | None:
-    """Return the number of the first draw of :func:`numbered_draw`, None outside."""
-    return _FIRST.get()
-
-
 def device(model: Program) -> torch.device | None:
     """Return the device of a model's first parameter, or None without parameters."""
     parameter = next(module_of(model).parameters(), None)
@@ -159,7 +150,7 @@ def draw_latents(
         vectorize = broadcasts(model, source, lambda: inputs)
     traces = []
     for row in range(1 if vectorize else num_samples):
-        with draws(num_samples) if vectorize else nullcontext(), numbered_draw(row):
+        with draws(num_samples) if vectorize else nullcontext(), bound(FIRST_DRAW, row):
             traces.append(run_guide(model, source, inputs))
     has_local_sites = any(
         is_latent(site) and is_local(site, traces[0]) for site in traces[0].nodes.values()
