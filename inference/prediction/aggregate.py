@@ -1,7 +1,8 @@
-"""Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, and of batches
-into one."""
+"""Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, of batches into
+one, and of predictors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -13,7 +14,10 @@ from probattn.functional import errors, padding
 from probattn.inference.non_finite import NonFiniteOutputError
 from probattn.inference.prediction.class_labels import check_shape
 from probattn.inference.prediction.mixture import innermost, parameter_checks, token_mask, values
-from probattn.inference.prediction.result import PER_EXAMPLE, Prediction, entropy
+from probattn.inference.prediction.result import PER_EXAMPLE, Prediction, class_probs, entropy
+
+AVERAGED = ("probs", "expected_entropy", "energy")
+"""Fields of a prediction of classes that are means over posterior samples."""
 
 
 def summarise(
@@ -136,3 +140,66 @@ def join(parts: Sequence[Prediction]) -> Prediction:
         num_samples=parts[0].num_samples,
         components=tuple(chain.from_iterable(prediction.components for prediction in parts)),
     )
+
+
+def mix(predictions: Sequence[Prediction], weights: Sequence[int] | None = None) -> Prediction:
+    """Mix predictions of the same examples, in the same order.
+
+    Probabilities, expected entropy and energy are means over members, so the mutual information
+    includes disagreement within and between members. Draws are concatenated to
+    ``(Σ S, n, classes)``. The expected entropy of a member of one sample is its entropy. Optional
+    fields that a member lacks are None.
+
+    Args:
+        predictions: one or more predictions with ``probs (n, classes)``.
+        weights: of each; equal by default.
+
+    Raises:
+        ValueError: no predictions, or not of one class per example; different labels, examples or
+            classes; different numbers of draws, whose mean would differ from that of the members.
+    """
+    if not predictions:
+        raise ValueError("a mixture has at least one member")
+    shapes = [tuple(class_probs(prediction).shape) for prediction in predictions]
+    if any(shape != shapes[0] for shape in shapes):  # of symbols in programs, which no set takes
+        raise ValueError(f"members must predict the same examples and classes, got {shapes}")
+    labels = predictions[0].labels
+    if not all(_same(prediction.labels, labels) for prediction in predictions):
+        raise ValueError(
+            "the labels of the members differ: each must see the examples in one order; do not "
+            "shuffle"
+        )
+    draws = of_all(predictions, "draws")
+    numbers = [len(values) for values in draws]
+    if len(set(numbers)) > 1:
+        raise ValueError(f"members have different numbers of draws: {numbers}")
+    predictions = list(map(_with_entropy, predictions))
+    weights = weights or [1] * len(predictions)
+    means: dict[str, Any] = {}
+    for name in AVERAGED:
+        if values := of_all(predictions, name):
+            weighted = [weight * value for weight, value in zip(weights, values, strict=True)]
+            means[name] = torch.stack(weighted).sum(0) / sum(weights)
+    return Prediction(
+        **means,
+        draws=torch.cat(draws) if draws else None,
+        labels=labels,
+        num_samples=sum(of_all(predictions, "num_samples")) or None,
+    )
+
+
+def _with_entropy(prediction: Prediction) -> Prediction:
+    """Return a prediction by one function with its entropy as the expected one."""
+    if prediction.num_samples != 1 or prediction.expected_entropy is not None:
+        return prediction
+    return replace(prediction, expected_entropy=prediction.entropy)
+
+
+def of_all(predictions: Sequence[Prediction], name: str) -> list[Any]:
+    """Return a field of each prediction; nothing if one of them lacks it."""
+    values = [getattr(prediction, name) for prediction in predictions]
+    return [] if any(value is None for value in values) else values
+
+
+def _same(labels: Tensor | None, others: Tensor | None) -> bool:
+    return labels is others if labels is None or others is None else torch.equal(labels, others)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import Prediction
+from probattn.inference.prediction.result import Prediction, class_probs
 
 POINT = ("probs", "energy", "mean", "variance")
 UNCERTAINTY = ("entropy", "expected_entropy", "mutual_information")
@@ -255,18 +255,3 @@ def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
     examples, classes = probs.shape
     labels = class_labels(labelled(prediction), examples=examples, classes=classes)
     return probs, labels.to(probs.device)
-
-
-def class_probs(prediction: Prediction) -> Tensor:
-    """Return the mean probabilities ``(n, classes)`` of a prediction of one class per example.
-
-    Raises:
-        ValueError: another kind of prediction, or fewer than two classes.
-    """
-    probs = prediction.probs
-    if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
-        shape = None if probs is None else tuple(probs.shape)
-        raise ValueError(
-            f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()"
-        )
-    return probs

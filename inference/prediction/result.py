@@ -10,20 +10,11 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Normal
+from torch.distributions import Bernoulli
 
 from probattn.inference.prediction.class_labels import check_shape, class_labels
-from probattn.inference.prediction.mixture import (
-    NUM_SAMPLES,
-    SEED,
-    Selected,
-    device_of,
-    innermost,
-    tokens_of,
-    values,
-)
-from probattn.inference.prediction.number_laws import Empirical, NormalMixture
-from probattn.threads import one_thread_at_a_time
+from probattn.inference.prediction.mixture import Selected, device_of, innermost, tokens_of
+from probattn.inference.prediction.number_laws import Empirical, NormalMixture, law_of_numbers
 
 PER_EXAMPLE = (
     "probs",
@@ -100,13 +91,15 @@ class Prediction:
         rows = torch.arange(len(self))[index].reshape(-1).contiguous()
         selected = []
         if self.components:
-            starts = torch.tensor([0] + [law.batch_shape[1] for law in self.components]).cumsum(0)
-            numbers = torch.bucketize(rows, starts, right=True) - 1  # of each row's component
+            lengths = torch.tensor([law.batch_shape[1] for law in self.components])
+            # Of each row its component, and its place in it.
+            numbers = torch.arange(len(lengths)).repeat_interleave(lengths)[rows]
+            places = rows - (lengths.cumsum(0) - lengths)[numbers]
             components, runs = numbers.unique_consecutive(return_counts=True)
-            parts = zip(components.tolist(), rows.split(runs.tolist()), strict=True)
+            parts = zip(components.tolist(), places.split(runs.tolist()), strict=True)
             for number, part in parts:
                 law = self.components[number]
-                selected.append(Selected(law, ((part - starts[number]).to(device_of(law)),)))
+                selected.append(Selected(law, (part.to(device_of(law)),)))
         return replace(
             self,
             **self._fields(PER_EXAMPLE, rows),
@@ -226,30 +219,14 @@ class Prediction:
         return torch.cat(densities).to(y.device)
 
     @property
-    def normal(self) -> NormalMixture | None:
-        """Means and standard deviations ``(S, n, ...)`` of normal likelihoods, in float64; None for
-        others.
-
-        Raises:
-            ValueError: a prediction with padded tokens (use :meth:`tokens`).
-        """
-        law = self._law
-        return law if isinstance(law, NormalMixture) else None
-
-    @property
     def _law(self) -> NormalMixture | Empirical:
-        """Law of the numbers: exact for normal likelihoods, else that of samples, which are not
+        """Law of the numbers; exact for normal likelihoods, else that of samples, which are not
         kept."""
         if self.mask is not None:
             raise ValueError(
                 "this prediction has padding between its tokens: use prediction.tokens()"
             )
-        if not isinstance(innermost(self.components[0]), Normal):
-            return Empirical(self._sample().sort(0).values)
-        device = self.require("mean").device
-        loc = torch.cat([values(law, "mean") for law in self.components], 1)
-        scale = torch.cat([values(law, "stddev") for law in self.components], 1)
-        return NormalMixture(loc.double().to(device), scale.double().to(device))
+        return law_of_numbers(self.components, self.require("mean").device)
 
     def cdf(self, y: Tensor) -> Tensor:
         """Predictive distribution function P(Y ≤ y) of each number ``(n, ...)``, in float64.
@@ -304,22 +281,6 @@ class Prediction:
         """Predictive median of each number ``(n, ...)``, which exists even if the mean does not."""
         return self.quantiles([0.5])[0]
 
-    @one_thread_at_a_time
-    def _sample(self) -> Tensor:
-        """Draw :data:`NUM_SAMPLES` numbers or more ``(samples, n, ...)``, equally many per
-        posterior sample.
-
-        They have a fixed seed, and PyTorch's generators keep their states.
-        """
-        device = device_of(self.components[0])
-        numbers = []
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
-            torch.manual_seed(SEED)
-            for law in self.components:
-                samples = law.sample((math.ceil(NUM_SAMPLES / law.batch_shape[0]),))
-                numbers.append(samples.flatten(0, 1).double())
-        return torch.cat(numbers, 1).to(self.require("mean").device)
-
     def tokens(self) -> "Prediction":
         """Return the prediction of the m real tokens, in the order of the examples, as m examples.
 
@@ -348,3 +309,18 @@ def entropy(probs: Tensor) -> Tensor:
 def log_of(probs: Tensor) -> Tensor:
     """Log of probabilities, finite: zeros count as the smallest normal number."""
     return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+
+
+def class_probs(prediction: Prediction) -> Tensor:
+    """Return the mean probabilities ``(n, classes)`` of a prediction of one class per example.
+
+    Raises:
+        ValueError: another kind of prediction, or fewer than two classes.
+    """
+    probs = prediction.probs
+    if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
+        shape = None if probs is None else tuple(probs.shape)
+        raise ValueError(
+            f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()"
+        )
+    return probs
