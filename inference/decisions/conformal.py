@@ -20,8 +20,13 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from probattn.inference.metrics import regression, valid_probs, validate
-from probattn.inference.prediction import predictor as predictors
-from probattn.inference.prediction.predictor import Decision, FewExamplesWarning
+from probattn.inference.prediction.predictor import (
+    Decision,
+    FewExamplesWarning,
+    Predictor,
+    labelled,
+    labelled_classes,
+)
 from probattn.inference.prediction.result import Prediction
 
 SHORTFALL = 0.05
@@ -71,7 +76,7 @@ class ConformalPredictor(Decision):
 
     fitted_values = ("alpha",)
 
-    def __init__(self, predictor: predictors.Predictor | None = None, *, alpha: float) -> None:
+    def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
         super().__init__(predictor)
         self.alpha = alpha
         self.quantile = torch.full((1,), math.nan, dtype=torch.float64)
@@ -120,7 +125,7 @@ class LAC(ConformalPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        probs, labels = validate(*predictors.labelled_classes(prediction))
+        probs, labels = validate(*labelled_classes(prediction))
         return self.calibrate(1 - probs.gather(1, labels[:, None]))
 
     def decide(self, prediction: Prediction) -> dict[str, Tensor]:
@@ -179,7 +184,7 @@ class ByClass(LAC):
             FewExamplesWarning: see :func:`conformal_quantile`, for each class; classes that are in
                 every set.
         """
-        probs, labels = validate(*predictors.labelled_classes(prediction))
+        probs, labels = validate(*labelled_classes(prediction))
         padded = torch.full((probs.shape[1],), math.inf, dtype=probs.dtype)
         for label in labels.unique().tolist():
             scores = 1 - probs[labels == label, label]
@@ -208,7 +213,7 @@ class ConformalIntervals(ConformalPredictor):
         Raises:
             ValueError: labels of the wrong shape or not finite.
         """
-        values = regression.validate(prediction, predictors.labelled(prediction))
+        values = regression.validate(prediction, labelled(prediction))
         low, high, unit = self.band(prediction)
         return self.calibrate(torch.maximum(low - values, values - high) / unit)
 

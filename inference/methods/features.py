@@ -40,6 +40,15 @@ class Features:
     head: nn.Module
     prediction: Prediction
 
+    @property
+    def labels(self) -> Tensor:
+        """Labels as class indices ``(n,)``, on the features' device.
+
+        Raises:
+            ValueError: no labels, or labels that are no class indices.
+        """
+        return labelled_classes(self.prediction)[1].to(self.values.device)
+
     def one_sample(self) -> Tensor:
         """Return features ``(n, D)``, of example i those of sample i mod S."""
         samples, examples, _ = self.values.shape
@@ -181,15 +190,6 @@ class FeaturePredictor(FittedPredictor):
     @abstractmethod
     def predict_features(self, features: Features) -> Prediction:
         """Predict from features."""
-
-
-def training_labels(features: Features) -> Tensor:
-    """Return the labels of training features as class indices ``(n,)``, on the features' device.
-
-    Raises:
-        ValueError: no labels, or labels that are no class indices.
-    """
-    return labelled_classes(features.prediction)[1].to(features.values.device)
 
 
 def last_linear(predictor: SampledPredictor) -> nn.Linear:

@@ -14,7 +14,7 @@ from probattn import families, guides
 from probattn.attention.options import check_choice, check_positive
 from probattn.functional import jitter
 from probattn.functional.kernels import rbf
-from probattn.inference.methods.features import Features, features, last_linear, training_labels
+from probattn.inference.methods.features import Features, features, last_linear
 from probattn.inference.prediction.predictor import PosteriorPredictive
 from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
@@ -264,7 +264,7 @@ def _fit_scales(
     """
     from scipy.optimize import minimize_scalar  # here, since it changes the filters of warnings
 
-    labels = training_labels(held_out)
+    labels = held_out.labels
     hidden = readout.split(held_out.one_sample())
     logits = readout.head(hidden[-1])
     variances = []
@@ -281,12 +281,9 @@ def _fit_scales(
         of_labels = log_probs[:, torch.arange(len(labels)), labels]
         return -of_labels.double().mean(0)
 
-    def mean_loss(log_temperature: float, amplitude: float) -> float:
-        return float(losses(log_temperature, amplitude).mean())
-
     profile = []
     for amplitude in AMPLITUDES:
-        best = minimize_scalar(mean_loss, (-1.0, 1.0), args=(amplitude,))
+        best = minimize_scalar(lambda *at: float(losses(*at).mean()), (-1, 1), args=(amplitude,))
         profile.append((amplitude, best.x, losses(best.x, amplitude)))
     _, _, lowest = min(profile, key=lambda row: float(row[2].mean()))
     # The last one that is not worse by more than its standard error.

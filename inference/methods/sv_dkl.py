@@ -12,7 +12,6 @@ from probattn.inference.methods.features import (
     Features,
     averaged,
     last_linear,
-    training_labels,
 )
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
@@ -64,7 +63,7 @@ class SVDKL(FeaturePredictor):
 
     def fit_features(self, features: Features) -> Self:
         """Train the GP layer on features with labels."""
-        labels = training_labels(features)
+        labels = features.labels
         inputs = self._build(cast(nn.Linear, features.head), features.values)
         draws, number, _ = inputs.shape
         trained = nn.ModuleList([self.gps, self.mixing])

@@ -115,6 +115,12 @@ def device(model: Program) -> torch.device | None:
     return None if parameter is None else parameter.device
 
 
+def arguments(model: Program, x: Tensor, mask: Tensor | None) -> tuple:
+    """Return the arguments of a model without labels, on its device."""
+    target = device(model) or x.device
+    return (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
+
+
 def is_program(source: Any) -> bool:
     """Return True for a guide, a module or function, as opposed to posterior samples."""
     is_samples = hasattr(source, "get_samples") or isinstance(source, Mapping)

@@ -46,9 +46,11 @@ class NormalMixture(NamedTuple):
     def crps(self, y: Tensor) -> Tensor:
         """Return E|Y − y| − ½ E|Y − Y′| (Grimit et al., 2006, eq. 3)."""
         error = _mean_abs(y.to(self.loc) - self.loc, self.scale).mean(0)  # E|Y − y|
-        spread = torch.zeros_like(error)  # S E|Y − Y′|
-        for mean, sd in zip(self.loc, self.scale, strict=True):
-            spread += _mean_abs(mean - self.loc, (sd**2 + self.scale**2).sqrt()).mean(0)
+        pairs = zip(self.loc, self.scale, strict=True)
+        distances = (
+            _mean_abs(mean - self.loc, (sd**2 + self.scale**2).sqrt()) for mean, sd in pairs
+        )
+        spread = sum(distance.mean(0) for distance in distances)  # S E|Y − Y′|
         return error - spread / (2 * len(self.loc))
 
     def quantiles(self, shares: Tensor) -> Tensor:

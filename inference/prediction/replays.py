@@ -16,7 +16,7 @@ from probattn.inference.non_finite import NonFiniteOutputError, find_non_finite
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.prediction.latents import (
     Latents,
-    device,
+    arguments,
     draw_latents,
     global_part,
     is_program,
@@ -68,7 +68,7 @@ class Replays:
         """
         if self.num_samples < 2:
             raise ValueError("refine needs at least two samples: num_samples=2 or more")
-        latents = self.latents or self._draw(self._inputs(x, mask))
+        latents = self.latents or self._draw(arguments(self.model, x, mask))
         first, rest = (
             type(self)(self.model, self.source, latents.part(rows), **self.options)
             for rows in (slice(1), slice(1, None))
@@ -79,17 +79,12 @@ class Replays:
         rest.model = rest.above or self.model
         return first, rest
 
-    def _inputs(self, x: Tensor, mask: Tensor | None) -> tuple:
-        """Return arguments of the model on its device."""
-        target = device(self.model) or x.device
-        return (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
-
     def likelihoods(
         self, x: Tensor, mask: Tensor | None
     ) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or
         ``(chunk,)``."""
-        inputs = self._inputs(x, mask)
+        inputs = arguments(self.model, x, mask)
         latents = self.latents = self.latents or self._draw(inputs)
         at_once = self.num_samples if latents.vectorize else 1
         # Handlers and guides may set values for the examples of a whole batch.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probattn.inference.batches import Loader, iterate_batches, unpack_batch
 from probattn.inference.distributed import broadcast_result, gather_results, seed_per_rank, world
 from probattn.inference.prediction.aggregate import join
-from probattn.inference.prediction.latents import device, draw_latents
+from probattn.inference.prediction.latents import arguments, draw_latents
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 from probattn.threads import one_thread_at_a_time
@@ -48,10 +48,8 @@ def predict_sharded(
     stream = iter(batches)
     first = next(stream)
     x, _, mask = unpack_batch(first)
-    target = device(model)
-    inputs = (x.to(target), None, None if mask is None else mask.to(target))
     with torch.no_grad():
-        latents = draw_latents(model, guide, inputs, num_samples=num_samples)
+        latents = draw_latents(model, guide, arguments(model, x, mask), num_samples=num_samples)
     sites = list(chain.from_iterable(trace.nodes.values() for trace in latents.traces))
     values = broadcast_result(lambda: [site["value"] for site in sites])
     for site, value in zip(sites, values, strict=True):
