@@ -88,18 +88,17 @@ def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Any, sca
     Raises:
         ValueError: it is not.
     """
-    latest = torch.empty(1, 0)
+    returned = [torch.empty(1, 0)]
     used: list[Tensor] = []
 
     def replace_output(head: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        nonlocal latest
         logits = scale * torch.randn_like(output)
         # Of both signs: softmax does not see a shift, such as that of a threshold, of all of them.
-        latest = logits - logits.mean(-1, keepdim=True)
-        return latest
+        returned.append(logits - logits.mean(-1, keepdim=True))
+        return returned[-1]
 
     def record(network: nn.Module, inputs: tuple, output: Tensor) -> None:
-        used.append(latest.flatten(0, -2))  # (draws, classes)
+        used.append(returned[-1].flatten(0, -2))  # (draws, classes)
 
     x, _, mask = unpack_batch(batch)
     example = (x[:1], None, None if mask is None else mask[:1])

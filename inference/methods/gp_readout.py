@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from probattn import families, guides
 from probattn.attention.options import check_choice, check_positive
-from probattn.functional import jitter
+from probattn.functional.feature_maps import Anchors
 from probattn.functional.kernels import rbf
 from probattn.inference.methods.features import Features, features, last_linear
 from probattn.inference.prediction.predictor import PosteriorPredictive
@@ -73,10 +73,7 @@ class FeatureGP(SiteModule):
 
     def _whiten(self) -> None:
         """Set K⁻ᵀ, K Kᵀ = κ(Z, Z)."""
-        anchors = self.anchors.double() / self.lengthscale
-        tril = jitter.cholesky(rbf(anchors, anchors), "κ(Z, Z), of the readout's anchors")
-        identity = torch.eye(len(tril), dtype=tril.dtype, device=tril.device)
-        self.whitening.copy_(torch.linalg.solve_triangular(tril, identity, upper=False).mT)
+        self.whitening.copy_(Anchors(self.anchors.double() / self.lengthscale).mixing)
 
     def kernel_features(self, hidden: Tensor) -> Tensor:
         """Return ψ ``(..., M)`` of features ``(..., D)``, with ‖ψ‖ ≤ 1."""

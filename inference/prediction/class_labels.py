@@ -26,9 +26,10 @@ def check_shape(labels: Tensor, shape: Sequence[int]) -> None:
         ValueError: says what makes indices of a column of indices or of one-hot rows.
     """
     if tuple(labels.shape) != tuple(shape):
-        takes = f"the likelihood takes labels of shape {tuple(shape)}, got {tuple(labels.shape)}"
-        hint = "pass labels.squeeze(1) of a column, or labels.argmax(-1) of one-hot rows"
-        raise ValueError(f"{takes}: {hint}" if len(shape) == 1 else takes)
+        raise ValueError(
+            f"the likelihood takes labels of shape {tuple(shape)}, got {tuple(labels.shape)}: of a "
+            "column of indices pass labels.squeeze(1), of one-hot rows labels.argmax(-1)"
+        )
 
 
 def are_probs(rows: Tensor) -> Tensor:

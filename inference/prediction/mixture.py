@@ -143,11 +143,10 @@ def token_mask(likelihood: Distribution) -> Tensor | None:
     if isinstance(likelihood, Selected):
         mask = token_mask(likelihood.base_dist)
         return None if mask is None else mask[likelihood.index[0]]
-    if isinstance(likelihood, Stacked):
-        inner = masked(likelihood.base_dist)
-        return None if inner is None else inner._mask
-    inner = masked(likelihood)
-    return None if inner is None else inner._mask[0]
+    inner = masked(likelihood.base_dist if isinstance(likelihood, Stacked) else likelihood)
+    if inner is None:
+        return None
+    return inner._mask if isinstance(likelihood, Stacked) else inner._mask[0]
 
 
 def parameter_checks(likelihood: Distribution) -> list[Tensor]:
@@ -156,8 +155,6 @@ def parameter_checks(likelihood: Distribution) -> list[Tensor]:
     if isinstance(likelihood, Stacked):
         return list(chain.from_iterable(map(parameter_checks, likelihood.parts)))
     inner = innermost(likelihood)
-    if not isinstance(inner, Distribution):
-        return []
     checks = []
     for name, constraint in inner.arg_constraints.items():
         parameter = vars(inner).get(name)  # others follow from these
