@@ -1,8 +1,8 @@
 """Deep ensembles (Lakshminarayanan et al., 2017): equally weighted mixtures of predictors of any
 kind."""
 
-from collections.abc import Iterable, Sequence
-from typing import cast
+from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -32,7 +32,7 @@ class Ensemble(Predictor):
 
     def __init__(self, members: Iterable[Predictor], *, refine: float | None = None) -> None:
         super().__init__()
-        self.members = cast(Sequence[Predictor], nn.ModuleList(members))
+        self.members: Any = nn.ModuleList(members)
         if any(isinstance(module, Decision) for module in self.modules()):
             raise ValueError("an ensemble has no mean of decisions: put them around it")
         self.refine = refine

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
@@ -132,11 +132,10 @@ class GPReadout(nn.Module):
         super().__init__()
         check_positive(anchors=anchors, depths=depths, amplitude=amplitude, temperature=temperature)
         self.head = head
-        processes = nn.ModuleList()
+        self.processes: Any = nn.ModuleList()
         for _ in range(depths):
             process = FeatureGP(head.in_features, head.out_features, anchors=anchors)
-            processes.append(process.to(head.weight))
-        self.processes = cast(Sequence[FeatureGP], processes)
+            self.processes.append(process.to(head.weight))
         self.amplitude = nn.Buffer(head.weight.new_tensor(amplitude))
         self.temperature = nn.Buffer(head.weight.new_tensor(temperature))
 
@@ -212,22 +211,24 @@ def with_gp_readout(
     """
     check_choice("depths", depths, ("last", "all"))
     initial = guides.for_model(predictor.model) if predictor.guide is None else predictor.guide
+    model: Any
+    guide: Any
     model, guide = copy.deepcopy((predictor.model, initial))
     base = PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
     head = last_linear(base)
     path = next(path for path, module in model.named_modules() if module is head)
     if depths == "all":
-        _keep_all_depths(model)
+        model.network.blocks = _AllDepths(*model.network.blocks)
+        model.network.norm = _LastNorm(model.network.norm)
     plain = GPReadout(head, anchors=1)
-    plain.processes = cast(Any, nn.ModuleList())  # only the head, on the last depth
+    plain.processes = nn.ModuleList()  # only the head, on the last depth
     model.set_submodule(path, plain)
     seen = features(base, train, head=plain)
     held_out = features(base, valid, head=plain)
     _, examples, width = seen.values.shape
-    number = width // head.in_features
-    readout = GPReadout(head, anchors=min(anchors, examples), depths=number)
+    readout = GPReadout(head, anchors=min(anchors, examples), depths=width // head.in_features)
     model.set_submodule(path, readout)
-    cast(Any, model).set_path("")
+    model.set_path("")
     hidden = seen.one_sample()
     readout.place(hidden)
     trils = []
@@ -236,17 +237,9 @@ def with_gp_readout(
         trils.append(tril)
         posterior = families.Full(process.sites()["u"], init_loc=0.0)
         posterior.raw_tril.data.copy_(families.TRIL.inv(tril))
-        cast(guides.Guide, guide).cover(process.site("u"), posterior)
+        guide.cover(process.site("u"), posterior)
     _fit_scales(readout, held_out, trils, num_samples=predictor.num_samples)
     return PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
-
-
-def _keep_all_depths(model: nn.Module) -> None:
-    """Let the tokens after all blocks reach the head of a transformer, those of the last normed."""
-    blocks = cast(nn.Sequential, model.get_submodule("network.blocks"))
-    norm = cast(nn.LayerNorm, model.get_submodule("network.norm"))
-    model.set_submodule("network.blocks", _AllDepths(*blocks))
-    model.set_submodule("network.norm", _LastNorm(norm))
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 GPyTorch."""
 
 import math
-from typing import Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,7 @@ class SVDKL(FeaturePredictor):
     def fit_features(self, features: Features) -> Self:
         """Train the GP layer on features with labels."""
         labels = features.labels
-        inputs = self._build(cast(nn.Linear, features.head), features.values)
+        inputs = self._build(features.head, features.values)
         draws, number, _ = inputs.shape
         trained = nn.ModuleList([self.gps, self.mixing])
         optimizer = torch.optim.Adam(trained.parameters(), lr=self.lr)
@@ -88,7 +88,7 @@ class SVDKL(FeaturePredictor):
         return likelihood.log_prob(labels).mean() - kl / num_data
 
     @torch.no_grad()
-    def _build(self, head: nn.Linear, values: Tensor) -> Tensor:
+    def _build(self, head: Any, values: Tensor) -> Tensor:
         """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds
         of the grid.
 

@@ -57,10 +57,8 @@ def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor
     Raises:
         ValueError: no class probabilities ``(n, classes)``.
     """
-    probs, information = (
-        class_probs(prediction).detach().cpu().double(),
-        prediction.mutual_information,
-    )
+    probs = class_probs(prediction).detach().cpu().double()
+    information = prediction.mutual_information
     if information is not None:
         information = information.where(information > 16 * torch.finfo(information.dtype).eps, 0.0)
     values = {
@@ -164,8 +162,7 @@ def evaluate(
         ValueError: as for :func:`scores`.
     """
     id_scores, ood_scores = (
-        scores(in_distribution, fitted_on=fitted_on),
-        scores(ood, fitted_on=fitted_on),
+        scores(prediction, fitted_on=fitted_on) for prediction in (in_distribution, ood)
     )
     names = [name for name in id_scores if name in ood_scores]
     informative = [

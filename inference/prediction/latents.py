@@ -241,11 +241,10 @@ def run_guide(model: Program, guide: Callable[..., Any] | None, inputs: tuple) -
             "this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first"
         )
 
-    def priors(*inputs: Any) -> dict[str, Tensor]:
-        return sample_priors(module_of(model))
+    def program(*inputs: Any) -> Any:
+        return sample_priors(module_of(model)) if guide is None else global_sites(guide)(*inputs)
 
     target = device(model) or torch.device("cpu")
-    program = priors if guide is None else global_sites(guide)
     with parameters_of(guide), torch.autocast(target.type, enabled=False):
         return poutine.trace(program).get_trace(*inputs)
 

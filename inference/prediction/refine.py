@@ -90,9 +90,9 @@ def predict_refined(
             once = predict_batch(number, (x, y, mask), first.likelihoods, modules, num_samples=1)
         rows = least_confident(once, share)
         inputs = x if states is None else states.inputs(x)
-        values = [None if value is None else value[rows] for value in (inputs, y, mask)]
+        chosen: Any = [None if value is None else value[rows] for value in (inputs, y, mask)]
         count = rest.num_samples
-        others = predict_batch(number, values, rest.likelihoods, modules, num_samples=count)
+        others = predict_batch(number, chosen, rest.likelihoods, modules, num_samples=count)
         # p̄ = (p₁ + (S − 1) mean of p₂ … p_S) / S
         parts.append(refined(once, mix([once[rows], others], (1, count)), rows))
     return join(parts)

@@ -130,16 +130,8 @@ class Prediction:
         return {name: value[index.to(value.device)] for name, value in self.known(names).items()}
 
     def __repr__(self) -> str:
-        """Return a summary in one line: kind, size, and means over the examples or real tokens."""
-        shown = self if self.mask is None else self.tokens()
-        content = "binary labels" if self.is_binary else "numbers"
-        names = ["mean", "variance"]
-        if self.probs is not None:
-            content = f"{self.probs.shape[-1]} classes"
-            names = ["confidence", "entropy", "mutual_information"]
-        values = shown.known(names).items()
-        means = ", ".join(f"{name} {value.mean():.3g}" for name, value in values)
-        return f"Prediction of {content} for {len(self)} examples; means: {means}"
+        """Return a summary in one line: the number of examples, and the known fields."""
+        return f"Prediction of {len(self)} examples, with {', '.join(self.known(PER_EXAMPLE))}"
 
     @property
     def is_binary(self) -> bool:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.batches import Loader, iterate_batches, unpack_batch
+from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.distributed import broadcast_result, gather_results, seed_per_rank, world
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.latents import arguments, draw_latents
@@ -40,7 +40,7 @@ def predict_sharded(
         ValueError, NumericalError: as for ``predict``, if this rank failed.
     """
     rank, size = world()
-    batches = cast(Loader, iterate_batches(data))
+    batches: Any = iterate_batches(data)
     if size == 1 or not len(batches):
         return predict(model, guide, batches, num_samples=num_samples, keep_draws=keep_draws)
     start = rank * len(batches) // size

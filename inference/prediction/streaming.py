@@ -39,7 +39,10 @@ def predict_batches(
         ValueError, NumericalError: as for :func:`predict`.
     """
     batches = enumerate(map(unpack_batch, iterate_batches(data)))
-    return join([predict_batch(*batch, likelihoods, modules, **options) for batch in batches])
+    parts = [
+        predict_batch(number, batch, likelihoods, modules, **options) for number, batch in batches
+    ]
+    return join(parts)
 
 
 def predict_batch(
