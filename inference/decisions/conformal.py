@@ -24,7 +24,6 @@ from probattn.inference.prediction.predictor import (
     Decision,
     FewExamplesWarning,
     Predictor,
-    labelled,
     labelled_classes,
 )
 from probattn.inference.prediction.result import Prediction
@@ -212,7 +211,7 @@ class ConformalIntervals(ConformalPredictor):
         Raises:
             ValueError: labels of the wrong shape or not finite.
         """
-        values = regression.validate(prediction, labelled(prediction))
+        values = regression.validate(prediction, prediction.require("labels"))
         low, high, unit = self.band(prediction)
         return self.calibrate(torch.maximum(low - values, values - high) / unit)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches, unpack_batch
+from probattn.inference.prediction.class_labels import entropy
 from probattn.inference.prediction.predictor import (
     FittedPredictor,
     Predictor,
@@ -18,7 +19,7 @@ from probattn.inference.prediction.predictor import (
     class_probs,
     labelled_classes,
 )
-from probattn.inference.prediction.result import Prediction, entropy
+from probattn.inference.prediction.result import Prediction
 from probattn.threads import one_thread_at_a_time
 
 PROBES = (0.1, 10.0)

@@ -71,11 +71,7 @@ def evaluate(prediction: Prediction | Tensor, labels: Tensor | None = None) -> d
     """
     if not isinstance(prediction, Prediction):
         prediction = Prediction(probs=torch.as_tensor(prediction))
-    labels = prediction.labels if labels is None else torch.as_tensor(labels)
-    if labels is None:
-        raise ValueError(
-            "metrics need labels: evaluate(prediction, labels), or predict batches (x, y)"
-        )
+    labels = prediction.require("labels") if labels is None else torch.as_tensor(labels)
     if prediction.mask is not None:
         prediction = replace(prediction, labels=labels).tokens()
         labels = prediction.require("labels")

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from probattn.functional import errors, padding
 from probattn.inference.non_finite import NonFiniteOutputError
-from probattn.inference.prediction.class_labels import check_shape
+from probattn.inference.prediction.class_labels import check_shape, entropy
 from probattn.inference.prediction.mixture import innermost, parameter_checks, token_mask, values
-from probattn.inference.prediction.result import PER_EXAMPLE, Prediction, class_probs, entropy
+from probattn.inference.prediction.result import PER_EXAMPLE, Prediction
 
 AVERAGED = ("probs", "expected_entropy", "energy")
 """Fields of a prediction of classes that are means over posterior samples."""
@@ -186,6 +186,21 @@ def mix(predictions: Sequence[Prediction], weights: Sequence[int] | None = None)
         labels=labels,
         num_samples=sum(of_all(predictions, "num_samples")) or None,
     )
+
+
+def class_probs(prediction: Prediction) -> Tensor:
+    """Return the mean probabilities ``(n, classes)`` of a prediction of one class per example.
+
+    Raises:
+        ValueError: another kind of prediction, or fewer than two classes.
+    """
+    probs = prediction.probs
+    if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
+        shape = None if probs is None else tuple(probs.shape)
+        raise ValueError(
+            f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()"
+        )
+    return probs
 
 
 def _with_entropy(prediction: Prediction) -> Prediction:

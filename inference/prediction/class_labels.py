@@ -1,4 +1,4 @@
-"""Validation of labels and class probabilities."""
+"""Labels and probabilities of classes: their validation, entropy and log."""
 
 from collections.abc import Sequence
 
@@ -61,3 +61,13 @@ def valid_probs(probs: Tensor) -> Tensor:
             f"rows of probs must lie in [0, 1] and sum to 1, got {row}: apply softmax to logits"
         )
     return probs.detach().cpu().double().clamp(0, 1)
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """Entropy ``(...)`` of probabilities ``(..., classes)``, in nats."""
+    return torch.special.entr(probs).sum(-1)
+
+
+def log_of(probs: Tensor) -> Tensor:
+    """Log of probabilities, finite: zeros count as the smallest normal number."""
+    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()

@@ -8,9 +8,10 @@ from typing import ClassVar, Self, cast
 import torch
 from torch import Tensor, nn
 
+from probattn.inference.prediction.aggregate import class_probs
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import Prediction, class_probs
+from probattn.inference.prediction.result import Prediction
 
 POINT = ("probs", "energy", "mean", "variance")
 UNCERTAINTY = ("entropy", "expected_entropy", "mutual_information")
@@ -231,19 +232,6 @@ def check_runs_model(predictor: Predictor | None, method: str) -> None:
         )
 
 
-def labelled(prediction: Prediction) -> Tensor:
-    """Return the labels of a prediction that a method is fitted to.
-
-    Raises:
-        ValueError: it has none.
-    """
-    if prediction.labels is None:
-        raise ValueError(
-            "a method is fitted on labels, and these data have none: pass batches (x, y)"
-        )
-    return prediction.labels
-
-
 def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
     """Return the mean probabilities ``(n, classes)`` of a prediction, and its labels ``(n,)`` on
     the same device.
@@ -253,5 +241,5 @@ def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
     """
     probs = class_probs(prediction)
     examples, classes = probs.shape
-    labels = class_labels(labelled(prediction), examples=examples, classes=classes)
+    labels = class_labels(prediction.require("labels"), examples=examples, classes=classes)
     return probs, labels.to(probs.device)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli
 
-from probattn.inference.prediction.class_labels import check_shape, class_labels
+from probattn.inference.prediction.class_labels import check_shape, class_labels, entropy, log_of
 from probattn.inference.prediction.mixture import Selected, device_of, innermost, tokens_of
 from probattn.inference.prediction.number_laws import Empirical, NormalMixture, law_of_numbers
 
@@ -121,8 +121,10 @@ class Prediction:
         """
         value = getattr(self, name)
         if value is None:
-            reason = "the likelihood is another one, there are no labels or no samples"
-            raise ValueError(f"no {name}: {reason}, or a method has changed the mean probabilities")
+            raise ValueError(
+                f"no {name}: the likelihood is another one, the data have no labels (pass batches "
+                "(x, y)), nothing was sampled, or a method has changed the mean probabilities"
+            )
         return value
 
     def _fields(self, names: Sequence[str], index: Tensor) -> dict[str, Any]:
@@ -291,28 +293,3 @@ class Prediction:
             components=tuple(components),
             num_samples=self.num_samples,
         )
-
-
-def entropy(probs: Tensor) -> Tensor:
-    """Entropy ``(...)`` of probabilities ``(..., classes)``, in nats."""
-    return torch.special.entr(probs).sum(-1)
-
-
-def log_of(probs: Tensor) -> Tensor:
-    """Log of probabilities, finite: zeros count as the smallest normal number."""
-    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
-
-
-def class_probs(prediction: Prediction) -> Tensor:
-    """Return the mean probabilities ``(n, classes)`` of a prediction of one class per example.
-
-    Raises:
-        ValueError: another kind of prediction, or fewer than two classes.
-    """
-    probs = prediction.probs
-    if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
-        shape = None if probs is None else tuple(probs.shape)
-        raise ValueError(
-            f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()"
-        )
-    return probs
