@@ -67,11 +67,11 @@ def label_site(trace: Trace) -> Message:
         ValueError: no such site, or several.
     """
     samples = [node for node in trace.nodes.values() if node["type"] == "sample"]
-    nodes = [node for node in samples if is_label(node)]
-    if len(nodes) != 1:
-        names = ", ".join(str(node["name"]) for node in nodes) or "none"
-        raise ValueError(f"a model to predict has one site of labels, y; this one has {names}")
-    return nodes[0]
+    names = [node["name"] for node in samples if is_label(node)]
+    if len(names) != 1:
+        found = ", ".join(names)
+        raise ValueError(f"a model to predict has one site of labels, y; this one has [{found}]")
+    return trace.nodes[names[0]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,11 @@ from typing import Any, Self
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
-import torch
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import draws, local_posteriors
-from probattn.guides import Program, global_sites
+from probattn.guides import Program
 from probattn.inference.non_finite import NonFiniteOutputError, find_non_finite
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.prediction.latents import (
@@ -22,6 +21,7 @@ from probattn.inference.prediction.latents import (
     is_program,
     label_site,
     predictive_sites,
+    run_guide,
 )
 from probattn.inference.prediction.mixture import Stacked
 from probattn.messages import is_of_draws, law_of
@@ -127,10 +127,8 @@ class Replays:
         guided = latents.traces[row]
         from_prior = self.source is None
         if latents.has_local_sites:
-            with torch.autocast(chunk[0].device.type, enabled=False):
-                guided = poutine.trace(
-                    poutine.replay(global_sites(self.source), trace=guided)
-                ).get_trace(*chunk)
+            with poutine.replay(trace=guided):
+                guided = run_guide(self.model, self.source, tuple(chunk))
         local_sites = nullcontext() if from_prior else local_posteriors()
         with local_sites, poutine.mask(mask=False), predictive_sites(from_prior=from_prior):
             trace = poutine.trace(
