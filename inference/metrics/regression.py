@@ -31,16 +31,16 @@ def validate(prediction: Prediction, labels: Tensor) -> Tensor:
         ValueError: a prediction of classes or of padded tokens; labels of the wrong shape, empty or
             not finite.
     """
-    if prediction.mean is None or prediction.mask is not None:
+    mean = prediction.mean
+    if mean is None or prediction.mask is not None:
         raise ValueError(
             "needs a prediction of numbers without padding: for tokens prediction.tokens()"
         )
-    if labels.shape != prediction.mean.shape or not labels.numel() or not labels.isfinite().all():
+    if labels.shape != mean.shape or not labels.numel() or not labels.isfinite().all():
         raise ValueError(
-            f"labels must be finite, of shape {tuple(prediction.mean.shape)}, got "
-            f"{tuple(labels.shape)}"
+            f"labels must be finite, of shape {tuple(mean.shape)}, got {tuple(labels.shape)}"
         )
-    return labels.detach().to(prediction.mean.device).double()
+    return labels.detach().to(mean.device).double()
 
 
 def rmse(prediction: Prediction, labels: Tensor) -> float:

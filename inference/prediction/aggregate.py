@@ -194,11 +194,11 @@ def class_probs(prediction: Prediction) -> Tensor:
     Raises:
         ValueError: another kind of prediction, or fewer than two classes.
     """
-    probs = prediction.probs
-    if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
-        shape = None if probs is None else tuple(probs.shape)
+    probs = prediction.require("probs")
+    if probs.dim() != 2 or probs.shape[1] < 2:
         raise ValueError(
-            f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()"
+            f"needs probabilities (n, classes ≥ 2), got {tuple(probs.shape)}: for tokens use "
+            "prediction.tokens()"
         )
     return probs
 

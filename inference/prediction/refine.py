@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.prediction.aggregate import AVERAGED, join, mix, of_all
+from probattn.inference.prediction.aggregate import AVERAGED, class_probs, join, mix, of_all
 from probattn.inference.prediction.replays import Replays
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.streaming import predict_batch
@@ -25,10 +25,7 @@ def least_confident(prediction: Prediction, share: float) -> Tensor:
     """
     if not 0 < share <= 1:
         raise ValueError(f"refine is a share of the inputs in (0, 1], got {share}")
-    probs = prediction.require("probs")
-    if probs.dim() != 2:
-        raise ValueError("refine takes a model of one class per example, not of a label per token")
-    confidence = probs.amax(1)
+    confidence = class_probs(prediction).amax(1)
     number = math.ceil(share * len(confidence))
     return confidence.topk(number, largest=False).indices.sort().values
 

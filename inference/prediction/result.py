@@ -158,12 +158,10 @@ class Prediction:
         Raises:
             ValueError: a prediction of numbers, of which no value has a probability.
         """
-        if self.probs is not None:
-            return self.probs.amax(-1)
         if self.is_binary:
             mean = self.require("mean")
             return mean.maximum(1 - mean)
-        raise ValueError("a prediction of numbers has no confidence: use variance or quantiles")
+        return self.require("probs").amax(-1)
 
     @property
     def entropy(self) -> Tensor:
