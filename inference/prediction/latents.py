@@ -67,7 +67,7 @@ def label_site(trace: Trace) -> Message:
         ValueError: no such site, or several.
     """
     samples = [node for node in trace.nodes.values() if node["type"] == "sample"]
-    names = [node["name"] for node in samples if is_label(node)]
+    names = [str(node["name"]) for node in samples if is_label(node)]
     if len(names) != 1:
         found = ", ".join(names)
         raise ValueError(f"a model to predict has one site of labels, y; this one has [{found}]")
