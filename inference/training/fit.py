@@ -1,11 +1,9 @@
 """Stochastic variational inference of a model and its guide, which can be stopped and resumed at
 any moment."""
 
-import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from probattn.inference.batches import Loader, check_loader, unpack_batch
 from probattn.inference.distributed import (
@@ -31,6 +28,7 @@ from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.device import device_settings
 from probattn.inference.training.optimizers import OptimizerFactory, Optimizers, SchedulerFactory
 from probattn.inference.training.options import TrainOptions
+from probattn.inference.training.progress import Progress
 from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Objective
 from probattn.inference.training.trainer import Trainer
@@ -88,7 +86,8 @@ def fit(
     needed to resume exactly, and ``log.jsonl`` and the loggers every term of the objective. Files
     are replaced atomically after an epoch.
 
-    Noise whose scale was not given (``Gaussian()``) gets that of the labels of the first batch.
+    Inducing inputs and anchors of the layers are placed at the first batch, unless they have been
+    before. Noise whose scale was not given (``Gaussian()``) gets that of its labels.
     Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into
     training mode.
 
@@ -118,7 +117,8 @@ def fit(
             optimisers must be built as before. Resuming is exact for random numbers of the global
             generators of PyTorch, NumPy and Python, and of generators that are attributes of a
             loader, its samplers or its data set.
-        progress: display a bar on stderr; in a file, a line per epoch.
+        progress: display a bar on stderr; in a file, a line per epoch. A long run says how long it
+            takes.
         notes: texts that ``best.pt`` keeps, such as digests of files that belong to its weights.
 
     Raises:
@@ -166,8 +166,13 @@ def fit(
         )
         trainer.resume()
         log = stack.enter_context(_log(folder, loggers, step=trainer.step))
-        bar = stack.enter_context(_bar(trainer, is_shown=progress))
-        trainer.run(log, bar)
+        bar = Progress(
+            epochs=options.epochs,
+            total=options.epochs * trainer.steps_per_epoch,
+            initial=trainer.step,
+            is_shown=progress and not trainer.is_finished() and world().rank == 0,
+        )
+        trainer.run(log, stack.enter_context(closing(bar)))
         trainer.load_best()
     return History(log.of("step"), log.of("epoch"), trainer.best_epoch, trainer.best_value)
 
@@ -212,7 +217,7 @@ def _prepare(
     seed: int | None,
 ) -> None:
     """Put model and guide on the device, in training mode, and create what the first batch
-    determines: the parameters of AutoGuides, and the scale of the noise."""
+    determines: inducing inputs, the parameters of AutoGuides, and the scale of the noise."""
     if seed is not None:
         torch.manual_seed(seed)
     for module in (model, guide):
@@ -223,6 +228,10 @@ def _prepare(
             # Fused optimisers would train entries that share memory as one.
             if 0 in tensor.stride():
                 tensor.data = tensor.data.contiguous()
+    network = attribute(model, "network")
+    if _is_unplaced(network):
+        inputs, _, *mask = first_batch()
+        network.initialise_inducing(inputs, *mask)
     for module in (model, guide):
         if guide_checks.is_lazy(module):
             guide_checks.materialise(module, first_batch())
@@ -234,19 +243,15 @@ def _prepare(
         likelihood.initialise(labels)
 
 
+def _is_unplaced(network: Any) -> bool:
+    """Return True for a network of this library with inducing inputs that no data has set."""
+    modules = network.modules() if hasattr(network, "initialise_inducing") else ()
+    return any(not getattr(module, "is_placed", True) for module in modules)
+
+
 def _log(folder: Path | None, loggers: Iterable["Logger"], *, step: int) -> RunLog:
     """Return the log of the run up to a step, which rank 0 alone writes."""
     if world().rank > 0:
         return RunLog(None, step=step)
     path = None if folder is None else folder / "log.jsonl"
     return RunLog(path, step=step, loggers=tuple(loggers))
-
-
-def _bar(trainer: Trainer, *, is_shown: bool) -> tqdm:
-    """Return the progress bar of a run that has something to do, on rank 0."""
-    return tqdm(
-        total=trainer.options.epochs * trainer.steps_per_epoch,
-        initial=trainer.step,
-        disable=not is_shown or trainer.is_finished() or world().rank > 0,
-        mininterval=0.1 if sys.stderr.isatty() else math.inf,  # in a file, a line per epoch
-    )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from probattn import NumericalError
 from probattn.inference import distributed
@@ -22,6 +21,7 @@ from probattn.inference.random_states import random_states, set_random_states
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
+from probattn.inference.training.progress import Progress
 from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Objective, Outcome, StepCoefficients, train_step
 from probattn.inference.training.validation import is_better, validate
@@ -107,7 +107,7 @@ class Trainer(RunState):
         is_stale = self.epoch - self.best_epoch >= patience
         return self.should_stop or is_stale or self.epoch >= self.options.epochs
 
-    def run(self, log: RunLog, progress: tqdm) -> None:
+    def run(self, log: RunLog, progress: Progress) -> None:
         """Train until the last epoch, until early stopping, or until a callback stops the run."""
         if self.is_finished():
             return
@@ -126,13 +126,13 @@ class Trainer(RunState):
                 self.best_value = value
             seconds = time.perf_counter() - started
             log.write("epoch", self.step, epoch=self.epoch, seconds=seconds, **metrics)
-            progress.set_description(f"epoch {self.epoch}/{self.options.epochs}", refresh=False)
             shown = ("train_loss", "valid/accuracy", f"valid/{monitor}")
-            progress.set_postfix({name: metrics[name] for name in shown if name in metrics})
+            values = {name: metrics[name] for name in shown if name in metrics}
+            progress.end_epoch(self.epoch, values, seconds=seconds)
             self._save()
         self._call("on_train_end")
 
-    def _epoch_metrics(self, log: RunLog, progress: tqdm) -> dict[str, float]:
+    def _epoch_metrics(self, log: RunLog, progress: Progress) -> dict[str, float]:
         """Train for one epoch, and return ``train_loss`` and ``valid/METRIC``."""
         try:
             loss = self._train_epoch(log, progress)
@@ -151,7 +151,7 @@ class Trainer(RunState):
         if is_due and self._folder is not None:
             self._save_last(self._folder)
 
-    def _train_epoch(self, log: RunLog, progress: tqdm) -> float:
+    def _train_epoch(self, log: RunLog, progress: Progress) -> float:
         """Train on each batch once and return the mean loss in nats per example."""
         options = self.options
         total = 0.0
@@ -179,7 +179,7 @@ class Trainer(RunState):
             total += outcome.loss.item() * size
             examples += size
             self._call("on_train_step_end", outcome)
-            progress.update()
+            progress.end_step()
             if is_logged:
                 tensors = {"loss": outcome.loss, **outcome.terms}
                 values = {name: tensor.item() for name, tensor in tensors.items()}

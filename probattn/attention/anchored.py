@@ -64,6 +64,7 @@ class AnchoredAttention(RegressionAttention):
         self.anchors = nn.Parameter(
             (0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim)
         )
+        self.is_placed = nn.Buffer(torch.tensor(False))
 
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:
