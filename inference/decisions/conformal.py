@@ -74,11 +74,11 @@ class ConformalPredictor(Decision):
     """
 
     fitted_values = ("alpha",)
+    fitted_vector = "quantile"
 
     def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
         super().__init__(predictor)
         self.alpha = alpha
-        self.quantile = torch.full((1,), math.nan, dtype=torch.float64)
 
     def calibrate(self, scores: Tensor) -> Self:
         """Set the quantile from nonconformity scores ``(n, ...)``.
@@ -96,15 +96,6 @@ class ConformalPredictor(Decision):
             warnings.warn(f"{message}: {advice}", FewExamplesWarning, stacklevel=4)
         self.fitted = True
         return self
-
-    def get_extra_state(self) -> Tensor:
-        """Return ``fitted``, alpha and the quantiles, in float64."""
-        return torch.cat([super().get_extra_state(), self.quantile])
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Set ``fitted``, alpha and the quantiles."""
-        super().set_extra_state(state[:2])
-        self.quantile = state[2:].cpu().clone()
 
 
 class LAC(ConformalPredictor):
