@@ -223,6 +223,6 @@ def fit(
 
     def predict(forward: Forward) -> Prediction:
         prediction = forward.predict(method)[forward.batches.order.argsort()]
-        return prediction if scaling is None else scaling.apply(prediction)
+        return prediction if scaling is None else scaling.scaled(prediction)
 
     return predict

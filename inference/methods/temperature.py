@@ -138,13 +138,13 @@ class Scaling(FittedPredictor):
     example."""
 
     @abstractmethod
-    def apply(self, prediction: Prediction) -> Prediction:
+    def scaled(self, prediction: Prediction) -> Prediction:
         """Scale a prediction."""
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict and scale."""
         self.check_fitted()
-        return self.apply(self.predictor.predict(data))
+        return self.scaled(self.predictor.predict(data))
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict and scale one batch."""
@@ -156,7 +156,7 @@ class Scaling(FittedPredictor):
         """Predict and scale one batch; decisions inside stay those on the unscaled one."""
         self.check_fitted()
         prediction, decided = self.predictor.decided_batch(x, mask)
-        return self.apply(prediction), decided
+        return self.scaled(prediction), decided
 
 
 class TemperatureScaling(Scaling):
@@ -178,7 +178,7 @@ class TemperatureScaling(Scaling):
         self.fitted = True
         return self
 
-    def apply(self, prediction: Prediction) -> Prediction:
+    def scaled(self, prediction: Prediction) -> Prediction:
         """Scale a prediction."""
         return scale(prediction, self.temperature)
 
@@ -208,7 +208,7 @@ class BiasScaling(Scaling):
         self.fitted = True
         return self
 
-    def apply(self, prediction: Prediction) -> Prediction:
+    def scaled(self, prediction: Prediction) -> Prediction:
         """Scale a prediction."""
         scaling = ClassScaling(self.slope, self.bias)
         return with_log_scores(prediction, scaling(prediction.log_probs))

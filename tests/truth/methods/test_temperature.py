@@ -168,7 +168,7 @@ def test_temperature_and_bias_are_where_the_penalised_likelihood_is_flat():
     law = torch.distributions.Categorical(logits=0.7 * logits + tensor64([0.5, 0.0, -0.5]))
     prediction = of_logits(logits, law.sample())
     scaling = BiasScaling().fit_prediction(prediction)
-    residual = scaling.apply(prediction).probs - F.one_hot(prediction.labels, 3)
+    residual = scaling.scaled(prediction).probs - F.one_hot(prediction.labels, 3)
     of_biases = residual.sum(0) + scaling.bias
     of_slope = (residual * prediction.log_probs).sum()
     torch.testing.assert_close(of_biases, torch.zeros_like(of_biases), atol=1e-3, rtol=0.0)
