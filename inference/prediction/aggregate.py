@@ -8,7 +8,8 @@ from typing import Any
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from probattn.functional import errors, padding
 from probattn.inference.non_finite import NonFiniteOutputError
@@ -64,11 +65,15 @@ def summarise(
             fields["energy"] = values(likelihood, "energy")[:used].mean(0)
     else:
         means = values(likelihood, "mean")
-        variances = values(likelihood, "variance")
-        fields = {"mean": means.mean(0), "variance": variances.mean(0) + means.var(0, correction=0)}
+        fields = {
+            "mean": means.mean(0),
+            "variance": values(likelihood, "variance").mean(0) + means.var(0, correction=0),
+        }
     if labels is not None:
         check_shape(labels, (likelihood.batch_shape[1], *likelihood.event_shape))
-        labels = _zeroed_labels(labels, mask)
+        if mask is not None:  # zeros at padding, whatever the dtype
+            real = mask.to(labels.device)[(..., *(None,) * (labels.dim() - 2))]
+            labels = labels.where(real, 0)
     fields = {name: padding.zeroed(value, mask) for name, value in fields.items()}
     if mask is not None:
         fields["mask"] = mask
@@ -80,14 +85,6 @@ def summarise(
         components=() if of_classes and mask is None else (likelihood,),
         num_samples=num_samples,
     )
-
-
-def _zeroed_labels(labels: Tensor, mask: Tensor | None) -> Tensor:
-    """Return labels ``(batch, tokens, ...)``, of whatever dtype, with 0 at padding."""
-    if mask is None:
-        return labels
-    real = mask.to(labels.device)[(..., *(None,) * (labels.dim() - 2))]
-    return labels.where(real, 0)
 
 
 def check_outputs(likelihood: dist.TorchDistribution) -> None:
@@ -127,9 +124,7 @@ def join(parts: Sequence[Prediction]) -> Prediction:
             raise TypeError(f"only some batches have {field}: give them to all, or to none")
         if tokens is not None:
             after = [0, 0] * (tensors[0].dim() - dim - 2)  # dimensions after that of the tokens
-            missing = [tokens - x.shape[dim + 1] for x in tensors]
-            pairs = zip(tensors, missing, strict=True)
-            tensors = [nn.functional.pad(x, [*after, 0, number]) for x, number in pairs]
+            tensors = [F.pad(x, [*after, 0, tokens - x.shape[dim + 1]]) for x in tensors]
         return torch.cat(tensors, dim)
 
     joined: dict[str, Any] = {field: concatenate(field) for field in PER_EXAMPLE}

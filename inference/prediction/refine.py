@@ -42,12 +42,16 @@ def refined(first: Prediction, there: Prediction, rows: Tensor) -> Prediction:
     for name in AVERAGED:
         both = of_all([first, there], name)
         fields[name] = both[0].index_copy(0, rows, both[1]) if both else None
-    few, many = first.num_samples or 1, there.num_samples or 1
-    counts = torch.full((len(first),), few, device=rows.device)
-    samples_used = counts.index_fill(0, rows, many)
-    # That of the first would be another one's where there are more samples.
-    fields |= {"draws": None, "sample_information": None}
-    return replace(first, **fields, num_samples=many, samples_used=samples_used)
+    counts = torch.full((len(first),), first.num_samples or 1, device=rows.device)
+    many = there.num_samples or 1
+    return replace(
+        first,
+        **fields,
+        draws=None,
+        sample_information=None,  # would be that of another one where there are more samples
+        num_samples=many,
+        samples_used=counts.index_fill(0, rows, many),
+    )
 
 
 def batches_of(data: Tensor | Iterable, rows: Tensor) -> list[tuple]:
