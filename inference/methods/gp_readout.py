@@ -115,7 +115,7 @@ class GPReadout(nn.Module):
     Args:
         head: linear layer to the logits.
         anchors: M, of each GP.
-        depths: L, the number of GPs.
+        depths: L, the number of GPs; with 0 it is the head on the last of any number of depths.
         amplitude: a.
         temperature: τ.
     """
@@ -130,7 +130,7 @@ class GPReadout(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        check_positive(anchors=anchors, depths=depths, amplitude=amplitude, temperature=temperature)
+        check_positive(anchors=anchors, amplitude=amplitude, temperature=temperature)
         self.head = head
         self.processes: Any = nn.ModuleList()
         for _ in range(depths):
@@ -153,7 +153,7 @@ class GPReadout(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
         depths = self.split(hidden)
-        pairs = zip(self.processes, depths, strict=False)
+        pairs = zip(self.processes, depths, strict=bool(self.processes))
         total = sum(process(of_depth) for process, of_depth in pairs)  # Σ_l f_l(h_l)
         scale = self.amplitude / math.sqrt(len(depths))
         return self.head(depths[-1]) / self.temperature + scale * total
@@ -220,8 +220,7 @@ def with_gp_readout(
     if depths == "all":
         model.network.blocks = _AllDepths(*model.network.blocks)
         model.network.norm = _LastNorm(model.network.norm)
-    plain = GPReadout(head, anchors=1)
-    plain.processes = nn.ModuleList()  # only the head, on the last depth
+    plain = GPReadout(head, depths=0)
     model.set_submodule(path, plain)
     seen = features(base, train, head=plain)
     held_out = features(base, valid, head=plain)
