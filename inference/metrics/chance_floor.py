@@ -7,6 +7,8 @@ from torch import Tensor
 
 from probattn.inference.metrics.classes import confidence_and_correct, confidence_bins
 
+BINS = 15
+"""Bins of the ECE."""
 DRAWS = 1000
 """Draws of all labels."""
 CHUNK = 2_000_000
@@ -25,9 +27,7 @@ class ChanceFloor(NamedTuple):
     high: float
 
 
-def ece_floor(
-    probs: Tensor, labels: Tensor, *, bins: int = 15, draws: int = DRAWS, seed: int = 0
-) -> ChanceFloor:
+def ece_floor(probs: Tensor, labels: Tensor, *, draws: int = DRAWS) -> ChanceFloor:
     """Return the chance floor of :func:`~probattn.inference.metrics.ece` by consistency resampling.
 
     In a calibrated model the predicted class is right with the probability that it has (Bröcker
@@ -36,17 +36,15 @@ def ece_floor(
     Args:
         probs: mean probabilities ``(n, classes)``.
         labels: ``(n,)``.
-        bins: of the ECE.
-        draws: number of draws of all labels.
-        seed: of the draws.
+        draws: number of draws of all labels, from a fixed seed.
 
     Raises:
         ValueError: as ``ece`` raises.
     """
     confidence, _ = confidence_and_correct(probs, labels)
     number = len(confidence)
-    members = torch.nn.functional.one_hot(confidence_bins(confidence, bins, probs.dtype), bins)
-    generator, errors = torch.Generator().manual_seed(seed), []
+    members = torch.nn.functional.one_hot(confidence_bins(confidence, BINS, probs.dtype), BINS)
+    generator, errors = torch.Generator().manual_seed(0), []
     for size in torch.arange(draws).split(max(1, CHUNK // number)):
         uniform = torch.rand(len(size), number, dtype=torch.float64, generator=generator)
         right = (uniform < confidence).double()

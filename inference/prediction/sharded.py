@@ -21,9 +21,7 @@ def predict_sharded(
     model: nn.Module,
     guide: nn.Module | None,
     data: Tensor | Iterable,
-    *,
-    num_samples: int = 10,
-    keep_draws: bool = False,
+    **options: Any,
 ) -> Prediction:
     """Run :func:`~probattn.inference.predict` with the batches distributed over all ranks.
 
@@ -33,8 +31,9 @@ def predict_sharded(
     threads is the same. Local latent variables are sampled on each rank.
 
     Args:
-        model, guide, num_samples, keep_draws: as for ``predict``.
+        model, guide: as for ``predict``.
         data: as for ``predict``; an iterable must have a length.
+        options: ``num_samples``, which is required, and ``keep_draws``, as for ``predict``.
 
     Raises:
         ValueError, NumericalError: as for ``predict``, if this rank failed.
@@ -42,14 +41,15 @@ def predict_sharded(
     rank, size = world()
     batches: Any = iterate_batches(data)
     if size == 1 or not len(batches):
-        return predict(model, guide, batches, num_samples=num_samples, keep_draws=keep_draws)
+        return predict(model, guide, batches, **options)
     start = rank * len(batches) // size
     stop = (rank + 1) * len(batches) // size
     stream = iter(batches)
     first = next(stream)
     x, _, mask = unpack_batch(first)
+    inputs = arguments(model, x, mask)
     with torch.no_grad():
-        latents = draw_latents(model, guide, arguments(model, x, mask), num_samples=num_samples)
+        latents = draw_latents(model, guide, inputs, num_samples=options["num_samples"])
     sites = list(chain.from_iterable(trace.nodes.values() for trace in latents.traces))
     values = broadcast_result(lambda: [site["value"] for site in sites])
     for site, value in zip(sites, values, strict=True):
@@ -64,14 +64,7 @@ def predict_sharded(
         if start == stop:
             return next(range_of_rank, None)
         try:
-            return predict(
-                model,
-                guide,
-                range_of_rank,
-                num_samples=num_samples,
-                keep_draws=keep_draws,
-                latents=latents,
-            )
+            return predict(model, guide, range_of_rank, latents=latents, **options)
         except Exception as error:
             error.add_note(f"(on rank {rank}, which counts batches from {start} on)")
             raise
