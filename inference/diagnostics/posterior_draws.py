@@ -7,8 +7,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from probattn.inference.prediction.class_labels import log_of
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import Prediction, log_of
+from probattn.inference.prediction.result import Prediction
 from probattn.threads import one_thread_at_a_time
 
 

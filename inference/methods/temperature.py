@@ -1,14 +1,12 @@
 """Scaling of the mean probabilities of any predictor: by a temperature (Guo et al., 2017, section
 4.2), or with a bias of each class."""
 
-import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from probattn.inference.metrics.refinement import Scaling as ClassScaling
@@ -16,7 +14,6 @@ from probattn.inference.metrics.refinement import fit_scaling
 from probattn.inference.prediction.predictor import (
     FewExamplesWarning,
     FittedPredictor,
-    Predictor,
     class_probs,
     labelled_classes,
 )
@@ -114,7 +111,6 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     Raises:
         ValueError: not one class per example.
     """
-    class_probs(prediction)
     return with_log_scores(prediction, prediction.log_probs.double() / temperature)
 
 
@@ -123,10 +119,13 @@ def with_log_scores(prediction: Prediction, scores: Tensor) -> Prediction:
 
     ``expected_entropy``, ``energy`` and ``draws`` are undefined for them, and therefore None. The
     mutual information stays that of the samples.
+
+    Raises:
+        ValueError: not one class per example.
     """
     return replace(
         prediction,
-        probs=scores.softmax(-1).to(prediction.probs),
+        probs=scores.softmax(-1).to(class_probs(prediction)),
         expected_entropy=None,
         energy=None,
         draws=None,
@@ -199,9 +198,8 @@ class BiasScaling(Scaling):
         bias: b ``(classes,)``, in nats.
     """
 
-    def __init__(self, predictor: Predictor | None = None) -> None:
-        super().__init__(predictor)
-        self.slope, self.bias = math.nan, torch.empty(0)
+    fitted_values = ("slope",)
+    fitted_vector = "bias"
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit temperature and biases to a prediction with its labels."""
@@ -212,15 +210,5 @@ class BiasScaling(Scaling):
 
     def scaled(self, prediction: Prediction) -> Prediction:
         """Scale a prediction."""
-        class_probs(prediction)
         scaling = ClassScaling(self.slope, self.bias)
         return with_log_scores(prediction, scaling(prediction.log_probs))
-
-    def get_extra_state(self) -> Tensor:
-        """Return ``fitted``, the slope and the biases, in float64."""
-        return torch.tensor([self.fitted, self.slope, *self.bias.tolist()], dtype=torch.float64)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Set ``fitted``, the slope and the biases."""
-        fitted, self.slope, *_ = state.tolist()
-        self.fitted, self.bias = bool(fitted), state[2:].double().cpu()

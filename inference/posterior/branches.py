@@ -14,7 +14,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.attention.options import check_positive
-from probattn.inference.prediction.latents import first_draw
+from probattn.inference.prediction.latents import FIRST_DRAW
 from probattn.messages import law_of
 
 
@@ -45,7 +45,7 @@ class Branches(PyroModule):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample all sites, each draw at the next point."""
         values = self.values(*args, **kwargs)
-        first = first_draw()
+        first = FIRST_DRAW.get()
         turns = _Turns(values, self._turn if first is None else first)
         with turns:
             result = self.points[0](*args, **kwargs)
