@@ -137,13 +137,13 @@ class CGP(Correlated):
 
     @cached_property
     def _b(self) -> Roots:
-        """B_q = L⁻¹ 𝒦_oq and B_k = L⁻¹ 𝒦_ok, by one kernel and one solve."""
-        matrix = rbf(self.latent, torch.cat((self.query, self.key), dim=-2))
-        if self.real is not None:
-            columns = torch.cat((self.real, self.real), dim=-1).unsqueeze(-2)
-            matrix = matrix.where(self.real.unsqueeze(-1) & columns, 0.0)
-        b_q, b_k = triangular.solve_lower(self.prior.tril, matrix).chunk(2, dim=-1)
-        return Roots(b_q * self.scales[0, :, None, None], b_k * self.scales[1, :, None, None])
+        """B_q = L⁻¹ 𝒦_oq and B_k = L⁻¹ 𝒦_ok."""
+        points = (self.query, self.key)
+        b_q, b_k = (
+            triangular.solve_lower(self.prior.tril, self._kernel(self.latent, of, log_scale))
+            for of, log_scale in zip(points, self.scales.log(), strict=True)
+        )
+        return Roots(b_q, b_k)
 
     def _kernel(
         self,
