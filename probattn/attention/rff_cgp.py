@@ -2,7 +2,6 @@
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from probattn import priors
@@ -71,8 +70,8 @@ class RFFCGPAttention(FourierLayer, CorrelatedAttention):
 
     def law_of(self, *, frequencies: Tensor | None = None, **given: Any) -> RFFCGP:
         """Return the joint law with these fields, and values of sampled frequencies."""
-        points = torch.cat((given["query"], given["latent"], given["key"]), dim=-2)
-        angles = self.fourier.angles(points, frequencies)
+        for points in ("query", "key", "latent"):
+            given[points] = self.fourier.angles(given[points], frequencies)
         # over draws of the frequencies
-        given["value"] = given["value"].expand(*angles.shape[:-2], -1, -1)
-        return RFFCGP(**given, angles=angles, features=self.fourier.map())
+        given["value"] = given["value"].expand(*given["query"].shape[:-1], -1)
+        return RFFCGP(**given, features=self.fourier.map())
