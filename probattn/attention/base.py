@@ -34,6 +34,9 @@ class ProbabilisticAttention(SiteModule):
     """
 
     example_dim = -3
+    symmetric = False
+    query_value: nn.Linear
+    query_key_value: nn.Linear
     out: nn.Linear
     gain = 1.0  # factor on the initial weights of queries and keys, set by kernels
     _path: tuple[Callable[[Tensor], Tensor], ...] = ()
@@ -170,12 +173,28 @@ class ProbabilisticAttention(SiteModule):
             vectors = step(vectors)
         return vectors
 
+    def add_projections(self, *, symmetric: bool, bias: bool) -> None:
+        """Add the map to queries, keys and values, ``query_key_value``, or ``query_value`` if keys
+        are queries; the initial weights of queries and keys are multiplied by :attr:`gain`."""
+        self.symmetric = symmetric
+        rows = self.dim if symmetric else 2 * self.dim
+        linear = nn.Linear(self.dim, rows + self.dim, bias=bias)
+        self.scale_rows(linear, rows)
+        setattr(self, "query_value" if symmetric else "query_key_value", linear)
+
     @torch.no_grad()
     def scale_rows(self, linear: nn.Linear, rows: int) -> None:
-        """Multiply the initial weights of queries and keys, the first rows of a map, by
-        :attr:`gain`."""
+        """Multiply the first rows of a map by :attr:`gain`."""
         for parameter in linear.parameters():
             parameter[:rows] *= self.gain
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys (the same tensor if ``symmetric``) and values
+        ``(..., H, N, head_dim)``, in float32 or better."""
+        linear = self.query_value if self.symmetric else self.query_key_value
+        projected = dtypes.at_least_float32(linear(x))
+        parts = self.split_heads(projected, 2 if self.symmetric else 3).unbind()
+        return parts[0], parts[-2], parts[-1]
 
     def log_of(
         self,

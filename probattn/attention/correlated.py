@@ -60,11 +60,10 @@ class CorrelatedAttention(ProbabilisticAttention):
         self.output = output
         self.alpha = alpha
         self.regulariser_norm = regulariser_norm
-        self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
-        self.latent = nn.Linear(dim, dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
+        self.add_projections(symmetric=False, bias=bias)
+        self.latent = nn.Linear(dim, dim, bias=bias)
         self.scale_rows(self.latent, dim)
-        self.scale_rows(self.query_key_value, 2 * dim)
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         self.log_noise = self.log_of(noise, heads, learned=learn_noise)
         self.canonical = cast(Any, guide)(dim, heads)
@@ -121,8 +120,7 @@ class CorrelatedAttention(ProbabilisticAttention):
             x, mask: as for the layer.
             value: values ``(..., H, N, d)`` in place of the tokens' own.
         """
-        projected = dtypes.at_least_float32(self.query_key_value(x))
-        query, key, own = self.split_heads(projected, 3)
+        query, key, own = self.project(x)
         (latent,) = self.split_heads(dtypes.at_least_float32(self.latent(x)), 1)
         real, count = padding.real_and_count(mask, query)
         value = own if value is None else dtypes.at_least_float32(value)

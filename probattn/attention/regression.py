@@ -38,11 +38,8 @@ class RegressionAttention(ProbabilisticAttention):
         super().__init__(dim, heads)
         check_choice("output", output, ("mean", "draw"))
         check_positive(noise=noise)
-        self.output, self.alpha, self.symmetric = output, alpha, symmetric
-        if symmetric:
-            self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
-        else:
-            self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
+        self.output, self.alpha = output, alpha
+        self.add_projections(symmetric=symmetric, bias=bias)
         self.log_noise = self.log_of(noise, heads, learned=learn_noise)
         self.out = nn.Linear(dim, dim)
 
@@ -82,17 +79,6 @@ class RegressionAttention(ProbabilisticAttention):
             x, mask: checked.
             latents: values of the global sites by name.
         """
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys (the same tensor if ``symmetric``) and values
-        ``(..., H, N, head_dim)``, in float32 or better."""
-        if self.symmetric:
-            projected = dtypes.at_least_float32(self.query_value(x))
-            query, value = self.split_heads(projected, 2)
-            return query, query, value
-        projected = dtypes.at_least_float32(self.query_key_value(x))
-        query, key, value = self.split_heads(projected, 3)
-        return query, key, value
 
     def regression(
         self,

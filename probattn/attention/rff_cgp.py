@@ -4,9 +4,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from probattn import priors
 from probattn.attention.correlated import CorrelatedAttention
-from probattn.attention.fourier import FourierFeatures, FourierLayer, Frequencies
+from probattn.attention.fourier import FourierLayer
 from probattn.attention.options import check_choice
 from probattn.functional.sparse_cgp import RFFCGP
 
@@ -42,15 +41,11 @@ class RFFCGPAttention(FourierLayer, CorrelatedAttention):
         dim: int,
         heads: int,
         *,
-        features: int = 16,
-        frequencies: Frequencies = "orthogonal",
-        prior: priors.Prior | str | None = None,
         lengthscale: float = 1.0,
-        variance: float = 1.0,
         regulariser: Literal["joint", "keys"] = "joint",
         **options: Any,
     ) -> None:
-        super().__init__(dim, heads, **options)
+        super().__init__(dim, heads, lengthscale=lengthscale, **options)
         check_choice("regulariser", regulariser, ("joint", "keys"))
         self.regulariser = regulariser
         if self.collapsed and regulariser == "keys" and self.canonical_guide != "posterior":
@@ -58,15 +53,6 @@ class RFFCGPAttention(FourierLayer, CorrelatedAttention):
                 'with collapsed=True and regulariser="keys" R is log p(z_k) itself: leave '
                 f"canonical_guide={self.canonical_guide!r} out"
             )
-        self.fourier = FourierFeatures(
-            heads,
-            self.head_dim,
-            features=features,
-            frequencies=frequencies,
-            prior=prior,
-            lengthscale=lengthscale,
-            variance=variance,
-        )
 
     def law_of(self, *, frequencies: Tensor | None = None, **given: Any) -> RFFCGP:
         """Return the joint law with these fields, and values of sampled frequencies."""

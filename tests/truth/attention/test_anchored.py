@@ -111,7 +111,7 @@ def test_the_program_has_the_exact_posterior_and_its_kl():
         trace = poutine.trace(local_posteriors(layer)).get_trace(x)
     trace.compute_log_prob()
     law = layer.law(x, None)
-    features = law.key_features.movedim(0, -3)
+    features = law.key_features
     precision = torch.eye(3, dtype=x.dtype) + features.mT @ features / law.noise[:, None, None]
     loc = torch.linalg.solve(precision, features.mT @ law.value) / law.noise[:, None, None]
     posterior = MultivariateNormal(loc.mT, precision_matrix=precision.unsqueeze(-3))
