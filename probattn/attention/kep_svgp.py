@@ -184,7 +184,7 @@ class KEPSVGPAttention(KSVDAttention):
         lengths = scores[0].shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         e, r, w_e, w_r = map(dtypes.at_least_float32, scores)
         with dtypes.exact(scale.device.type):
-            return self.eta * self.ksvd_penalty(e, r, w_e, w_r, scale, lengths)
+            return self.eta * self.ksvd_penalty((e, r, w_e, w_r), scale, lengths)
 
     def compute(
         self,
