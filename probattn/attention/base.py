@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from probattn.attention.options import full_signature
 from probattn.functional import dtypes, errors
 from probattn.sites import SiteModule
 
@@ -39,6 +40,8 @@ class ProbabilisticAttention(SiteModule):
     query_key_value: nn.Linear
     out: nn.Linear
     gain = 1.0  # factor on the initial weights of queries and keys, set by kernels
+    signed: tuple[str, ...] = ()
+    """Attributes that a checkpoint must share, in addition to the shapes of its parameters."""
     _path: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -50,6 +53,11 @@ class ProbabilisticAttention(SiteModule):
         self.dim = dim
         self.heads = heads
         self.head_dim = dim // heads
+
+    def __init_subclass__(cls) -> None:
+        """Show the options of its bases in the signature of a layer that passes on ``options``."""
+        super().__init_subclass__()
+        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
 
     @classmethod
     def partial(
@@ -210,9 +218,14 @@ class ProbabilisticAttention(SiteModule):
         of its path."""
 
     def signature(self) -> dict[str, int | str]:
-        """Return what a checkpoint must share with this layer, in addition to the shapes of its
-        parameters."""
-        return {"layer": type(self).__name__, "dim": self.dim, "heads": self.heads}
+        """Return what a checkpoint must share with this layer: its class, width, heads and
+        :attr:`signed` options, modules by their class."""
+        signature = {"layer": type(self).__name__, "dim": self.dim, "heads": self.heads}
+        for name in self.signed:
+            option = getattr(self, name)
+            is_module = isinstance(option, nn.Module)
+            signature[name] = type(option).__name__ if is_module else option
+        return signature
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Check x and its mask, and return x with zeros at padding.

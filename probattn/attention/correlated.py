@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.canonical import GUIDES, Prior
 from probattn.attention.kernels import RBF
-from probattn.attention.options import check_choice, check_positive, full_signature
+from probattn.attention.options import check_choice, check_positive
 from probattn.distributions import ColumnNormal
 from probattn.functional import dtypes, errors, padding
 from probattn.functional.correlated import Canonical, Correlated
@@ -25,6 +25,7 @@ class CorrelatedAttention(ProbabilisticAttention):
     """Base of :class:`CGPAttention`, which documents the options, :class:`SparseCGPAttention` and
     :class:`RFFCGPAttention`."""
 
+    signed: tuple[str, ...] = ("output", "collapsed")
     regulariser = "joint"  # or "keys", for R on log p(z_k) alone
 
     def __init__(
@@ -71,16 +72,11 @@ class CorrelatedAttention(ProbabilisticAttention):
         self.canonical_guide = str(canonical_guide) if is_named else type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)
 
-    def __init_subclass__(cls) -> None:
-        """Show the options of this class in the signatures of the layers."""
-        super().__init_subclass__()
-        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
-
     def signature(self) -> dict[str, int | str]:
         """Return the base signature and what determines the law of the output (the guide of z_o if
         it is sampled)."""
         through = {} if self.collapsed else {"canonical_guide": self.canonical_guide}
-        return super().signature() | {"output": self.output, "collapsed": self.collapsed} | through
+        return super().signature() | through
 
     def has_local_sites(self) -> bool:
         """Return False for the mean output of the collapsed form, else True."""

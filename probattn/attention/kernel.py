@@ -32,6 +32,8 @@ class KernelAttention(ProbabilisticAttention):
         ValueError: an unknown kernel, or a variance that does not fit it.
     """
 
+    signed = ("kernel", "symmetric")
+
     def __init__(
         self,
         dim: int,
@@ -47,13 +49,6 @@ class KernelAttention(ProbabilisticAttention):
         self.gain = self.kernel.gain
         self.add_projections(symmetric=symmetric, bias=bias)
         self.out = nn.Linear(dim, dim)
-
-    def signature(self) -> dict[str, int | str]:
-        """Return the base signature, kernel and symmetry."""
-        return super().signature() | {
-            "kernel": type(self.kernel).__name__,
-            "symmetric": self.symmetric,
-        }
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend over the real tokens.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import Laws, ProbabilisticAttention
-from probattn.attention.options import check_choice, check_positive, full_signature
+from probattn.attention.options import check_choice, check_positive
 from probattn.distributions import ColumnNormal
 from probattn.functional import dtypes, padding
 from probattn.functional.feature_maps import FeatureMap
@@ -22,6 +22,8 @@ class RegressionAttention(ProbabilisticAttention):
     The output at a query is the posterior mean of f, or a draw of it (see
     :mod:`probattn.functional.feature_regression`).
     """
+
+    signed = ("output",)
 
     def __init__(
         self,
@@ -42,15 +44,6 @@ class RegressionAttention(ProbabilisticAttention):
         self.add_projections(symmetric=symmetric, bias=bias)
         self.log_noise = self.log_of(noise, heads, learned=learn_noise)
         self.out = nn.Linear(dim, dim)
-
-    def __init_subclass__(cls) -> None:
-        """Show the options of this class in the signatures of the layers."""
-        super().__init_subclass__()
-        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
-
-    def signature(self) -> dict[str, int | str]:
-        """Return the base signature and the kind of output."""
-        return super().signature() | {"output": self.output}
 
     def has_local_sites(self) -> bool:
         """Return False for the mean output."""

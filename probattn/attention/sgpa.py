@@ -45,6 +45,8 @@ class SGPAttention(ProbabilisticAttention):
         ValueError: an invalid option, with the valid ones.
     """
 
+    signed = ("kernel", "draws")
+
     def __init__(
         self,
         dim: int,
@@ -80,12 +82,8 @@ class SGPAttention(ProbabilisticAttention):
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and form, kernel, draws and prior."""
-        parts = {
-            "inducing": str(self.inducing),
-            "kernel": type(self.kernel).__name__,
-            "draws": self.draws,
-        }
-        return super().signature() | parts | {"prior": priors.name_of(self.prior)}
+        parts = {"inducing": str(self.inducing), "prior": priors.name_of(self.prior)}
+        return super().signature() | parts
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``u``, in the decoupled form."""

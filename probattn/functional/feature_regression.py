@@ -70,13 +70,12 @@ class FeatureRegression:
         ψ_kᵀ (ψ_k ψ_kᵀ + σ² I)⁻¹ V, of N×N matrices."""
         # The gradient of an inverse costs half that of a Cholesky factor. All eigenvalues of A are
         # 1 or more.
-        is_dual = errors.may_branch() and self.key.shape[-2] < self.key_features.shape[-1]
+        psi = self.key_features
+        is_dual = errors.may_branch() and psi.shape[-2] < psi.shape[-1]
         if not is_dual:
-            projected = self.key_features.mT @ self.value
-            return torch.linalg.inv(self.precision) @ projected / self._sigma2
-        kernel = self.key_features @ self.key_features.mT
-        marginal = padding.plus_diagonal(kernel, self.noise, self.real)
-        return self.key_features.mT @ (torch.linalg.inv(marginal) @ self.value)
+            return torch.linalg.inv(self.precision) @ (psi.mT @ self.value) / self._sigma2
+        marginal = padding.plus_diagonal(psi @ psi.mT, self.noise, self.real)
+        return psi.mT @ (torch.linalg.inv(marginal) @ self.value)
 
     @cached_property
     def covariance(self) -> Dense:
