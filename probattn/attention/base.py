@@ -220,8 +220,8 @@ class ProbabilisticAttention(SiteModule):
     def signature(self) -> dict[str, int | str]:
         """Return what a checkpoint must share with this layer: its class, width, heads and
         :attr:`signed` options, modules by their class."""
-        signature = {"layer": type(self).__name__, "dim": self.dim, "heads": self.heads}
-        for name in self.signed:
+        signature: dict[str, Any] = {"layer": type(self).__name__}
+        for name in ("dim", "heads", *self.signed):
             option = getattr(self, name)
             is_module = isinstance(option, nn.Module)
             signature[name] = type(option).__name__ if is_module else option

@@ -54,8 +54,8 @@ class RFFGPAttention(FourierLayer, RegressionAttention):
         symmetric: bool = True,
         **options: Any,
     ) -> None:
-        own = {"features": features, "learn_noise": learn_noise, "symmetric": symmetric}
-        super().__init__(dim, heads, **own, **options)
+        options |= {"learn_noise": learn_noise, "symmetric": symmetric}
+        super().__init__(dim, heads, features=features, **options)
 
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:
         """Return the law of the output at checked tokens, and values of sampled frequencies;

@@ -1,7 +1,6 @@
 """Cholesky factors with bounded, relative, reported jitter.
 
-Nothing is inverted explicitly. A matrix that cannot be factorised is an error that names the layer
-and the matrix.
+A matrix that cannot be factorised is an error that names the layer and the matrix.
 """
 
 import warnings

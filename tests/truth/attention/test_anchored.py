@@ -129,3 +129,16 @@ def test_anchors_start_at_keys_of_vectors_seen_each_head_at_its_own():
     distance = (layer.anchors.unsqueeze(-2) - keys.transpose(0, 1).unsqueeze(1)).abs().amax(-1)
     assert distance.amin(-1).max() < 6e-2 * keys.std()
     assert all(len(head.unique()) == 5 for head in distance.argmin(-1))
+
+
+def test_a_symmetric_layer_is_one_whose_keys_are_queries():
+    shared, free = (AnchoredAttention(6, 2, anchors=3, symmetric=tied) for tied in (True, False))
+    query, value = shared.query_value.weight.data.chunk(2)
+    weight = torch.cat((query, query, value))
+    free.load_state_dict(shared.state_dict() | {"query_key_value.weight": weight}, strict=False)
+    x = torch.randn(2, 4, 6)
+    assert_close(shared(x), free(x))
+    for layer in (shared, free):
+        torch.manual_seed(0)
+        layer.initialise(x)
+    assert_close(shared.anchors, free.anchors)
