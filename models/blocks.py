@@ -134,7 +134,7 @@ class Blocks(nn.Sequential):
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Initialise the inducing inputs of each layer from hidden states of a batch at the input
-        of its block.
+        of its block, once: those of a layer that has been initialised or loaded stay.
 
         Local latent sites of lower layers are at their posterior means, global ones at their prior
         means.
@@ -149,7 +149,7 @@ class Blocks(nn.Sequential):
         with evaluation_mode(self), at_mean():
             for block in self:
                 if isinstance(block.attention, ProbabilisticAttention):
-                    block.attention.initialise(stream[real])
+                    block.attention.place(stream[real])
                 # The path to the next layer's inducing inputs starts here, between the halves of
                 # the block.
                 stream = x + block.attention(block.norm_attention(x), *masks)
@@ -227,7 +227,7 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Initialise the inducing inputs of each layer from hidden states of a batch of the
-        training data."""
+        training data, once; :func:`probattn.inference.fit` does so with its first batch."""
         with evaluation_mode(self):
             self.blocks.initialise_inducing(self.tokens(x), mask)
 

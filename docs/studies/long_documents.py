@@ -106,7 +106,6 @@ def main() -> None:
     likelihood = ScaledHeteroscedastic(mean=ratings.mean().item(), scale=ratings.std().item())
     model = Supervised(network, likelihood, num_data=len(train))
     guide = guides.for_model(model)
-    network.initialise_inducing(*next(iter(loaders[1]))[::2])
     settings = TrainOptions(
         epochs=options.epochs,
         lr=options.lr,

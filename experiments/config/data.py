@@ -69,10 +69,12 @@ class OwnImageSettings(OwnDataSettings):
     """A user's own images.
 
     Args:
-        augment: crop and flip images of training randomly.
+        augment: shift images of training randomly, by up to 4 pixels.
+        flip: also mirror them, left to right; not for digits, letters or signs.
     """
 
     augment: bool = True
+    flip: bool = False
 
 
 @setting()
@@ -80,12 +82,13 @@ class OwnTableSettings(OwnDataSettings):
     """A user's own table.
 
     Args:
-        likelihood: distribution of the numbers of a regression: gaussian, heteroscedastic (its
-            noise depends on the input), student-t, or ``package.module:Class`` of your own.
+        likelihood: distribution of the numbers of a regression: heteroscedastic (Gaussian, its
+            noise depends on the input), gaussian, student-t, or ``package.module:Class`` of your
+            own.
         likelihood_options: options of its constructor, such as ``{df: 4}``.
     """
 
-    likelihood: str = "gaussian"
+    likelihood: str = "heteroscedastic"
     likelihood_options: dict[str, float] = Field(default_factory=dict)
 
 

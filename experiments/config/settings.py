@@ -10,7 +10,12 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 from pydantic import Field, ValidationError
 
 from probattn import KernelAttention
-from probattn.experiments.config.data import DataSettings, OwnDataSettings, data_class
+from probattn.experiments.config.data import (
+    DataSettings,
+    OwnDataSettings,
+    OwnTableSettings,
+    data_class,
+)
 from probattn.experiments.config.layers import Layer, Network, layer_class, network_class
 from probattn.experiments.config.schema import choices, meanings, options_of, settings_class
 from probattn.experiments.config.validation import (
@@ -68,6 +73,8 @@ CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
 PARTS = (*SELECTORS, *CLASSES)
 # Settings that say where something is; what is there is compared by its content.
 PATHS = ("data.path=", "network.encoder=")
+# Likelihood of a table, also of one of classes, which does not use it.
+DEFAULT = OwnTableSettings.likelihood
 LISTING = "`probattn presets NAME` lists all keys"
 
 
@@ -89,7 +96,7 @@ class Settings:
         is_regression = getattr(self.data, "task", "classes") == "regression"
         if is_regression and self.train.class_weights is not None:
             raise SettingsError("train.class_weights are for classes, and data.task is regression")
-        if not is_regression and getattr(self.data, "likelihood", "gaussian") != "gaussian":
+        if not is_regression and getattr(self.data, "likelihood", DEFAULT) != DEFAULT:
             raise SettingsError(
                 "data.likelihood is for numbers: set data.task=regression, or leave it out"
             )
@@ -116,7 +123,7 @@ class Settings:
 
     def names(self) -> set[str]:
         """Return the names of what may be code of others: layer, data set and likelihood."""
-        return {self.layer.name, self.data.name, getattr(self.data, "likelihood", "gaussian")}
+        return {self.layer.name, self.data.name, getattr(self.data, "likelihood", DEFAULT)}
 
     @property
     def epochs(self) -> int:

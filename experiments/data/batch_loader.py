@@ -95,7 +95,8 @@ class ImageLoader(BatchLoader):
         images: uint8 (n, C, H, W).
         labels: int64 (n,).
         mean, std: per channel, of pixels scaled to 0..1; ``x = (pixel / 255 - mean) / std``.
-        augment: crop with zero padding and flip at random, before normalisation.
+        augment: crop with zero padding at random, before normalisation.
+        flip: and mirror at random.
         options: as for :class:`BatchLoader`.
     """
 
@@ -107,10 +108,12 @@ class ImageLoader(BatchLoader):
         mean: Floats,
         std: Floats,
         augment: bool = False,
+        flip: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(images, labels, **options)
         self.augment = augment
+        self._flip = flip
         self._mean, self._std = torch.tensor([mean, std], dtype=torch.float32, device=self.device)[
             ..., None, None
         ]
@@ -118,11 +121,13 @@ class ImageLoader(BatchLoader):
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         images, labels = super()._batch(indices)
         if self.augment:
-            images = crop_flip(images, generator=self.generator)
+            images = shift(images, flip=self._flip, generator=self.generator)
         return (images.float() / 255 - self._mean) / self._std, labels
 
 
-def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:
+def shift(
+    images: Tensor, *, padding: int = 4, flip: bool = True, generator: torch.Generator
+) -> Tensor:
     """Shift each image by a random offset, filling with zeros, and mirror it with probability one
     half.
 
@@ -134,7 +139,8 @@ def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -
         images: (batch, channels, height, width), any dtype and device, not yet normalised, so that
             zero is black.
         padding: pixels added on every side; each offset is uniform on 0, …, 2·padding.
-        generator: CPU generator; draws three integers per image.
+        flip: False mirrors none.
+        generator: CPU generator; draws two integers per image, and one more for the mirror.
     """
     number, _, height, width = images.shape
     dy, dx = torch.randint(2 * padding + 1, (2, number), generator=generator).to(
@@ -144,6 +150,8 @@ def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -
     # choose from.
     crops = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     cropped = crops[torch.arange(number, device=images.device), :, dy, dx]
+    if not flip:
+        return cropped
     flipped = torch.randint(2, (number, 1, 1, 1), generator=generator)
     return torch.where(
         flipped.to(images.device, torch.bool, non_blocking=True), cropped.flip(-1), cropped

@@ -66,7 +66,7 @@ class RunRecord:
         data = stored.settings["data"]
         named = [
             ("layer", layer.get("name"), layers.KNOWN),
-            ("likelihood", data.get("likelihood", "gaussian"), tuple(build.KNOWN)),
+            ("likelihood", data.get("likelihood", "heteroscedastic"), tuple(build.KNOWN)),
         ]
         is_read = with_data or data["name"] in NAMES
         if is_read:

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
@@ -62,7 +61,6 @@ def train(
     dataset = dataset if is_fresh else dataset.for_run(out)
     summary = _summary(settings, dataset, say) if is_fresh else ""
     model = build.build_model(settings, dataset)
-    random_state = torch.get_rng_state()
     guide, first, start = build.build_guide(settings, model), None, None
     if is_fresh and settings.warm_start is not None:
         first = settings.first_phase()
@@ -100,8 +98,6 @@ def train(
                 f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} "
                 "weights carried over"
             )
-        if is_fresh:
-            _initialise_inducing(model, settings, dataset, random_state)
         return fit(
             model,
             guide,
@@ -134,16 +130,6 @@ def _summary(settings: Settings, dataset: Dataset, say: Callable[[str], None]) -
     if settings.data.constructor is not None:
         say(summary)
     return summary
-
-
-def _initialise_inducing(
-    model: Supervised, settings: Settings, dataset: Dataset, random_state: Tensor
-) -> None:
-    """Initialise inducing inputs from a batch of training examples, and a random state."""
-    batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(random_state)
-        cast(Any, model.network).initialise_inducing(batch[0], *batch[2:])
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from probattn.attention.options import check_positive
 from probattn.inference.prediction.latents import first_draw
-from probattn.messages import is_latent, law_of
+from probattn.messages import law_of
 
 
 class Branches(PyroModule):
@@ -56,17 +56,11 @@ class Branches(PyroModule):
     @pyro_method
     def values(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return the points of each site ``(K, ...)``."""
-        points = []
         with poutine.block():
-            for point in self.points:
-                with poutine.trace() as run:
-                    point(*args, **kwargs)
-                points.append(run.trace)
+            points = [point(*args, **kwargs) for point in self.points]
         values = {}
-        for name, node in points[0].nodes.items():
-            if is_latent(node):
-                laws = [cast(dist.Delta, trace.nodes[name]["fn"]) for trace in points]
-                values[name] = torch.stack([law.v for law in laws])
+        for name in points[0]:
+            values[name] = torch.stack([point[name] for point in points])
         return values
 
     def get_extra_state(self) -> Tensor:

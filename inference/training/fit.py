@@ -1,19 +1,15 @@
 """Stochastic variational inference of a model and its guide, which can be stopped and resumed at
 any moment."""
 
-import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from probattn.inference.batches import Loader, check_loader, unpack_batch
 from probattn.inference.distributed import (
@@ -23,6 +19,7 @@ from probattn.inference.distributed import (
     seed_per_rank,
     world,
 )
+from probattn.inference.io.checkpoint import separate_entries
 from probattn.inference.io.files import locked
 from probattn.inference.objective import guide_checks
 from probattn.inference.objective.num_data import attribute, check_num_data
@@ -31,6 +28,7 @@ from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.device import device_settings
 from probattn.inference.training.optimizers import OptimizerFactory, Optimizers, SchedulerFactory
 from probattn.inference.training.options import TrainOptions
+from probattn.inference.training.progress import Progress
 from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Objective
 from probattn.inference.training.trainer import Trainer
@@ -38,7 +36,6 @@ from probattn.param_store import without_store_warnings
 from probattn.threads import one_thread_at_a_time
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
     from lightning_fabric.loggers import Logger
 
 
@@ -88,7 +85,8 @@ def fit(
     needed to resume exactly, and ``log.jsonl`` and the loggers every term of the objective. Files
     are replaced atomically after an epoch.
 
-    Noise whose scale was not given (``Gaussian()``) gets that of the labels of the first batch.
+    Inducing inputs and anchors of the layers are placed at the first batch, unless they have been
+    before. Noise whose scale was not given (``Gaussian()``) gets that of its labels.
     Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into
     training mode.
 
@@ -118,7 +116,8 @@ def fit(
             optimisers must be built as before. Resuming is exact for random numbers of the global
             generators of PyTorch, NumPy and Python, and of generators that are attributes of a
             loader, its samplers or its data set.
-        progress: display a bar on stderr; in a file, a line per epoch.
+        progress: display a bar on stderr; in a file, a line per epoch. A long run says how long it
+            takes.
         notes: texts that ``best.pt`` keeps, such as digests of files that belong to its weights.
 
     Raises:
@@ -142,7 +141,10 @@ def fit(
         check_same_batches(train)
         _claim(folder, stack, resume=resume)
         stack.enter_context(device_settings(options, fabric.device))
-        first_batch = partial(_first_batch, train, fabric)
+
+        def first_batch() -> tuple[Tensor, ...]:
+            return fabric.to_device(unpack_batch(first_of(train)).arguments())
+
         _prepare(model, guide, first_batch, device=fabric.device, seed=options.seed)
         objective = Objective(model, guide, options=options, first_batch=first_batch, fabric=fabric)
         optimizers = Optimizers(
@@ -156,18 +158,24 @@ def fit(
         )
         seed_per_rank()
         trainer = Trainer(
-            objective,
-            optimizers,
-            train,
-            valid,
+            objective=objective,
+            optimizers=optimizers,
+            train=train,
+            valid=valid,
             folder=folder,
-            callbacks=callbacks,
+            callbacks=tuple(callbacks),
             notes=notes or {},
         )
         trainer.resume()
-        log = stack.enter_context(_log(folder, loggers, step=trainer.step))
-        bar = stack.enter_context(_bar(trainer, is_shown=progress))
-        trainer.run(log, bar)
+        log = _log(folder, loggers, step=trainer.step)
+        stack.push(log.finalize)
+        bar = Progress(
+            epochs=options.epochs,
+            total=options.epochs * trainer.steps_per_epoch,
+            initial=trainer.step,
+            is_shown=progress and not trainer.is_finished() and world().rank == 0,
+        )
+        trainer.run(log, stack.enter_context(closing(bar)))
         trainer.load_best()
     return History(log.of("step"), log.of("epoch"), trainer.best_epoch, trainer.best_value)
 
@@ -198,11 +206,6 @@ def _claim(folder: Path | None, stack: ExitStack, *, resume: bool) -> None:
         )
 
 
-def _first_batch(train: Loader, fabric: "Fabric") -> tuple[Tensor, ...]:
-    """Return the first training batch on the device, with all random states as they were."""
-    return fabric.to_device(unpack_batch(first_of(train)).arguments())
-
-
 def _prepare(
     model: nn.Module,
     guide: nn.Module,
@@ -212,17 +215,18 @@ def _prepare(
     seed: int | None,
 ) -> None:
     """Put model and guide on the device, in training mode, and create what the first batch
-    determines: the parameters of AutoGuides, and the scale of the noise."""
+    determines: inducing inputs, the parameters of AutoGuides, and the scale of the noise."""
     if seed is not None:
         torch.manual_seed(seed)
     for module in (model, guide):
         module.to(device)
         if not module.training:  # as a whole; its submodules may be in evaluation mode
             module.train()
-        for tensor in (*module.parameters(), *module.buffers()):
-            # Fused optimisers would train entries that share memory as one.
-            if 0 in tensor.stride():
-                tensor.data = tensor.data.contiguous()
+        separate_entries(module)
+    network = attribute(model, "network")
+    if _is_unplaced(network):
+        inputs, _, *mask = first_batch()
+        network.initialise_inducing(inputs, *mask)
     for module in (model, guide):
         if guide_checks.is_lazy(module):
             guide_checks.materialise(module, first_batch())
@@ -234,19 +238,15 @@ def _prepare(
         likelihood.initialise(labels)
 
 
+def _is_unplaced(network: Any) -> bool:
+    """Return True for a network of this library with inducing inputs that no data has set."""
+    modules = network.modules() if hasattr(network, "initialise_inducing") else ()
+    return any(not getattr(module, "is_placed", True) for module in modules)
+
+
 def _log(folder: Path | None, loggers: Iterable["Logger"], *, step: int) -> RunLog:
     """Return the log of the run up to a step, which rank 0 alone writes."""
     if world().rank > 0:
         return RunLog(None, step=step)
     path = None if folder is None else folder / "log.jsonl"
     return RunLog(path, step=step, loggers=tuple(loggers))
-
-
-def _bar(trainer: Trainer, *, is_shown: bool) -> tqdm:
-    """Return the progress bar of a run that has something to do, on rank 0."""
-    return tqdm(
-        total=trainer.options.epochs * trainer.steps_per_epoch,
-        initial=trainer.step,
-        disable=not is_shown or trainer.is_finished() or world().rank > 0,
-        mininterval=0.1 if sys.stderr.isatty() else math.inf,  # in a file, a line per epoch
-    )

@@ -95,7 +95,7 @@ class ConvertedNetwork(nn.Module):
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Initialise the inducing inputs of each layer from its own input on a batch.
+        """Initialise the inducing inputs of each layer from its own input on a batch, once.
 
         Local latent sites of lower layers are at their posterior means, global ones at their prior
         means.
@@ -300,4 +300,4 @@ def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) ->
 def _initialise(layer: ProbabilisticAttention, args: tuple[Tensor, Tensor | None]) -> None:
     """Forward pre-hook that initialises a layer's inducing inputs from its real tokens."""
     x, mask = args
-    layer.initialise(x[... if mask is None else mask])
+    layer.place(x[... if mask is None else mask])

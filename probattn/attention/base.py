@@ -217,6 +217,14 @@ class ProbabilisticAttention(SiteModule):
         """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start
         of its path."""
 
+    def place(self, stream: Tensor) -> None:
+        """Call :meth:`initialise` once in the life of the layer's weights, which the buffer
+        ``is_placed`` of layers with inducing inputs remembers."""
+        is_placed = getattr(self, "is_placed", None)
+        if is_placed is not None and not is_placed:
+            self.initialise(stream)
+            is_placed.fill_(True)
+
     def signature(self) -> dict[str, int | str]:
         """Return what a checkpoint must share with this layer: its class, width, heads and
         :attr:`signed` options, modules by their class."""

@@ -3,6 +3,7 @@
 from typing import Literal, cast
 
 import pyro.distributions as dist
+import torch
 from torch import Tensor, nn
 
 from probattn import priors
@@ -78,6 +79,7 @@ class SGPAttention(ProbabilisticAttention):
         self.add_projections(symmetric=True, bias=bias)
         self.kernel = of_tokens
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
+        self.is_placed = nn.Buffer(torch.tensor(inducing is None))
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
@@ -99,10 +101,8 @@ class SGPAttention(ProbabilisticAttention):
 
     def initialise(self, stream: Tensor) -> None:
         """Set the inducing inputs to vectors ``(..., dim)`` seen at the start of the path."""
-        if isinstance(self.form, Decoupled):
-            self.form.inducing.data.copy_(
-                sgpa.pick_inducing(stream, self.heads, self.form.inducing.shape[1])
-            )
+        vectors = cast(Decoupled, self.form).inducing
+        vectors.data.copy_(sgpa.pick_inducing(stream, self.heads, vectors.shape[1]))
 
     def inducing_points(self) -> Tensor:
         """Return β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or

@@ -43,17 +43,20 @@ class ImageDataset(Dataset):
 
     Attributes:
         mean, std: per channel, of the training images scaled to 0..1.
-        augment: True if training images are cropped and flipped at random; False for digits.
+        augment: True if training images are shifted at random; False for digits.
+        flip: True if they are also mirrored.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: bool
+    flip: bool = field(default=True, kw_only=True)
 
     def batches(self, images: Images, /, *, shuffle: bool = False, **options: Any) -> ImageLoader:
         """Return a loader of normalised images: in their order, or shuffled for training and then
         augmented."""
         options |= {"mean": self.mean, "std": self.std, "augment": shuffle and self.augment}
+        options["flip"] = self.flip
         return ImageLoader(images.images, images.labels, shuffle=shuffle, **options)
 
     def preprocessing(self) -> dict[str, Any]:
@@ -66,7 +69,9 @@ class ImageDataset(Dataset):
         }
 
 
-def from_parts(name: str, classes: tuple[str, ...], *parts: Images, augment: bool) -> ImageDataset:
+def from_parts(
+    name: str, classes: tuple[str, ...], *parts: Images, augment: bool, flip: bool = True
+) -> ImageDataset:
     """Return the data set of three parts, whose normalisation is that of the training part.
 
     Raises:
@@ -77,7 +82,8 @@ def from_parts(name: str, classes: tuple[str, ...], *parts: Images, augment: boo
         raise DatasetError(
             "a colour channel has one value in all training images: use other images"
         )
-    return ImageDataset(name, classes, parts[0], parts[1], parts[2], mean, std, augment)
+    train, valid, test = parts
+    return ImageDataset(name, classes, train, valid, test, mean, std, augment, flip=flip)
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -131,6 +131,20 @@ def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
         fit(*build(), out=tmp_path / "whole", **short(resume=True))
 
 
+@pytest.mark.parametrize("loggers", [0, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"log_every": 1}, {"monitor": "train_loss"}])
+def test_with_a_folder_the_log_is_written_whatever_the_loggers(tmp_path, loggers, options):
+    recorders = [Recorder() for _ in range(loggers)]
+    arguments = build()
+    if "monitor" in options:
+        arguments = arguments[:3]  # no validation part
+        options = {}
+    history = fit(*arguments, out=tmp_path, loggers=recorders, **short(epochs=2, **options))
+    assert sorted(untimed(lines(tmp_path))) == sorted(untimed(history.steps + history.epochs))
+    assert len(history.epochs) == 2
+    assert all(recorder.logged for recorder in recorders)
+
+
 def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
     loggers = [TensorBoardLogger(tmp_path, name="board", version="")]
     options = short(epochs=3, kl_anneal_epochs=1, log_every=2)
@@ -157,3 +171,33 @@ def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
         events = EventAccumulator(str(tmp_path / "board")).Reload()
     assert [event.value for event in events.Scalars("step/loss")] == pytest.approx(losses, rel=1e-6)
     assert [event.step for event in events.Scalars("kl/network.attention.u")] == [1, 2, 4, 6, 8]
+
+
+class Stop(Callback):
+    """Ends a run after twelve steps."""
+
+    def on_train_step_end(self, trainer, outputs):
+        trainer.should_stop = trainer.step == 12
+
+
+@pytest.mark.parametrize("epochs", [4, 10**8])
+def test_a_file_has_a_line_for_each_epoch_and_a_long_run_says_how_long_it_takes(capsys, epochs):
+    options = short(epochs=epochs) | {"progress": True}
+    fit(*build(), callbacks=[Stop()], **options)
+    printed = capsys.readouterr().err.splitlines()
+    estimates = [line for line in printed if line.startswith("about ")]
+    assert len(estimates) == (epochs > 4)
+    of_epochs = [line for line in printed if line not in estimates]
+    titles = [line.partition(":")[0] for line in of_epochs]
+    assert titles == [f"epoch {number}/{epochs}" for number in (1, 2, 3, 4)]
+    assert all("valid/nll " in line and len(line) <= 80 for line in of_epochs)
+
+
+def test_a_bar_fits_into_80_columns(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    fit(*build(), **short(epochs=100) | {"progress": True})
+    shown = capsys.readouterr().err.replace("\n", "\r").split("\r")
+    assert max(map(len, shown)) <= 80
+    (last, *_) = [line for line in shown if "epoch 100/100" in line]
+    assert {"accuracy", "nll"} <= set(last.replace(",", " ").split())

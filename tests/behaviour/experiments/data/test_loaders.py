@@ -1,15 +1,19 @@
 """Batches of images and of texts: normalisation, order, padding, crops and flips, and the state
 that fixes them."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch.testing import assert_close
 from torchvision.transforms.v2 import functional as tv
 
-from probattn.experiments.data.batch_loader import ImageLoader, TextLoader, crop_flip
+from probattn.experiments.config.presets import preset
+from probattn.experiments.data.batch_loader import ImageLoader, TextLoader, shift
 from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.runs.sources import load_data
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
 
@@ -56,13 +60,33 @@ def test_batches_are_torchvisions_normalisation_in_the_order_of_the_data():
 
 def test_crops_and_flips_are_torchvisions_and_uniform():
     image, padding, count = noise(1).images, 1, 2000
-    out = crop_flip(image.expand(count, -1, -1, -1), padding=padding, generator=seeded())
+    out = shift(image.expand(count, -1, -1, -1), padding=padding, generator=seeded())
     matches = (out[:, None] == every_crop(image[0], padding)).flatten(2).all(-1)
     assert (matches.sum(1) == 1).all()
     counts, mean = matches.sum(0), count / 18
     assert (
         (counts - mean) ** 2 / mean
     ).sum() < 41  # chi-square with 17 degrees of freedom, p = 0.001
+    upright = shift(image.expand(50, -1, -1, -1), padding=padding, flip=False, generator=seeded())
+    assert (upright[:, None] == every_crop(image[0], padding)[:9]).flatten(2).all(-1).any(1).all()
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_images_of_your_own_are_mirrored_only_on_request(tmp_path, flip):
+    """The right half alone is bright: a shift by four of 32 pixels leaves it there."""
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[:, 16:] = 150
+    for name, level in (("a", 0), ("b", 25)):
+        (tmp_path / name).mkdir()
+        for number in range(20):
+            image = Image.fromarray(pixels + np.uint8(level + number))
+            image.save(tmp_path / name / f"{number}.png")
+    changes = ["data.flip=true"] if flip else []
+    own, _ = preset("vit/folder").with_changes(changes).with_data(tmp_path)
+    dataset = load_data(own, None)
+    x, _ = epoch(dataset.training(batch_size=64, generator=seeded()))
+    is_mirrored = x[..., :10].mean((1, 2, 3)) > x[..., 22:].mean((1, 2, 3))
+    assert is_mirrored.any() == flip
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"augment": True}])

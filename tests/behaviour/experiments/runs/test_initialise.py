@@ -1,38 +1,62 @@
 """Initialisation of a fresh run: inducing inputs from its data."""
 
-from dataclasses import replace
-
+import pytest
 import torch
 
+from probattn import guides
 from probattn.experiments.config import presets
-from probattn.experiments.data.images.known_sets import load
-from probattn.experiments.evaluation import evaluate
-from probattn.experiments.runs import train
+from probattn.experiments.config.presets import with_layer
+from probattn.experiments.runs import build, train
+from probattn.experiments.runs.sources import load_data
+from probattn.inference import TrainOptions, fit
 from probattn.inference.io.checkpoint import read
-from probattn.models import ViT
+from probattn.models import Classifier, ViT
+
+SETTINGS = ["warm_start=none", "train.epochs=1", "layer.last=none"]
 
 
-def test_a_fresh_run_sets_inducing_inputs_from_plain_training_images(monkeypatch, tmp_path, tiny):
-    """Normalised and not augmented, and never again for a run that has weights."""
-    data, seen, initialise = load("digits", limit=200), [], ViT.initialise_inducing
-    augmented = replace(data, augment=True)
-    monkeypatch.setattr(train, "load_data", lambda *arguments, **options: augmented)
+def anchored(tiny):
+    changes = [*tiny, *SETTINGS]
+    return with_layer(presets.preset("digits/softmax"), "anchored").with_changes(changes)
 
-    def spy(self, images):
-        seen.append(images)
-        initialise(self, images)
 
-    monkeypatch.setattr(ViT, "initialise_inducing", spy)
-    name = "digits/sparse-cgp"
-    settings = presets.preset(name).with_changes([*tiny, "warm_start=none", "train.epochs=1"])
-    train.train(settings, tmp_path, name=name, progress=False)
-    train.train(settings, tmp_path, name=name, progress=False, resume=True)
-    evaluate.evaluate(tmp_path)
-    (images,) = seen
-    pixels = data.train.images.double() / 255
-    plain = (pixels - pixels.mean()) / pixels.std(correction=0)
-    assert images.shape == (64, 1, 8, 8)
-    assert torch.cdist(images.double().flatten(1), plain.flatten(1)).amin(1).max() < 1e-4
+def test_python_and_the_command_train_the_same_network(tmp_path, tiny):
+    settings = anchored(tiny)
+    train.train(settings, tmp_path, name="digits/softmax", progress=False)
+    dataset = load_data(settings, None)
+    model, guide = build.build(settings, dataset)
+    loaders = build.loaders(settings, dataset, device="cpu")
+    fit(model, guide, *loaders, options=settings.train.options, progress=False)
+    stored = read(tmp_path / "best.pt")["model"]
+    own = model.state_dict()
+    assert any(name.endswith("anchors") for name in own)
+    assert all(torch.equal(stored[name], value) for name, value in own.items())
+
+
+@pytest.mark.parametrize("layer", ["anchored", "sgpa", "sparse-cgp"])
+def test_fit_places_inducing_inputs_at_the_data_once(layer):
+    """With another scale of the data the inputs are others; later fits, and those of a network with
+    loaded weights, leave them where they are."""
+    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "mlp_dim": 8}
+    options = TrainOptions(epochs=1, lr=1e-30, min_lr=0.0, seed=3)
+
+    def placed(scale, weights=None):
+        torch.manual_seed(1)
+        network = ViT(**sizes, classes=2, depth=1, heads=2, attention=layer)
+        model = Classifier(network, num_data=16)
+        if weights is not None:
+            model.load_state_dict(weights)
+        data = [(scale * torch.linspace(-1, 1, 256).view(16, 1, 4, 4), torch.arange(16) % 2)]
+        fit(model, guides.for_model(model), data, options=options, progress=False)
+        return model.state_dict()
+
+    first = placed(1.0)
+    other = placed(5.0)
+    kept = placed(5.0, weights=first)
+    names = [name for name in first if "inducing" in name or "anchors" in name]
+    assert names
+    assert not any(torch.allclose(first[name], other[name], atol=1e-3) for name in names)
+    assert all(torch.equal(first[name], kept[name]) for name in names)
 
 
 def test_a_run_starts_from_the_best_weights_of_its_warm_start(monkeypatch, tmp_path, tiny):

@@ -53,6 +53,7 @@ def test_intervals_are_those_of_quantiles_widened_by_the_calibration(number_run,
     highest = torch.tensor(calibrated["high"].to_numpy())
     assert_close(highest, high + pipeline.calibration.quantile, rtol=1e-4, atol=1e-4)
     assert plain.equals(number_answers(prediction))
+    assert len(set(plain["std"])) > 1  # by default the noise depends on the row
 
 
 def test_a_likelihood_of_your_own_takes_the_scale_and_its_options(
