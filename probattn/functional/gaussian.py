@@ -231,10 +231,10 @@ class LowRank(Covariance):
     def explained(self, inner: Tensor) -> Tensor:
         """Return tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I +
         UᵀU/σ²)⁻¹."""
-        half = triangular.solve_lower(self.capacitance, inner)
-        # with the trace of (I + UᵀU/σ²)⁻¹ J
-        solved = triangular.solve_lower(self.capacitance, half.mT)
-        return (inner - solved).diagonal(dim1=-2, dim2=-1).sum(-1)
+        root = triangular.inverse(self.capacitance, upper=False)
+        # tr J, and the trace of R⁻ᵀ R⁻¹ J
+        trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return trace - (root @ inner * root).sum((-2, -1))
 
     def _at_real(self, x: Tensor) -> Tensor:
         return x if self.real is None else x * self.real

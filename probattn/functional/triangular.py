@@ -21,7 +21,7 @@ def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     Leading dimensions of B that L lacks become columns: one solve with many columns is several
     times faster than many small ones.
     """
-    return _on_columns(_Solve.apply, tril, b)
+    return _on_columns(_solve, tril, b)
 
 
 def product(matrix: Tensor, b: Tensor) -> Tensor:
@@ -77,34 +77,6 @@ class _Cholesky(Function):
         (factor,) = ctx.saved_tensors
         root = inverse(factor, upper=False)
         return root.mT @ _half(factor.mT @ grad) @ root
-
-
-class _Solve(Function):
-    """L⁻¹ B. The gradient of L is also above its diagonal, where no factor of L reads it."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(tril: Tensor, b: Tensor) -> Tensor:
-        return _solve(tril, b)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0], output)
-        ctx.save_for_forward(inputs[0], output)
-
-    @staticmethod
-    def jvp(ctx: Any, tril_tangent: Tensor, b_tangent: Tensor) -> Tensor:
-        """Use dX = L⁻¹ (dB − dL X)."""
-        tril, solved = ctx.saved_tensors
-        return _solve(tril, b_tangent - tril_tangent @ solved)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Use L⁻ᵀ grad, and −L⁻ᵀ grad Xᵀ."""
-        tril, solved = ctx.saved_tensors
-        of_b = _solve(tril.mT, grad, upper=True)
-        return (of_b @ solved.mT).neg_(), of_b
 
 
 def _half(matrix: Tensor) -> Tensor:
