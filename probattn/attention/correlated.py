@@ -48,15 +48,6 @@ class CorrelatedAttention(ProbabilisticAttention):
         check_positive(noise=noise)
         if not alpha >= 0:
             raise ValueError(f"need alpha ≥ 0, got {alpha}")
-        guide = canonical_guide
-        if isinstance(canonical_guide, str):
-            check_choice("canonical_guide", canonical_guide, GUIDES)
-            guide = GUIDES[canonical_guide]
-        elif collapsed:
-            raise ValueError(
-                f"with collapsed=True canonical_guide is one of {', '.join(GUIDES)}, whose R has a "
-                "closed form"
-            )
         self.collapsed = collapsed
         self.output = output
         self.alpha = alpha
@@ -67,9 +58,18 @@ class CorrelatedAttention(ProbabilisticAttention):
         self.scale_rows(self.latent, dim)
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         self.log_noise = self.log_of(noise, heads, learned=learn_noise)
-        self.canonical = cast(Any, guide)(dim, heads)
-        is_named = isinstance(canonical_guide, str)
-        self.canonical_guide = str(canonical_guide) if is_named else type(self.canonical).__name__
+        if isinstance(canonical_guide, str):
+            check_choice("canonical_guide", canonical_guide, GUIDES)
+            self.canonical: nn.Module = GUIDES[canonical_guide](dim, heads)
+            self.canonical_guide: str = canonical_guide
+        elif collapsed:
+            raise ValueError(
+                f"with collapsed=True canonical_guide is one of {', '.join(GUIDES)}, whose R has a "
+                "closed form"
+            )
+        else:
+            self.canonical = canonical_guide(dim, heads)
+            self.canonical_guide = type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
