@@ -38,7 +38,7 @@ from probattn.inference.methods.gp_readout import GPReadout, with_gp_readout
 from probattn.inference.methods.laplace import Laplace
 from probattn.inference.methods.mc_dropout import MCDropout
 from probattn.inference.methods.sv_dkl import SVDKL
-from probattn.inference.methods.temperature import TemperatureScaling
+from probattn.inference.methods.temperature import BiasScaling, TemperatureScaling
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.objective.elbo import ELBOLoss
 from probattn.inference.objective.guide_checks import materialise
@@ -58,6 +58,7 @@ from probattn.inference.training.fit import History, fit
 from probattn.inference.training.options import TrainOptions
 
 __all__ = [
+    "BiasScaling",
     "Branches",
     "Callback",
     "CheckpointError",

@@ -32,6 +32,8 @@ PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask")
 are inverted."""
 NETWORK_INPUTS = ("_ids", "_mask", "_embeds", "_states", "_values", "bbox", "langs")
 """Ends of the names of further inputs of networks, such as ``position_ids`` and ``head_mask``."""
+LENGTHS = ("length", "lengths", "len", "lens")
+"""Ends of the names of numbers of real tokens, which say what a mask says."""
 PREDICTION_BATCH_SIZE = 256
 """Batch size of a data set that is predicted without a loader."""
 
@@ -74,15 +76,16 @@ def unpack_batch(batch: Any) -> Batch:
     ``(x, y, mask)``; or a mapping, named tuple or data class with one of :data:`INPUTS`, at most
     one of :data:`LABELS`, and at most one of :data:`MASKS` or :data:`PADDING_MASKS`. Other fields
     are not used (see :func:`select_fields` for other names); those of :data:`NETWORK_INPUTS` are
-    refused. Masks of integers become boolean. NumPy's float64 becomes PyTorch's default dtype.
+    refused, and without a mask those of :data:`LENGTHS`: a network gets ``(x)`` or ``(x, mask)``.
+    Masks of integers become boolean. NumPy's float64 becomes PyTorch's default dtype.
 
     Raises:
         TypeError: an object of another type, more than three entries, or entries that are no
             arrays.
         ValueError: an empty batch; labels or a mask of another length than the inputs; fields that
             are missing or ambiguous; masks of floats; further inputs that would change what a
-            network returns, such as ``token_type_ids`` other than 0 and ``position_ids`` other than
-            0, 1, …, which no network here takes.
+            network returns, such as ``token_type_ids`` other than 0, ``position_ids`` other than
+            0, 1, … and ``lengths`` below the number of tokens, which no network here takes.
     """
     fields = _fields(batch)
     if fields is None:
@@ -114,10 +117,7 @@ def unpack_batch(batch: Any) -> Batch:
             )
         is_padding = _one_of(fields, PADDING_MASKS) is not None
         mask = (mask != 0) != is_padding
-    for name, value in fields.items():
-        if name not in INPUTS + LABELS + MASKS + PADDING_MASKS and _is_needed(name, value):
-            kinds = "a second segment, positions, a mask"
-            raise ValueError(f"the network would not see {name} ({kinds}): use select_fields")
+    _check_further(fields, x, mask)
     return Batch(x, y, mask)
 
 
@@ -232,10 +232,29 @@ def _one_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
     return torch.as_tensor(value, dtype=dtype)
 
 
+def _check_further(fields: Mapping[str, Any], x: Tensor, mask: Tensor | None) -> None:
+    """Refuse fields that a network would need, and does not get."""
+    for name, value in fields.items():
+        if name in INPUTS + LABELS + MASKS + PADDING_MASKS or not _is_array(value):
+            continue
+        if _is_needed(name, value) or (mask is None and _are_lengths(name, value, x)):
+            kinds = "a second segment, positions, a mask, lengths"
+            advice = "make a mask of lengths, or leave it out by select_fields"
+            raise ValueError(f"the network would not see {name} ({kinds}): {advice}")
+
+
+def _are_lengths(name: str, value: Any, x: Tensor) -> bool:
+    """Return True for numbers of tokens of examples, some of which are padded."""
+    if not name.endswith(LENGTHS) or "int" not in str(value.dtype):
+        return False
+    tokens = x.shape[1] if x.dim() > 1 else 0
+    return bool(value.max() <= tokens and value.min() < tokens)
+
+
 def _is_needed(name: str, value: Any) -> bool:
     """Return True for a further input of a network, unless it is its default: segment 0, no mask,
     …"""
-    if not (name.endswith(NETWORK_INPUTS) and _is_array(value)) or name == "special_tokens_mask":
+    if not name.endswith(NETWORK_INPUTS) or name == "special_tokens_mask":
         return False
     if value.ndim < 2 and name != "head_mask":  # such as the numbers of the examples
         return False

@@ -108,12 +108,9 @@ def broadcast_result(function: Callable[[], T]) -> T:
 
 def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
     """Return the means over ranks of numbers that have the same names on all."""
-    gathered = gather_results(lambda: values)
-    totals = dict.fromkeys(values, 0.0)
-    for of_rank in gathered:
-        for name in values:
-            totals[name] += of_rank[name]
-    return {name: total / len(gathered) for name, total in totals.items()}
+    gathered = gather_results(lambda: list(values.values()))
+    means = torch.tensor(gathered, dtype=torch.float64).mean(0)
+    return dict(zip(values, means.tolist(), strict=True))
 
 
 def seed_per_rank() -> None:
@@ -162,9 +159,7 @@ def check_same_batches(loader: Loader) -> None:
     """
     if world().size == 1:
         return
-    sampler: Any = getattr(loader, "batch_sampler", None)
-    if sampler is None:
-        sampler = getattr(loader, "sampler", ())
+    sampler: Any = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", ())
     with kept(loader):
         # In training, too, the global random numbers of the ranks differ.
         torch.manual_seed(world().rank)

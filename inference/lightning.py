@@ -1,7 +1,7 @@
 """A ``LightningModule`` of a model and its guide (extra ``lightning``)."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -81,8 +81,8 @@ class SVIModule(LightningModule):
         options: TrainOptions = TrainOptions(),  # noqa: B008 - it is frozen
     ) -> None:
         super().__init__()
-        defaults = {option.name: option.default for option in fields(options)}
-        ignored = [name for name in NOT_TAKEN if getattr(options, name) != defaults[name]]
+        default = TrainOptions()
+        ignored = [name for name in NOT_TAKEN if getattr(options, name) != getattr(default, name)]
         if ignored:
             raise ValueError(
                 f"{', '.join(ignored)}: see the arguments of Lightning's Trainer instead"

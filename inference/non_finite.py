@@ -1,6 +1,6 @@
 """Search for the source of a NaN or Inf."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pyro.poutine import Trace
 from torch import Tensor, nn
@@ -28,7 +28,14 @@ def find_non_finite(
         modules: model and guide by name; may be empty.
         traces: traces of the step, in the order in which they were run; may be empty.
     """
-    return _in_batch(batch) or _in_parameters(modules) or _in_traces(traces)
+    mask = batch[2] if len(batch) > 2 else None
+    for name, value in zip(("inputs", "labels"), batch, strict=False):
+        if isinstance(value, Tensor):
+            is_finite = padding.zeroed(value, mask).isfinite().reshape(len(value), -1).all(1)
+            if rows := (~is_finite).nonzero().flatten().tolist():
+                return f"the {name}, rows {rows[:10]} of the batch: clean the data"
+    values = _values(modules, traces)
+    return next((source for source, value in values if _has_non_finite(value)), None)
 
 
 def in_gradients(module: nn.Module) -> str | None:
@@ -39,34 +46,19 @@ def in_gradients(module: nn.Module) -> str | None:
     return None
 
 
-def _in_batch(batch: tuple) -> str | None:
-    mask = batch[2] if len(batch) > 2 else None
-    for name, value in zip(("inputs", "labels"), batch, strict=False):
-        if isinstance(value, Tensor):
-            value = padding.zeroed(value, mask)
-        if _has_non_finite(value):
-            is_bad = ~value.isfinite().reshape(len(value), -1).all(1)
-            rows = is_bad.nonzero().flatten().tolist()
-            return f"the {name}, rows {rows[:10]} of the batch: clean the data"
-    return None
-
-
-def _in_parameters(modules: Mapping[str, nn.Module]) -> str | None:
+def _values(
+    modules: Mapping[str, nn.Module], traces: tuple[Trace, ...]
+) -> Iterator[tuple[str, object]]:
+    """Yield parameters, and values and densities of sites, each after its name and advice."""
     for role, module in modules.items():
         for name, parameter in module.named_parameters():
-            if _has_non_finite(parameter):
-                return f"parameter {name} of the {role}: lower lr, or set clip_norm"
-    return None
-
-
-def _in_traces(traces: tuple[Trace, ...]) -> str | None:
+            yield f"parameter {name} of the {role}: lower lr, or set clip_norm", parameter
     for trace in traces:
         for name, site in trace.nodes.items():
-            if site["type"] != "sample":
-                continue
-            if _has_non_finite(site["value"]) or _has_non_finite(site.get("log_prob")):
-                return f"site {name}: lower lr, set clip_norm, or check the layer's scale"
-    return None
+            if site["type"] == "sample":
+                source = f"site {name}: lower lr, set clip_norm, or check the layer's scale"
+                yield source, site["value"]
+                yield source, site.get("log_prob")
 
 
 def first_line(error: BaseException) -> str:
@@ -78,6 +70,4 @@ def first_line(error: BaseException) -> str:
 
 
 def _has_non_finite(value: object) -> bool:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return False
-    return not bool(value.isfinite().all())
+    return isinstance(value, Tensor) and not bool(value.isfinite().all())

@@ -32,10 +32,10 @@ def compare(
     the same method."""
     from probattn.experiments.studies import compare as comparison
 
-    rows, compared = comparison.read(results, trust_code=trust_code)
+    read = comparison.read(results, trust_code=trust_code)
     # Runs may lie in the folder of the comparison, but it in none of them.
-    comparison.write(out, rows, compared, inputs=[path for path in results if path.is_file()])
-    for title, table in comparison.tables(rows, compared).items():
+    comparison.write(out, read, inputs=[path for path in results if path.is_file()])
+    for title, table in comparison.tables(read.scores, read.comparisons).items():
         say(f"\n{title}", style="bold")
         terminal.show_metrics(table)
     say(f"results.csv, comparison.md, comparison.tex: {out}")
@@ -54,6 +54,9 @@ def study(
     seeds: Annotated[
         int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")
     ] = 5,
+    new_splits: Annotated[
+        bool, typer.Option("--new-splits", help="Divide the data anew for each seed.")
+    ] = False,
     epochs: Annotated[
         int | None, typer.Option(**COUNT, help="Epochs of each run; default the preset's.")
     ] = None,
@@ -79,7 +82,14 @@ def study(
     )
     variants = split_words([layers] if layers else None)
     jobs = plan(
-        presets, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), layers=variants, data=data
+        presets,
+        seeds=seeds,
+        epochs=epochs,
+        out=out,
+        changes=set_ or (),
+        layers=variants,
+        data=data,
+        new_splits=new_splits,
     )
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
     comparison.check(out)

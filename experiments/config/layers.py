@@ -115,6 +115,7 @@ FROM_DATA = (
     "embedding",
     "encoder",
     "texts",
+    "letters",
 )
 _settings = partial(settings_class, leave_out=(*FROM_DATA, "attention", "last"))
 # Settings of each network by its kind.

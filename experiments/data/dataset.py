@@ -47,12 +47,7 @@ class Part:
     @cached_property
     def keys(self) -> list[str]:
         """Digest of each input without its label, computed once: equal inputs have equal keys."""
-        inputs = self._values[0]
-        if isinstance(inputs, Tensor):
-            contents = [row.tobytes() for row in inputs.cpu().numpy()]
-        else:
-            contents = [json.dumps(value).encode() for value in inputs]
-        return [hashlib.sha256(content).hexdigest() for content in contents]
+        return list(map(digest, self._values[0]))
 
     def select(self, indices: Tensor) -> Self:
         """Return the examples at ``indices``, int64 (m,), in that order."""

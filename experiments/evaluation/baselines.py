@@ -15,6 +15,7 @@ from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
+from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.experiments.evaluation.seed_statistics import TAILS
 from probattn.inference import Prediction, metrics
 from probattn.inference.methods.temperature import fit_temperature, scale
@@ -165,11 +166,11 @@ def rivals(network: Prediction, predictions: Mapping[str, Prediction]) -> list[R
         predictions: of the baselines, by name.
     """
     metric = "crps" if network.probs is None else "nll"
-    ours = resampled_metrics(network)[metric]
+    ours = resampled_metrics(example_frame(network))[metric]
     value = metrics.evaluate(network)[metric]
     found = []
     for name, prediction in predictions.items():
-        differences = ours - resampled_metrics(prediction)[metric]
+        differences = ours - resampled_metrics(example_frame(prediction))[metric]
         low, high = np.quantile(differences, TAILS).tolist()
         theirs = metrics.evaluate(prediction)[metric]
         found.append(Rival(BASELINES[name].title, metric, value, theirs, low, high))

@@ -4,6 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+RESAMPLES = 300
+
+
+def draw_counts(number: int, *, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    """Return how often each of n examples is drawn in n draws with replacement, ``(r, n)``."""
+    draws = np.random.default_rng(seed).integers(number, size=(resamples, number))
+    return np.stack([np.bincount(row, minlength=number) for row in draws])
+
 
 def over_seeds(values: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """Return the mean over seeds that are drawn with replacement, for each draw of the examples.

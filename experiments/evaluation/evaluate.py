@@ -14,7 +14,7 @@ from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.displayable import csv_text
-from probattn.experiments.evaluation import evaluated_run, methods
+from probattn.experiments.evaluation import evaluated_run, kept_predictions, methods
 from probattn.experiments.evaluation.baselines import predict_baseline, rivals, suited
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
@@ -139,6 +139,15 @@ def _plain_sets(sets: Mapping[str, TestSet]) -> dict[str, Part]:
     }
 
 
+def _example_frame(name: str, prediction: Prediction) -> pd.DataFrame:
+    """Return the examples of a test set as they are kept; labels of unknown inputs mean nothing."""
+    if name.startswith("ood/"):
+        return kept_predictions.example_frame(replace(prediction, labels=None))
+    if name.startswith("shift/"):
+        return kept_predictions.example_frame(prediction)
+    return kept_predictions.refined_frame(prediction)
+
+
 def predict_sets(
     run: TrainedRun,
     sets: Mapping[str, TestSet],
@@ -166,11 +175,16 @@ def predict_sets(
         forward = None
         for method in names:
             file = evaluated_run.prediction_file(run.folder, method, name)
+            examples = kept_predictions.examples_file(run.folder, method, name)
             prediction = evaluated_run.load_prediction(file, stamp=of_set)
-            if prediction is None:
+            if prediction is None or not examples.exists():
                 forward = forward or methods.Forward(run, test.load(), **draws)
                 prediction = fitted(method)(forward)
                 evaluated_run.save_prediction(file, prediction, stamp=of_set)
+                frame = _example_frame(name, prediction)
+                # A corrupted image keeps its identity, by which comparisons pair the examples.
+                part = run.dataset.test if name.startswith("shift/") else test.load()
+                kept_predictions.save_examples(examples, frame, part.keys, stamp=of_set)
             predicted[method][name] = prediction
         say(f"{run.folder}: {number} of {len(sets)} test sets predicted")
     return predicted

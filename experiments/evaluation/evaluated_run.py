@@ -20,6 +20,7 @@ from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.displayable import displayable
+from probattn.experiments.evaluation.kept_predictions import examples_file, read_examples
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
 from probattn.inference.io.files import (
@@ -30,6 +31,7 @@ from probattn.inference.io.files import (
     write_archive,
 )
 from probattn.inference.metrics import ood
+from probattn.inference.metrics.refinement import FOLDS, refined_log_probs
 from probattn.inference.prediction.mixture import innermost, values
 from probattn.inference.prediction.result import PER_EXAMPLE
 
@@ -74,6 +76,12 @@ class EvaluatedRun(RunRecord):
                 stored[name] = load_prediction(file, stamp=stamp)
         return {name: prediction for name, prediction in stored.items() if prediction is not None}
 
+    def examples(self, name: str, method: str) -> pd.DataFrame | None:
+        """Return the kept predictions by a method on the examples of a test set, from which the
+        scores were computed; None if they are missing."""
+        stamp = self.content["stamp"] | {"data": self.content["data"][name]}
+        return read_examples(examples_file(self.folder, method, name), stamp=stamp)
+
 
 def run_stamp(folder: Path) -> dict[str, Any]:
     """Return the SHA-256 of a run's weights and of its settings, on which all its predictions
@@ -113,13 +121,13 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
     """Check that runs were scored on the same test data, with the same number and seed of posterior
     samples.
 
-    A run may lack test sets of another. Of corruptions, whose mean is compared, all runs have the
-    same, or none.
+    Runs whose data were divided by another ``data.seed`` have other examples. A run may lack test
+    sets of another. Of corruptions, whose mean is compared, all runs have the same, or none.
 
     Raises:
         SettingsError: two runs that cannot be compared; says in what they differ.
     """
-    first: dict[str, tuple[object, Path]] = {}
+    first: dict[tuple[int, str], tuple[object, Path]] = {}
     for run in runs:
         stamp, data = run.content["stamp"], run.content["data"]
         content = {"num_samples": stamp["num_samples"], "seed": stamp["seed"]} | data
@@ -127,7 +135,8 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
         if corruptions := {name for name in data if name.startswith("shift/")}:
             content["corruptions"] = corruptions
         for name, value in content.items():
-            expected, folder = first.setdefault(name, (value, run.folder))
+            key = run.settings.data.seed, name
+            expected, folder = first.setdefault(key, (value, run.folder))
             if value != expected:
                 raise SettingsError(
                     f"{folder} and {run.folder} were evaluated on other {name}: evaluate both on "
@@ -197,11 +206,21 @@ def score(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
         scores[name] = {"n": len(prediction)}
         if not name.startswith("ood/"):
             scores[name] |= metrics.evaluate(prediction)
+            if name.startswith(("test", "domain/")):
+                scores[name] |= _refinement(prediction)
             continue
         detectors = ood.evaluate(predictions["test"], prediction, fitted_on=predictions["valid"])
         for detector, row in detectors.items():
             scores[name] |= {f"{detector}_{metric}": value for metric, value in row.items()}
     return scores
+
+
+def _refinement(prediction: Prediction) -> dict[str, float]:
+    """Return the refinement part of the NLL of classes, with at least :data:`FOLDS` examples."""
+    if prediction.probs is None or len(prediction) < FOLDS:
+        return {}
+    refined = refined_log_probs(prediction.probs, prediction.require("labels"))
+    return {"refinement": -float(refined.mean())}
 
 
 def to_frame(

@@ -4,15 +4,17 @@ runs (bootstrap)."""
 from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 from scipy.stats import binomtest
-from torch.nn.functional import one_hot
 
+from probattn.experiments.evaluation.bootstrap import draw_counts
+from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.experiments.evaluation.seed_statistics import TAILS
 from probattn.inference import Prediction
-from probattn.inference.metrics import confidence_and_correct, regression
 
-RESAMPLES = 300
 BINS = 15
+NUMBERS = ("squared_error", "absolute_error", "crps", "log_prob", "width_90")
+"""Columns of examples whose labels are numbers."""
 Values = dict[str, np.ndarray]
 """Metric → its values ``(r,)`` on r resamples."""
 
@@ -33,9 +35,9 @@ def metric_intervals(
     errors. The interval of accuracy is exact.
     """
     intervals = {}
-    for key, values in resampled_metrics(prediction).items():
+    for key, values in resampled_metrics(example_frame(prediction)).items():
         if key in metrics:
-            low, high = metrics[key] + np.quantile(values, TAILS) - values.mean()
+            low, high = metrics[key] + np.nanquantile(values, TAILS) - np.nanmean(values)
             intervals[key] = float(low), float(high)
     if "accuracy" in intervals:
         right = round(metrics["accuracy"] * len(prediction))
@@ -43,54 +45,92 @@ def metric_intervals(
     return {key: ends for key, ends in intervals.items() if np.isfinite(ends).all()}
 
 
-def resampled_metrics(
-    prediction: Prediction, *, resamples: int = RESAMPLES, seed: int = 0
-) -> Values:
-    """Return metrics of a prediction with labels on examples drawn with replacement.
+def resampled_metrics(examples: pd.DataFrame, counts: np.ndarray | None = None) -> Values:
+    """Return metrics of examples with labels that are drawn with replacement.
 
-    They are the errors of numbers, and of classes ``accuracy``, ``nll``, ``brier``, ``ece`` and
-    ``aurc``. Predictions of the same number of examples get the same draws. Equal confidences of
-    distinct examples count in the order of the data, where the metrics average over their orders.
+    They are the errors of numbers, and of classes ``accuracy``, ``mcc``, ``nll``, ``brier``,
+    ``ece``, ``aurc``, ``auroc`` and the ``refinement`` of the NLL where it is known. Equal
+    confidences of distinct examples count in the order of the data, where the metrics average over
+    their orders.
+
+    Args:
+        examples: as :func:`~probattn.experiments.evaluation.kept_predictions.example_frame` returns
+            them, n rows.
+        counts: how often each is drawn, ``(r, n)``; None draws n of them.
     """
-    n = len(prediction)
-    draws = np.random.default_rng(seed).integers(n, size=(resamples, n))
-    weights = np.stack([np.bincount(row, minlength=n) for row in draws]) / n
-    if prediction.probs is None:
-        means = {key: weights @ errors for key, errors in _errors(prediction).items()}
-        return means | {"rmse": np.sqrt(means["rmse"])}
-    probs = prediction.probs.double()
-    labels = prediction.require("labels")
-    confidence, correct = (values.numpy() for values in confidence_and_correct(probs, labels))
-    brier = (probs - one_hot(labels, probs.shape[1])).square().sum(1)
+    if counts is None:
+        counts = draw_counts(len(examples))
+    weights = counts / counts.sum(1, keepdims=True)
+    if "confidence" not in examples:
+        return _of_numbers(examples, weights)
+    confidence = examples["confidence"].to_numpy(dtype=float)
+    correct = (examples["predicted"] == examples["label"]).to_numpy()
     # |Σ_b accuracy_b − confidence_b| of the examples of each bin, summed over bins.
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.eye(BINS)[bins] * (correct - confidence)[:, None]
-    # Errors of each resample, the most confident example first, and their running means.
     order = np.argsort(-confidence, kind="stable")
-    places = np.sort(np.argsort(order)[draws], axis=1)
-    errors = ~correct[order][places]
-    risks = errors.cumsum(1) / np.arange(1, n + 1)
-    return {
+    errors = ~correct[order]
+    values = {
         "accuracy": weights @ correct,
-        "nll": weights @ -prediction.log_prob(labels).double().numpy(),
-        "brier": weights @ brier.numpy(),
+        "mcc": _mcc(examples, weights),
+        "auroc": _auroc(errors, weights[:, order]),
+        "nll": weights @ -examples["log_prob"].to_numpy(dtype=float),
+        "brier": weights @ examples["brier"].to_numpy(dtype=float),
         "ece": abs(weights @ gaps).sum(1),
-        "aurc": risks.mean(1),
+        "aurc": np.array([_aurc(np.repeat(errors, row)) for row in counts[:, order]]),
     }
+    if "refined_log_prob" in examples:
+        values["refinement"] = weights @ -examples["refined_log_prob"].to_numpy(dtype=float)
+    return values
 
 
-def _errors(prediction: Prediction) -> Values:
-    """Return the error of each predicted number by metric, that of ``rmse`` squared, ``(n,)``."""
-    labels = prediction.require("labels")
-    low, high = regression.interval(prediction, level=0.9)
-    errors = {
-        "rmse": (prediction.require("mean") - labels).square(),
-        "mae": (prediction.median - labels).abs(),
-        "crps": prediction.crps(labels),
-        "nll": -prediction.log_prob(labels),
-        "width_90": high - low,
+def _mcc(examples: pd.DataFrame, weights: np.ndarray) -> np.ndarray:
+    """Return the Matthews correlation of answers and labels of several classes (Gorodkin, 2004)."""
+    classes = pd.CategoricalDtype(np.unique(examples[["label", "predicted"]]))
+    # Shares of the labels and of the answers, (r, classes).
+    truth = weights @ pd.get_dummies(examples["label"].astype(classes)).to_numpy(dtype=float)
+    answers = weights @ pd.get_dummies(examples["predicted"].astype(classes)).to_numpy(dtype=float)
+    covariance = weights @ (examples["predicted"] == examples["label"]) - (truth * answers).sum(1)
+    variances = (1 - (truth**2).sum(1)) * (1 - (answers**2).sum(1))
+    has_classes = variances > 1e-12  # more than one, up to rounding
+    norms = np.sqrt(np.where(has_classes, variances, 1.0))
+    return np.where(has_classes, covariance / norms, 0.0)
+
+
+def _auroc(errors: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the probability that a right answer is more confident than a wrong one, NaN without
+    both.
+
+    Args:
+        errors: of the examples, the most confident first.
+        weights: of the examples in that order, ``(r, n)``.
+    """
+    wrong = weights * errors
+    right = weights * ~errors
+    # Of each right answer the weight of the wrong ones that are less confident.
+    below = wrong.sum(1, keepdims=True) - wrong.cumsum(1)
+    pairs = wrong.sum(1) * right.sum(1)
+    return np.divide(
+        (right * below).sum(1), pairs, out=np.full(len(weights), np.nan), where=pairs > 0
+    )
+
+
+def _aurc(errors: np.ndarray) -> float:
+    """Return the mean error rate of the k most confident examples over all k.
+
+    Args:
+        errors: of the examples, the most confident first.
+    """
+    risks = errors.cumsum() / np.arange(1, len(errors) + 1)
+    return float(risks.mean())
+
+
+def _of_numbers(examples: pd.DataFrame, weights: np.ndarray) -> Values:
+    means = {name: weights @ examples[name].to_numpy(dtype=float) for name in NUMBERS}
+    return {
+        "rmse": np.sqrt(means["squared_error"]),
+        "mae": means["absolute_error"],
+        "crps": means["crps"],
+        "nll": -means["log_prob"],
+        "width_90": means["width_90"],
     }
-    means = {}
-    for key, error in errors.items():
-        means[key] = error.double().reshape(len(labels), -1).mean(1).numpy()
-    return means

@@ -13,11 +13,18 @@ from probattn.experiments.data.dataset import Part
 from probattn.experiments.evaluation.baselines import BASELINES
 from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
-from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction
+from probattn.inference import (
+    SVDKL,
+    BiasScaling,
+    Laplace,
+    MCDropout,
+    PosteriorPredictive,
+    Prediction,
+    TemperatureScaling,
+)
 from probattn.inference.imports import MissingExtraError
 from probattn.inference.methods.features import FeaturePredictor, Features, features
 from probattn.inference.methods.gp_readout import with_gp_readout
-from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.prediction.predictor import Predictor
 from probattn.models import Supervised
 from probattn.models.blocks import Transformer
@@ -58,11 +65,14 @@ BASELINE = "baseline"
 METHODS = {
     POSTERIOR: Method("", lambda predictor: predictor, of_numbers=True),
     "temperature": Method("temperature scaling", lambda predictor: predictor),
+    "bias": Method("temperature and bias", lambda predictor: predictor),
     "mc-dropout": Method("MC dropout", MCDropout, of_numbers=True),
     "laplace": Method("KFLLLA", Laplace),
     "sv-dkl": Method("SV-DKL", SVDKL),
     "anchored": Method("anchored readout", _AnchoredReadout, parts=("train", "valid")),
 }
+SCALINGS = {"temperature": TemperatureScaling, "bias": BiasScaling}
+"""Scalings of what another method predicts, fitted to the validation part."""
 NAMES = (*METHODS, "mc-dropout+temperature", "laplace+temperature", "sv-dkl+temperature")
 
 
@@ -200,8 +210,8 @@ def fit(
     about = METHODS[name.partition("+")[0]]
     loaders = (run.batches(getattr(run.dataset, role), by_length=True) for role in about.parts)
     method = about.make(predictor).fit(*loaders)
-    temperature = None
-    if name.endswith("temperature"):
+    scaling = None
+    if kind := SCALINGS.get(name.rpartition("+")[2]):
         valid = Forward(
             run,
             run.dataset.valid,
@@ -209,10 +219,10 @@ def fit(
             seed=seed,
             refine=refine,
         )
-        temperature = fit_temperature(valid.predict(method))
+        scaling = kind().fit_prediction(valid.predict(method))
 
     def predict(forward: Forward) -> Prediction:
         prediction = forward.predict(method)[forward.batches.order.argsort()]
-        return prediction if temperature is None else scale(prediction, temperature)
+        return prediction if scaling is None else scaling.scaled(prediction)
 
     return predict

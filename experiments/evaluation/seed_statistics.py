@@ -213,12 +213,13 @@ def _differences(
     of_both = [each for each in (our_replicates, their_replicates) if each is not None]
     if [each.seeds for each in of_both] == [shared, shared]:
         resampled = pd.DataFrame(of_both[0].values) - pd.DataFrame(of_both[1].values)
-        known = resampled.columns.intersection(gaps.columns)
-        resampled = resampled[known]
-        low[known] = resampled.quantile(TAILS[0])
-        high[known] = resampled.quantile(TAILS[1])
+        # Without an interval are metrics that are not resampled: one over seeds would know these
+        # test examples alone, or take overlapping splits for independent.
+        resampled = resampled.reindex(columns=gaps.columns)
+        low = resampled.quantile(TAILS[0])
+        high = resampled.quantile(TAILS[1])
         # The bootstrap's law is nearly normal, and 300 draws give its spread to 4 %.
-        p_value[known] = 2 * norm.sf(abs(difference[known]) / resampled.std())
+        p_value = pd.Series(2 * norm.sf(abs(difference) / resampled.std()), gaps.columns)
     frame = pd.DataFrame({"difference": difference, "low": low, "high": high, "p_value": p_value})
     largest = np.maximum(ours.abs().max(), theirs.abs().max())
     is_constant = gaps.std() <= ROUNDING * largest  # equal but for rounding

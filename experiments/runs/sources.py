@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 
 from probattn.experiments.config.data import NAMES, DataSettings, OwnDataSettings
+from probattn.experiments.config.schema import options_of
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING, Dataset, read_preprocessing
@@ -113,11 +114,11 @@ def _read(data: DataSettings, root: Path | None) -> Any:
 
     It is a data set, or the classes and three parts, :class:`Images` or :class:`Texts`.
     """
-    common = {field.name for field in fields(cast(Any, type(data).__base__))}
-    options = {name: value for name, value in vars(data).items() if name not in common}
     reader = cast(Any, type(data).constructor)
     if not isinstance(data, OwnDataSettings):
-        return reader(**options)
+        return reader(**options_of(reader, data))
+    common = {field.name for field in fields(cast(Any, type(data).__base__))}
+    options = {name: value for name, value in vars(data).items() if name not in common}
     source = data.path if root is None else str(root)
     if source is None:
         raise SettingsError("name your data with --data PATH")

@@ -11,7 +11,7 @@ from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import evaluated_run
-from probattn.experiments.evaluation.bootstrap import over_seeds
+from probattn.experiments.evaluation.bootstrap import draw_counts, over_seeds
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
@@ -20,6 +20,7 @@ from probattn.inference.methods.ensemble import mix
 
 IGNORED = (
     "data.path",
+    "data.seed",
     "train.seed",
     "train.accelerator",
     "train.devices",
@@ -28,7 +29,7 @@ IGNORED = (
     "train.log_every",
     "train.checkpoint_every",
 )
-"""Settings of the seed, or of where and how fast a run is computed; data are compared by their
+"""Settings of the seeds, or of where and how fast a run is computed; data are compared by their
 content."""
 Runs = dict[str, list[EvaluatedRun]]
 """Label of a kind of run → its runs, one for each seed."""
@@ -101,35 +102,51 @@ def rows(runs: Runs) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def resampled(runs: Runs) -> Mapping[str, Resampled]:
-    """Return metrics on resampled seeds and examples, by test set and row, of the runs with stored
-    predictions."""
-    replicates: dict[str, dict[str, Replicates]] = {}
+def examples(runs: Runs) -> pd.DataFrame:
+    """Return the kept predictions of runs on test data and other domains, with columns ``run, seed,
+    method, set``; of a method that a seed lacks none."""
+    frames = []
     for label, members in runs.items():
-        by_seed = sorted(members, key=lambda run: run.seed)
-        first = by_seed[0]
-        names = [name for name in first.content["data"] if name.startswith(("test", "domain/"))]
-        for method in first.scores["method"].unique():
-            row = row_label(label, method)
-            for name in names:
-                if values := _resampled_row(by_seed, name, method):
-                    replicates.setdefault(name, {})[row] = values
+        for name in members[0].content["data"]:
+            if not name.startswith(("test", "domain/")):
+                continue
+            for method in members[0].scores["method"].unique():
+                kept = {run.seed: run.examples(name, method) for run in members}
+                for seed, frame in kept.items():
+                    if frame is not None:
+                        of_row = {"run": label, "seed": seed, "method": method, "set": name}
+                        frames.append(frame.assign(**of_row))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def resampled(examples: pd.DataFrame) -> Mapping[str, Resampled]:
+    """Return metrics on resampled seeds and examples, by test set and row.
+
+    All runs draw the same examples. One that is among the test data of several seeds is drawn with
+    all of them, since it is as hard for each.
+
+    Args:
+        examples: as :func:`examples` returns them.
+    """
+    replicates: dict[str, dict[str, Replicates]] = {}
+    if examples.empty:
+        return replicates
+    for name, of_set in examples.groupby("set", sort=False):
+        pool = pd.Index(of_set["example"].unique())
+        counts = draw_counts(len(pool))
+        of_rows = replicates[str(name)] = {}
+        for (run, method), of_row in of_set.groupby(["run", "method"], sort=False):
+            by_seed = {}
+            for seed, of_seed in of_row.groupby("seed"):
+                drawn = counts[:, pool.get_indexer(of_seed["example"])]
+                by_seed[seed] = pd.DataFrame(resampled_metrics(of_seed.dropna(axis=1), drawn))
+            metrics = next(iter(by_seed.values())).columns
+            values = {
+                metric: over_seeds(np.stack([frame[metric] for frame in by_seed.values()]))
+                for metric in metrics
+            }
+            of_rows[row_label(run, method)] = Replicates(tuple(by_seed), values)
     return replicates
-
-
-def _resampled_row(runs: Sequence[EvaluatedRun], name: str, method: str) -> Replicates | None:
-    """Return one row's metrics on resampled seeds and examples; None if a prediction is missing."""
-    of_seeds = []
-    for run in runs:
-        prediction = run.predictions([name], method).get(name)
-        if prediction is None:
-            return None
-        of_seeds.append(resampled_metrics(prediction))
-    values = {
-        metric: over_seeds(np.stack([of_seed[metric] for of_seed in of_seeds]))
-        for metric in of_seeds[0]
-    }
-    return Replicates(tuple(run.seed for run in runs), values)
 
 
 def _changes(run: EvaluatedRun) -> list[str]:
@@ -145,9 +162,9 @@ def _changes(run: EvaluatedRun) -> list[str]:
 
 
 def _ensemble(runs: Sequence[EvaluatedRun]) -> Mapping | None:
-    """Return the scores of the mixture of runs on their common test sets; None for one run, or for
-    numbers."""
-    if len(runs) < 2:
+    """Return the scores of the mixture of runs on their common test sets; None for one run, for
+    runs with other test data, or for numbers."""
+    if len({run.content["data"]["test"] for run in runs}) > 1 or len(runs) < 2:
         return None
     first, *others = (run.predictions(run.content["data"], POSTERIOR) for run in runs)
     names = [name for name in first if all(name in other for other in others)]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -12,6 +13,7 @@ from probattn.experiments.config.schema import Trust
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
+from probattn.experiments.evaluation.kept_predictions import parquet
 from probattn.experiments.evaluation.methods import BASELINE, ENSEMBLE, row_label
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
@@ -46,7 +48,7 @@ SUBJECTS = (
 comparison."""
 
 
-FILES = ("comparison.md", "comparison.tex", "results.csv", "differences.svg")
+FILES = ("comparison.md", "comparison.tex", "results.csv", "results.parquet", "differences.svg")
 MARK = "probattn compare"
 """Text in the first of these files, by which an earlier comparison is known."""
 
@@ -188,14 +190,28 @@ def _detection(metric: str, known: pd.Index) -> dict[str, Metric]:
     return columns
 
 
-def read(
-    paths: Sequence[Path], *, trust_code: Trust = False
-) -> tuple[pd.DataFrame, dict[str, Comparison]]:
-    """Return the results of evaluated runs in the wide form, and their comparisons by title.
+class Results(NamedTuple):
+    """Results of evaluated runs.
 
     Args:
-        paths: folders of runs, folders that hold them at any depth, or only CSV files; those
-            without results of single seeds, and those of several studies, have no comparison.
+        scores: in the wide form.
+        comparisons: by title.
+        examples: kept predictions on test data, see
+            :func:`~probattn.experiments.studies.collect.examples`; empty if none are kept.
+    """
+
+    scores: pd.DataFrame
+    comparisons: dict[str, Comparison]
+    examples: pd.DataFrame
+
+
+def read(paths: Sequence[Path], *, trust_code: Trust = False) -> Results:
+    """Return the results of evaluated runs.
+
+    Args:
+        paths: folders of runs, folders that hold them at any depth, or only CSV files, with kept
+            predictions in a file of the same name that ends in ``.parquet``; those without results
+            of single seeds, and those of several studies, have no comparison.
         trust_code: as for :func:`~probattn.experiments.runs.load.open_run`.
 
     Raises:
@@ -204,13 +220,17 @@ def read(
     """
     if not any(path.suffix == ".csv" for path in paths):
         runs = collect.read_runs(paths, trust_code=trust_code)
-        results = collect.rows(runs)
-        return results, comparisons(results, resampled=collect.resampled(runs))
-    results = pd.concat(map(pd.read_csv, paths), ignore_index=True)
-    has_seeds = set(KEYS) <= set(results)
-    if not has_seeds or "study" in results:
-        return results, {}
-    return results, comparisons(results)
+        scores, examples = collect.rows(runs), collect.examples(runs)
+    else:
+        scores = pd.concat(map(pd.read_csv, paths), ignore_index=True)
+        kept = [path.with_suffix(".parquet") for path in paths]
+        frames = [pd.read_parquet(path) for path in kept if path.exists()]
+        examples = pd.concat([pd.DataFrame(), *frames], ignore_index=True)
+    has_seeds = set(KEYS) <= set(scores)
+    if not has_seeds or "study" in scores:
+        return Results(scores, {}, examples)
+    compared = comparisons(scores, resampled=collect.resampled(examples))
+    return Results(scores, compared, examples)
 
 
 def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[str, Table]:
@@ -229,13 +249,12 @@ def check(folder: Path) -> None:
 
 def write(
     folder: Path,
-    results: pd.DataFrame,
-    compared: Mapping[str, Comparison],
+    results: Results,
     *,
     inputs: Sequence[Path] = (),
 ) -> None:
-    """Write all tables as ``comparison.md`` and ``comparison.tex``, ``results.csv``, and
-    ``differences.svg``.
+    """Write all tables as ``comparison.md`` and ``comparison.tex``, ``results.csv`` with the kept
+    predictions in ``results.parquet``, and ``differences.svg``.
 
     Raises:
         OutputError: other files of these names are there, or the folder is that of a run or an
@@ -243,13 +262,15 @@ def write(
     """
     page = f"<!-- {MARK} -->\n\n"
     tabulars = ""
-    for title, table in tables(results, compared).items():
+    for title, table in tables(results.scores, results.comparisons).items():
         page += f"# {title}\n\n{markdown(table)}\n"
         tabulars += f"% {title}\n\n{latex(table)}\n"
-    figure = next(map(differences, compared.values()), None)
-    drawing = to_svg(figure).decode() if figure else ""
-    contents = (page, tabulars, csv_text(results), drawing)
+    figure = next(map(differences, results.comparisons.values()), None)
+    drawing = to_svg(figure) if figure else b""
+    kept = b"" if results.examples.empty else parquet(results.examples)
+    contents = (page.encode(), tabulars.encode(), csv_text(results.scores).encode(), kept, drawing)
     files = {folder / name: content for name, content in zip(FILES, contents, strict=True)}
     write_outputs(files, mark=MARK, inputs=inputs)
-    if figure is None:  # of an earlier comparison
-        (folder / FILES[-1]).unlink()
+    for path, content in files.items():
+        if not content:  # nor is one of an earlier comparison left
+            path.unlink()

@@ -2,12 +2,14 @@
 and resumable."""
 
 import contextlib
+import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
+from probattn.experiments.config.data import OwnDataSettings
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
@@ -50,6 +52,7 @@ def plan(
     layers: Sequence[str] = (),
     changes: Sequence[str] = (),
     data: Path | str | None = None,
+    new_splits: bool = False,
 ) -> list[Job]:
     """Return the runs of a study: all presets and layers with the first seed, then with the next.
 
@@ -64,9 +67,12 @@ def plan(
         changes: changed settings, ``key=value``; those of ``layers`` count for the layers that have
             them.
         data: a user's own data, or the folder of the data sets.
+        new_splits: divide the data anew for each seed, by the same ``data.seed``; a test part of
+            its own stays.
 
     Raises:
-        SettingsError: an unknown preset or layer, or changes that are invalid or set the seed.
+        SettingsError: an unknown preset or layer, changes that are invalid or set the seed, or new
+            splits by a function that takes no seed.
         NotADirectoryError: ``data`` is no folder, for a preset that takes the folder of the data
             sets.
     """
@@ -91,11 +97,16 @@ def plan(
         folder = out / name
         if layer != preset(name).layer.name:
             folder /= layer.replace(":", ".")
+        if new_splits:
+            _check_divided(settings)
         kinds[folder] = name, settings, root
     jobs = []
     for seed, folder in itertools.product(range(seeds), kinds):
         name, settings, root = kinds[folder]
-        seeded = settings.with_changes([f"train.seed={seed}"])
+        numbers = [f"train.seed={seed}"]
+        if new_splits:
+            numbers.append(f"data.seed={seed}")
+        seeded = settings.with_changes(numbers)
         jobs.append(
             Job(
                 name=name,
@@ -219,6 +230,17 @@ def _with_layer(name: str, layer: str) -> tuple[str, Settings]:
         if key.startswith(f"{family}/") and is_same_task and settings.layer.name == layer:
             return key, settings
     return name, with_layer(base, layer)
+
+
+def _check_divided(settings: Settings) -> None:
+    """Check that ``data.seed`` divides the data of a run; raise SettingsError if not."""
+    reader = type(settings.data).constructor
+    if reader is None or isinstance(settings.data, OwnDataSettings):
+        return
+    if "seed" not in inspect.signature(reader).parameters:
+        raise SettingsError(
+            f"--new-splits: {settings.data.name} has no parameter seed by which it divides its data"
+        )
 
 
 def _suits(change: str, settings: Settings) -> bool:

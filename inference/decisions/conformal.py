@@ -20,8 +20,12 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from probattn.inference.metrics import regression, valid_probs, validate
-from probattn.inference.prediction import predictor as predictors
-from probattn.inference.prediction.predictor import Decision, FewExamplesWarning
+from probattn.inference.prediction.predictor import (
+    Decision,
+    FewExamplesWarning,
+    Predictor,
+    labelled_classes,
+)
 from probattn.inference.prediction.result import Prediction
 
 SHORTFALL = 0.05
@@ -70,11 +74,11 @@ class ConformalPredictor(Decision):
     """
 
     fitted_values = ("alpha",)
+    fitted_vector = "quantile"
 
-    def __init__(self, predictor: predictors.Predictor | None = None, *, alpha: float) -> None:
+    def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
         super().__init__(predictor)
         self.alpha = alpha
-        self.quantile = torch.full((1,), math.nan, dtype=torch.float64)
 
     def calibrate(self, scores: Tensor) -> Self:
         """Set the quantile from nonconformity scores ``(n, ...)``.
@@ -87,21 +91,11 @@ class ConformalPredictor(Decision):
     def _set(self, quantile: Tensor) -> Self:
         self.quantile = quantile.flatten().cpu().clone()
         if infinite := self.quantile.isinf().nonzero().flatten().tolist():
-            of = f" for classes or targets {infinite}" if len(self.quantile) > 1 else ""
-            message = f"too few calibration examples promise nothing{of}"
+            message = f"too few examples promise nothing about classes or targets {infinite}"
             advice = f"take at least {min_examples(self.alpha)} of each, or a larger alpha"
             warnings.warn(f"{message}: {advice}", FewExamplesWarning, stacklevel=4)
         self.fitted = True
         return self
-
-    def get_extra_state(self) -> Tensor:
-        """Return ``fitted``, alpha and the quantiles, in float64."""
-        return torch.cat([super().get_extra_state(), self.quantile])
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Set ``fitted``, alpha and the quantiles."""
-        super().set_extra_state(state[:2])
-        self.quantile = state[2:].cpu().clone()
 
 
 class LAC(ConformalPredictor):
@@ -120,7 +114,7 @@ class LAC(ConformalPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        probs, labels = validate(*predictors.labelled_classes(prediction))
+        probs, labels = validate(*labelled_classes(prediction))
         return self.calibrate(1 - probs.gather(1, labels[:, None]))
 
     def decide(self, prediction: Prediction) -> dict[str, Tensor]:
@@ -179,7 +173,7 @@ class ByClass(LAC):
             FewExamplesWarning: see :func:`conformal_quantile`, for each class; classes that are in
                 every set.
         """
-        probs, labels = validate(*predictors.labelled_classes(prediction))
+        probs, labels = validate(*labelled_classes(prediction))
         padded = torch.full((probs.shape[1],), math.inf, dtype=probs.dtype)
         for label in labels.unique().tolist():
             scores = 1 - probs[labels == label, label]
@@ -208,7 +202,7 @@ class ConformalIntervals(ConformalPredictor):
         Raises:
             ValueError: labels of the wrong shape or not finite.
         """
-        values = regression.validate(prediction, predictors.labelled(prediction))
+        values = regression.validate(prediction, prediction.require("labels"))
         low, high, unit = self.band(prediction)
         return self.calibrate(torch.maximum(low - values, values - high) / unit)
 

@@ -15,7 +15,7 @@ from probattn.guides import Guide, latent_sites
 from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.objective.num_data import attribute
-from probattn.inference.posterior.frozen import frozen, prepared
+from probattn.inference.posterior.frozen import frozen, prepare
 from probattn.inference.posterior.refit_guide import Objective, refit_guide
 from probattn.threads import one_thread_at_a_time
 
@@ -131,7 +131,7 @@ def convergence(
         ValueError: a guide of another model.
     """
     batches = [unpack_batch(batch).arguments() for batch in islice(data, BATCHES)]
-    prepared(model, guide, batches)
+    prepare(model, guide, batches)
     model, guide = copy.deepcopy((model, guide))
     guide.requires_grad_(True)
     with torch.random.fork_rng(), frozen(model):
@@ -140,7 +140,11 @@ def convergence(
             return sites
         number = max(1, MIN_DRAWS // len(batches[0][0]))
         objective = Objective(
-            model, guide, batches * PASSES, num_samples=number, weights=kl_weights
+            model=model,
+            guide=guide,
+            data=batches * PASSES,
+            num_samples=number,
+            weights=kl_weights,
         )
         initial = copy.deepcopy(guide.state_dict())
         before, sizes = objective.estimate()

@@ -7,8 +7,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from probattn.inference.prediction.class_labels import log_of
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import Prediction, log_of
+from probattn.inference.prediction.result import Prediction
 from probattn.threads import one_thread_at_a_time
 
 
@@ -75,20 +76,20 @@ def replicate(
         likelihoods = (dist.Categorical(logits=log_of(prediction.require("draws"))),)
     replicated = []
     log_likelihood = []
-    start = 0
-    for likelihood in likelihoods:
-        rows = slice(start, start + likelihood.batch_shape[1])
+    sizes = [likelihood.batch_shape[1] for likelihood in likelihoods]
+    for likelihood, rows in zip(likelihoods, labels.split(sizes), strict=True):
         # Without what pads the labels to the longest example.
-        own = labels[(rows, *map(slice, likelihood.event_shape))]
-        sampled = likelihood.sample()  # (R, *own.shape)
-        padded = sampled.new_zeros(len(sampled), len(own), *labels.shape[1:])
-        padded[(slice(None), slice(None), *map(slice, likelihood.event_shape))] = sampled
+        inside = [slice(size) for size in likelihood.event_shape]
+        sampled = likelihood.sample()
+        padded = sampled.new_zeros(len(sampled), *rows.shape)
+        padded[:, :, *inside] = sampled
         replicated.append(padded)
-        log_likelihood.append(likelihood.log_prob(own.to(sampled)).to(labels.device))
-        start = rows.stop
+        own = rows[:, *inside].to(sampled)
+        log_likelihood.append(likelihood.log_prob(own).to(labels.device))
     replicated_labels = torch.cat(replicated, dim=1).to(labels.device)
     if (mask := prediction.mask) is not None:
-        mask = mask.reshape(mask.shape + (1,) * (labels.dim() - mask.dim())).to(labels.device)
+        missing = labels.dim() - mask.dim()
+        mask = mask.view(*mask.shape, *(1,) * missing).to(labels.device)
         replicated_labels = replicated_labels.where(mask, 0)
     return Replicates(
         labels=labels.to(torch.promote_types(labels.dtype, replicated_labels.dtype)),

@@ -14,7 +14,7 @@ from probattn.guides import global_sites
 from probattn.inference.batches import unpack_batch
 from probattn.inference.imports import extra
 from probattn.inference.objective.coverage import check_coverage, guided_by
-from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepared
+from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepare
 from probattn.site_info import info_of, mark
 from probattn.threads import one_thread_at_a_time
 
@@ -74,7 +74,7 @@ def psis_khat(
     with extra("arviz", needed_by="psis_khat"):
         from arviz_stats.base import array_stats
     batch = unpack_batch(batch).arguments()
-    guide = prepared(model, guide, [batch])
+    prepare(model, guide, [batch])
     check_unit_scales(model, batch)
     with frozen(model), torch.no_grad():
         draws = [_log_weight(model, guide, batch) for _ in range(num_samples)]

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -53,7 +53,7 @@ class PosteriorNetwork(SampledPredictor):
         with torch.no_grad(), at_mean() if num_samples is None else draws(num_samples):
             sites = global_part(run_guide(model, guide, inputs)).nodes
         values = {name: value_of(site) for name, site in sites.items() if not is_auxiliary(site)}
-        self.model = copy.deepcopy(model)
+        self.model: Any = copy.deepcopy(model)  # Supervised
         store(self.model, values, num_samples)
         self.eval().requires_grad_(False)
 
@@ -91,7 +91,7 @@ class PosteriorNetwork(SampledPredictor):
 
     def _likelihood(self, x: Tensor, mask: Tensor | None) -> dist.TorchDistribution:
         with sample_dimension(self.num_samples):
-            return cast(Any, self.model).likelihood_of(x, mask)  # of Supervised
+            return self.model.likelihood_of(x, mask)
 
     def _without_spread(self, prediction: Prediction) -> Prediction:
         """Return a prediction at the posterior mean without the entropies that need samples."""

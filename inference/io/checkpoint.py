@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn import ProbabilisticAttention
-from probattn.inference.io.files import read_archive, write_archive
+from probattn.inference.io.files import read_archive, undamaged, write_archive
 
 FORMAT = "probattn-1"
 
@@ -78,16 +78,12 @@ def read(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: missing, damaged, or not a checkpoint of this library.
     """
-    try:
+    with undamaged(path, CheckpointError):
         content = read_archive(path)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        if content["format"] != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}")
         check_structure(content)
-    except Exception as error:  # of many types
-        raise CheckpointError(
-            f"{path} is damaged, missing, or no checkpoint of probattn ({error})"
-        ) from error
-    return content
+        return content
 
 
 def restore(
@@ -116,16 +112,18 @@ def restore(
         raise CheckpointError(
             f"{path} is of another architecture; build the model with its settings:\n  {first}"
         )
-    try:
+    with undamaged(path, CheckpointError):  # such as a module's extra state
         for role, module in modules.items():
-            for tensor in (*module.parameters(), *module.buffers()):
-                if (
-                    0 in tensor.stride()
-                ):  # expanded: its entries share memory, into which nothing can be copied
-                    tensor.data = tensor.data.clone()
+            separate_entries(module)
             module.load_state_dict(content[role])
-    except Exception as error:  # of many types: a module's extra state
-        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
+
+
+def separate_entries(module: nn.Module) -> None:
+    """Give entries of expanded tensors memory of their own: nothing can be copied into what they
+    share, and fused optimisers would train them as one."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if 0 in tensor.stride():
+            tensor.data = tensor.data.contiguous()
 
 
 def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
@@ -141,12 +139,9 @@ def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, An
 
 
 def check_structure(content: Mapping[str, Any]) -> None:
-    """Check the types of what :func:`save` writes; raise KeyError or ValueError."""
+    """Check the types of what :func:`save` writes; raise an error of any type."""
     for part in ("model", "guide", "layers", "extra"):
-        if not isinstance(content[part], dict) or not all(
-            isinstance(name, str) for name in content[part]
-        ):
-            raise ValueError(f"its {part} is no dictionary by name")
+        dict(**content[part])  # fails for what is no dictionary by name
     for name, value in (content["model"] | content["guide"]).items():
         is_weight = (
             isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
@@ -157,10 +152,7 @@ def check_structure(content: Mapping[str, Any]) -> None:
 
 def part_states(parts: Iterable[Any]) -> list[list]:
     """Return the class and state of optimisers, schedulers or callbacks."""
-    return [
-        [type(owner).__name__, owner.state_dict() if hasattr(owner, "state_dict") else None]
-        for owner in parts
-    ]
+    return [[type(owner).__name__, owner.state_dict()] for owner in parts]
 
 
 def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
@@ -173,14 +165,11 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
     for owner, (name, state) in zip(parts, states, strict=True):
         if type(owner).__name__ != name:
             raise CheckpointError(f"the run had {name}, and now has {type(owner).__name__}")
-        if state is not None:
-            _check_kind(state, owner.state_dict())
-            owner.load_state_dict(state)
-        if isinstance(owner, torch.optim.Adam | torch.optim.AdamW):
-            for (
-                weight,
-                values,
-            ) in owner.state.items():  # the step, and averages in the weight's shape
+        _check_kind(state, owner.state_dict())
+        owner.load_state_dict(state)
+        if isinstance(owner, torch.optim.Adam):
+            for weight, values in owner.state.items():
+                # The step, and averages in the weight's shape.
                 sizes = {value.numel() for value in values.values()}
                 if not sizes <= {1, weight.numel()}:
                     raise ValueError(f"{name} has values of another shape")
@@ -189,14 +178,12 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
 def _check_kind(value: Any, like: Any) -> None:
     """Raise ValueError unless a value has the type of another, of which ints and floats are one, at
     any depth."""
-    kinds: tuple[Any, ...] = (int | float, str, dict, list | tuple)
-    kind: Any = next((kind for kind in kinds if isinstance(like, kind)), object)
-    if not isinstance(value, kind):
-        raise ValueError(f"{value!r:.99} is in the place of {like!r:.99}")
-    inside: Iterable[tuple[Any, Any]] = ()
+    for kind in (int | float, str, dict, list | tuple):
+        if isinstance(like, kind) and not isinstance(value, kind):
+            raise ValueError(f"{value!r:.99} is in the place of {like!r:.99}")
     if isinstance(like, dict):
-        inside = [(value[name], like[name]) for name in like if name in value]
+        for name in like.keys() & value.keys():
+            _check_kind(value[name], like[name])
     elif isinstance(like, list | tuple):
-        inside = zip(value, like, strict=False)
-    for pair in inside:
-        _check_kind(*pair)
+        for pair in zip(value, like, strict=False):
+            _check_kind(*pair)

@@ -98,7 +98,7 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def undamaged(
-    path: Path,
+    path: str | Path,
     error: type[Exception],
     *,
     passing: type[Exception] | tuple[type[Exception], ...] = (),

@@ -72,7 +72,9 @@ def check_outputs(paths: Iterable[Path], *, mark: str, inputs: Sequence[Path] = 
     return places
 
 
-def write_outputs(files: Mapping[Path, str], *, mark: str, inputs: Sequence[Path] = ()) -> None:
+def write_outputs(
+    files: Mapping[Path, bytes] | Mapping[Path, str], *, mark: str, inputs: Sequence[Path] = ()
+) -> None:
     """Write the files of a command together, and create their folders; arguments as for
     :func:`check_outputs`.
 
@@ -83,7 +85,7 @@ def write_outputs(files: Mapping[Path, str], *, mark: str, inputs: Sequence[Path
     places = check_outputs(files, mark=mark, inputs=inputs)
     for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
-    contents = [text.encode() for text in files.values()]
+    contents = [data.encode() if isinstance(data, str) else data for data in files.values()]
     write_files(dict(zip(places, contents, strict=True)))
 
 

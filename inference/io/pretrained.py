@@ -26,7 +26,13 @@ from torch import nn
 
 from probattn.inference.imports import extra
 from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.files import file_digest, read_json, regular_file, write_files
+from probattn.inference.io.files import (
+    file_digest,
+    read_json,
+    regular_file,
+    undamaged,
+    write_files,
+)
 from probattn.inference.io.safetensors_io import load_safetensors, weights_as_bytes
 
 WEIGHTS = "model.safetensors"
@@ -108,16 +114,12 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
     Raises:
         CheckpointError: they are not.
     """
-    try:
+    with undamaged(folder / CONFIG, CheckpointError):
         content = read_json(file_inside(folder, CONFIG))
         for name in {WEIGHTS, *needed, *content["files"]}:
             if file_digest(file_inside(folder, name)) != content["files"][name]:
-                raise ValueError(f"{name} is damaged, or another one")
+                raise ValueError(f"{name} is another file")
         return dict(content["config"])
-    except Exception as error:  # of many types
-        raise CheckpointError(
-            f"{folder / CONFIG} is missing or damaged, or other files are ({error})"
-        ) from error
 
 
 def find_pretrained(name: str | Path, **options: Any) -> Path:

@@ -10,7 +10,7 @@ from torch import nn
 
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.files import regular_file, write_bytes
+from probattn.inference.io.files import regular_file, undamaged, write_bytes
 
 
 def save_safetensors(
@@ -57,7 +57,7 @@ def load_safetensors(
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
     """
     content: dict[str, dict] = {"model": {}, "guide": {}}
-    try:
+    with undamaged(path, CheckpointError):
         with safe_open(regular_file(Path(path)), framework="pt") as file:
             metadata = file.metadata()
             for key in file.keys():  # noqa: SIM118 - it is no dict
@@ -65,9 +65,5 @@ def load_safetensors(
                 content[role][name] = file.get_tensor(key)
         content["layers"] = json.loads(metadata.pop("layers"))
         checkpoint.check_structure(content | {"extra": metadata})
-    except Exception as error:  # of many types
-        raise CheckpointError(
-            f"{path} is damaged, missing, or not of save_safetensors ({error})"
-        ) from error
     checkpoint.restore(content, model, guide, path=path)
     return metadata

@@ -1,5 +1,6 @@
 """Warm start: initial weights of a model from another architecture."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,30 +42,27 @@ def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> d
         for name, value in weights.items()
         if name in here and value.shape == here[name].shape
     }
-    attention = {
-        path: layer
-        for path, layer in model.named_modules()
-        if isinstance(layer, ProbabilisticAttention)
-    }
-    lacking = {type(layer).__name__ for layer in attention.values()}
-    for path, layer in attention.items():
+    matrices = [name for name, value in carried.items() if value.dim() > 1]
+    number_of: Counter[str] = Counter()  # matrices by type of layer
+    for path, layer in model.named_modules():
+        if not isinstance(layer, ProbabilisticAttention):
+            continue
         heads = layers.get(path, {}).get("heads", layer.heads)
         if heads != layer.heads:
             raise CheckpointError(
                 f"layer {path} of the source has {heads} heads, here {layer.heads}"
             )
         prefix = f"{path}.".lstrip(".")
-        if any(name.startswith(prefix) and value.dim() > 1 for name, value in carried.items()):
-            lacking.discard(type(layer).__name__)
+        number_of[type(layer).__name__] += sum(name.startswith(prefix) for name in matrices)
+    lacking = [kind for kind, number in number_of.items() if number == 0]
     if lacking or not carried:
         what = " and ".join(sorted(lacking)) or "model"
         raise CheckpointError(
             f"the source has no matrix of the names and shapes of the {what} here"
         )
     model.load_state_dict(carried, strict=False)
-    unused = [name for name in weights if name not in carried]
     return {
         "carried": list(carried),
         "fresh": [name for name in here if name not in carried],
-        "unused": unused,
+        "unused": [name for name in weights if name not in carried],
     }

@@ -1,5 +1,5 @@
 """Baselines and post-hoc methods: MC dropout, ensembles, last-layer Laplace, SV-DKL, temperature
 scaling.
 
-May import ``prediction``, ``distributed`` and ``io``.
+May import ``prediction``, ``metrics``, ``distributed`` and ``io``.
 """

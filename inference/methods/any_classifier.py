@@ -10,12 +10,10 @@ from probattn.evaluation_mode import evaluation_mode
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.non_finite import NonFiniteOutputError
 from probattn.inference.prediction.aggregate import join
+from probattn.inference.prediction.class_labels import are_probs, valid_probs
 from probattn.inference.prediction.latents import device
 from probattn.inference.prediction.predictor import Predictor
 from probattn.inference.prediction.result import Prediction
-
-ROUNDING = 1e-3
-"""Largest difference of a sum of probabilities from 1."""
 
 
 class Logits(Predictor):
@@ -75,7 +73,7 @@ class Logits(Predictor):
     def _check(self, outputs: Tensor) -> None:
         if not outputs.isfinite().all():
             raise NonFiniteOutputError("the classifier's logits are NaN or Inf")
-        if _are_probs(outputs).all():
+        if are_probs(outputs).all():
             raise ValueError("these logits are probabilities: return those before the softmax")
 
     def _prediction(self, outputs: Tensor) -> Prediction:
@@ -99,16 +97,7 @@ class Kept(Logits):
         super().__init__(nn.Identity())
 
     def _check(self, outputs: Tensor) -> None:
-        are_probs = _are_probs(outputs)
-        if not are_probs.all():
-            row = outputs[are_probs.int().argmin()].tolist()
-            raise ValueError(f"probabilities lie in [0, 1] and sum to 1, got {row}: apply softmax")
+        valid_probs(outputs)
 
     def _prediction(self, outputs: Tensor) -> Prediction:
         return Prediction(probs=outputs, num_samples=1)
-
-
-def _are_probs(rows: Tensor) -> Tensor:
-    """Return which rows ``(n,)`` of ``(n, classes)`` are probabilities."""
-    is_share = (rows >= -ROUNDING) & (rows <= 1 + ROUNDING)
-    return is_share.all(1) & ((rows.sum(1) - 1).abs() <= ROUNDING)

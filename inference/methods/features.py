@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches, unpack_batch
+from probattn.inference.prediction.class_labels import entropy
 from probattn.inference.prediction.predictor import (
     FittedPredictor,
     Predictor,
@@ -18,7 +19,7 @@ from probattn.inference.prediction.predictor import (
     class_probs,
     labelled_classes,
 )
-from probattn.inference.prediction.result import Prediction, entropy
+from probattn.inference.prediction.result import Prediction
 from probattn.threads import one_thread_at_a_time
 
 PROBES = (0.1, 10.0)
@@ -39,6 +40,15 @@ class Features:
     values: Tensor
     head: nn.Module
     prediction: Prediction
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels as class indices ``(n,)``, on the features' device.
+
+        Raises:
+            ValueError: no labels, or labels that are no class indices.
+        """
+        return labelled_classes(self.prediction)[1].to(self.values.device)
 
     def one_sample(self) -> Tensor:
         """Return features ``(n, D)``, of example i those of sample i mod S."""
@@ -79,18 +89,17 @@ def _check_softmax(predictor: SampledPredictor, head: nn.Module, batch: Any, sca
     Raises:
         ValueError: it is not.
     """
-    latest = torch.empty(1, 0)
+    returned = [torch.empty(1, 0)]
     used: list[Tensor] = []
 
     def replace_output(head: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        nonlocal latest
         logits = scale * torch.randn_like(output)
         # Of both signs: softmax does not see a shift, such as that of a threshold, of all of them.
-        latest = logits - logits.mean(-1, keepdim=True)
-        return latest
+        returned.append(logits - logits.mean(-1, keepdim=True))
+        return returned[-1]
 
     def record(network: nn.Module, inputs: tuple, output: Tensor) -> None:
-        used.append(latest.flatten(0, -2))  # (draws, classes)
+        used.append(returned[-1].flatten(0, -2))  # (draws, classes)
 
     x, _, mask = unpack_batch(batch)
     example = (x[:1], None, None if mask is None else mask[:1])
@@ -181,15 +190,6 @@ class FeaturePredictor(FittedPredictor):
     @abstractmethod
     def predict_features(self, features: Features) -> Prediction:
         """Predict from features."""
-
-
-def training_labels(features: Features) -> Tensor:
-    """Return the labels of training features as class indices ``(n,)``, on the features' device.
-
-    Raises:
-        ValueError: no labels, or labels that are no class indices.
-    """
-    return labelled_classes(features.prediction)[1].to(features.values.device)
 
 
 def last_linear(predictor: SampledPredictor) -> nn.Linear:

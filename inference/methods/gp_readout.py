@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from probattn import families, guides
 from probattn.attention.options import check_choice, check_positive
-from probattn.functional import jitter
+from probattn.functional.feature_maps import Anchors
 from probattn.functional.kernels import rbf
-from probattn.inference.methods.features import Features, features, last_linear, training_labels
+from probattn.inference.methods.features import Features, features, last_linear
 from probattn.inference.prediction.predictor import PosteriorPredictive
 from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
@@ -73,10 +73,7 @@ class FeatureGP(SiteModule):
 
     def _whiten(self) -> None:
         """Set K⁻ᵀ, K Kᵀ = κ(Z, Z)."""
-        anchors = self.anchors.double() / self.lengthscale
-        tril = jitter.cholesky(rbf(anchors, anchors), "κ(Z, Z), of the readout's anchors")
-        identity = torch.eye(len(tril), dtype=tril.dtype, device=tril.device)
-        self.whitening.copy_(torch.linalg.solve_triangular(tril, identity, upper=False).mT)
+        self.whitening.copy_(Anchors(self.anchors.double() / self.lengthscale).mixing)
 
     def kernel_features(self, hidden: Tensor) -> Tensor:
         """Return ψ ``(..., M)`` of features ``(..., D)``, with ‖ψ‖ ≤ 1."""
@@ -118,7 +115,7 @@ class GPReadout(nn.Module):
     Args:
         head: linear layer to the logits.
         anchors: M, of each GP.
-        depths: L, the number of GPs.
+        depths: L, the number of GPs; with 0 it is the head on the last of any number of depths.
         amplitude: a.
         temperature: τ.
     """
@@ -133,20 +130,19 @@ class GPReadout(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        check_positive(anchors=anchors, depths=depths, amplitude=amplitude, temperature=temperature)
+        check_positive(anchors=anchors, amplitude=amplitude, temperature=temperature)
         self.head = head
-        processes = nn.ModuleList()
+        self.processes: Any = nn.ModuleList()
         for _ in range(depths):
             process = FeatureGP(head.in_features, head.out_features, anchors=anchors)
-            processes.append(process.to(head.weight))
-        self.processes = cast(Sequence[FeatureGP], processes)
+            self.processes.append(process.to(head.weight))
         self.amplitude = nn.Buffer(head.weight.new_tensor(amplitude))
         self.temperature = nn.Buffer(head.weight.new_tensor(temperature))
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Split features ``(..., L D)`` into those of each depth ``(..., D)``, the head's own
         last."""
-        return hidden.chunk(len(self.processes), -1)
+        return hidden.split(self.head.in_features, -1)
 
     def place(self, hidden: Tensor) -> None:
         """Set anchors and length scales by training features ``(n, L D)``, see
@@ -157,7 +153,7 @@ class GPReadout(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
         depths = self.split(hidden)
-        pairs = zip(self.processes, depths, strict=True)
+        pairs = zip(self.processes, depths, strict=bool(self.processes))
         total = sum(process(of_depth) for process, of_depth in pairs)  # Σ_l f_l(h_l)
         scale = self.amplitude / math.sqrt(len(depths))
         return self.head(depths[-1]) / self.temperature + scale * total
@@ -185,17 +181,6 @@ class _LastNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         *others, last = x.split(self.norm.normalized_shape[0], -1)
         return torch.cat([*others, self.norm(last)], -1)
-
-
-class _HeadOfLast(nn.Module):
-    """Linear head on the last of several features that stand one after the other."""
-
-    def __init__(self, head: nn.Linear) -> None:
-        super().__init__()
-        self.head = head
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden[..., -self.head.in_features :])
 
 
 @one_thread_at_a_time
@@ -226,22 +211,23 @@ def with_gp_readout(
     """
     check_choice("depths", depths, ("last", "all"))
     initial = guides.for_model(predictor.model) if predictor.guide is None else predictor.guide
+    model: Any
+    guide: Any
     model, guide = copy.deepcopy((predictor.model, initial))
     base = PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
     head = last_linear(base)
     path = next(path for path, module in model.named_modules() if module is head)
-    reads: nn.Module = head
     if depths == "all":
-        reads = _HeadOfLast(head)
-        model.set_submodule(path, reads)
-        _keep_all_depths(model)
-    seen = features(base, train, head=reads)
-    held_out = features(base, valid, head=reads)
+        model.network.blocks = _AllDepths(*model.network.blocks)
+        model.network.norm = _LastNorm(model.network.norm)
+    plain = GPReadout(head, depths=0)
+    model.set_submodule(path, plain)
+    seen = features(base, train, head=plain)
+    held_out = features(base, valid, head=plain)
     _, examples, width = seen.values.shape
-    number = width // head.in_features
-    readout = GPReadout(head, anchors=min(anchors, examples), depths=number)
+    readout = GPReadout(head, anchors=min(anchors, examples), depths=width // head.in_features)
     model.set_submodule(path, readout)
-    cast(Any, model).set_path("")
+    model.set_path("")
     hidden = seen.one_sample()
     readout.place(hidden)
     trils = []
@@ -250,17 +236,9 @@ def with_gp_readout(
         trils.append(tril)
         posterior = families.Full(process.sites()["u"], init_loc=0.0)
         posterior.raw_tril.data.copy_(families.TRIL.inv(tril))
-        cast(guides.Guide, guide).cover(process.site("u"), posterior)
+        guide.cover(process.site("u"), posterior)
     _fit_scales(readout, held_out, trils, num_samples=predictor.num_samples)
     return PosteriorPredictive(model, guide, num_samples=predictor.num_samples)
-
-
-def _keep_all_depths(model: nn.Module) -> None:
-    """Let the tokens after all blocks reach the head of a transformer, those of the last normed."""
-    blocks = cast(nn.Sequential, model.get_submodule("network.blocks"))
-    norm = cast(nn.LayerNorm, model.get_submodule("network.norm"))
-    model.set_submodule("network.blocks", _AllDepths(*blocks))
-    model.set_submodule("network.norm", _LastNorm(norm))
 
 
 @torch.no_grad()
@@ -275,7 +253,7 @@ def _fit_scales(
     """
     from scipy.optimize import minimize_scalar  # here, since it changes the filters of warnings
 
-    labels = training_labels(held_out)
+    labels = held_out.labels
     hidden = readout.split(held_out.one_sample())
     logits = readout.head(hidden[-1])
     variances = []
@@ -292,12 +270,9 @@ def _fit_scales(
         of_labels = log_probs[:, torch.arange(len(labels)), labels]
         return -of_labels.double().mean(0)
 
-    def mean_loss(log_temperature: float, amplitude: float) -> float:
-        return float(losses(log_temperature, amplitude).mean())
-
     profile = []
     for amplitude in AMPLITUDES:
-        best = minimize_scalar(mean_loss, (-1.0, 1.0), args=(amplitude,))
+        best = minimize_scalar(lambda *at: float(losses(*at).mean()), (-1, 1), args=(amplitude,))
         profile.append((amplitude, best.x, losses(best.x, amplitude)))
     _, _, lowest = min(profile, key=lambda row: float(row[2].mean()))
     # The last one that is not worse by more than its standard error.

@@ -16,7 +16,6 @@ from probattn.inference.methods.features import (
     Features,
     averaged,
     last_linear,
-    training_labels,
 )
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
@@ -73,7 +72,7 @@ class Laplace(FeaturePredictor):
 
     def fit_features(self, features: Features) -> Self:
         """Fit the posterior to features with labels, and draw its samples."""
-        posterior = _posterior(features, training_labels(features), self._given_precision)
+        posterior = _posterior(features, features.labels, self._given_precision)
         self.samples = posterior.sample(len(self.samples)).detach().to(features.values)
         self.fitted = True
         self.prior_precision = float(posterior.prior_precision)

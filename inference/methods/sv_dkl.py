@@ -2,7 +2,7 @@
 GPyTorch."""
 
 import math
-from typing import Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from probattn.inference.methods.features import (
     Features,
     averaged,
     last_linear,
-    training_labels,
 )
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
@@ -64,8 +63,8 @@ class SVDKL(FeaturePredictor):
 
     def fit_features(self, features: Features) -> Self:
         """Train the GP layer on features with labels."""
-        labels = training_labels(features)
-        inputs = self._build(cast(nn.Linear, features.head), features.values)
+        labels = features.labels
+        inputs = self._build(features.head, features.values)
         draws, number, _ = inputs.shape
         trained = nn.ModuleList([self.gps, self.mixing])
         optimizer = torch.optim.Adam(trained.parameters(), lr=self.lr)
@@ -89,7 +88,7 @@ class SVDKL(FeaturePredictor):
         return likelihood.log_prob(labels).mean() - kl / num_data
 
     @torch.no_grad()
-    def _build(self, head: nn.Linear, values: Tensor) -> Tensor:
+    def _build(self, head: Any, values: Tensor) -> Tensor:
         """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds
         of the grid.
 

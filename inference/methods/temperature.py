@@ -1,13 +1,16 @@
-"""Temperature scaling (Guo et al., 2017, section 4.2) of the mean probabilities of any
-predictor."""
+"""Scaling of the mean probabilities of any predictor: by a temperature (Guo et al., 2017, section
+4.2), or with a bias of each class."""
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Self
 
 from torch import Tensor
 
+from probattn.inference.metrics.refinement import Scaling as ClassScaling
+from probattn.inference.metrics.refinement import fit_scaling
 from probattn.inference.prediction.predictor import (
     FewExamplesWarning,
     FittedPredictor,
@@ -108,11 +111,21 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     Raises:
         ValueError: not one class per example.
     """
-    probs = class_probs(prediction)
-    scaled = (prediction.log_probs.double() / temperature).softmax(-1).to(probs)
+    return with_log_scores(prediction, prediction.log_probs.double() / temperature)
+
+
+def with_log_scores(prediction: Prediction, scores: Tensor) -> Prediction:
+    """Return a prediction with the probabilities softmax(scores), in p's dtype.
+
+    ``expected_entropy``, ``energy`` and ``draws`` are undefined for them, and therefore None. The
+    mutual information stays that of the samples.
+
+    Raises:
+        ValueError: not one class per example.
+    """
     return replace(
         prediction,
-        probs=scaled,
+        probs=scores.softmax(-1).to(class_probs(prediction)),
         expected_entropy=None,
         energy=None,
         draws=None,
@@ -120,7 +133,33 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     )
 
 
-class TemperatureScaling(FittedPredictor):
+class Scaling(FittedPredictor):
+    """Base of methods that scale the mean probabilities of any predictor of one class per
+    example."""
+
+    @abstractmethod
+    def scaled(self, prediction: Prediction) -> Prediction:
+        """Scale a prediction."""
+
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict and scale."""
+        self.check_fitted()
+        return self.scaled(self.predictor.predict(data))
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict and scale one batch."""
+        return self.decided_batch(x, mask)[0]
+
+    def decided_batch(
+        self, x: Tensor, mask: Tensor | None = None
+    ) -> tuple[Prediction, dict[str, Tensor]]:
+        """Predict and scale one batch; decisions inside stay those on the unscaled one."""
+        self.check_fitted()
+        prediction, decided = self.predictor.decided_batch(x, mask)
+        return self.scaled(prediction), decided
+
+
+class TemperatureScaling(Scaling):
     """Temperature scaling of the mean probabilities of any predictor (Guo et al., 2017, section
     4.2).
 
@@ -139,19 +178,37 @@ class TemperatureScaling(FittedPredictor):
         self.fitted = True
         return self
 
-    def predict(self, data: Tensor | Iterable) -> Prediction:
-        """Predict and scale."""
-        self.check_fitted()
-        return scale(self.predictor.predict(data), self.temperature)
+    def scaled(self, prediction: Prediction) -> Prediction:
+        """Scale a prediction."""
+        return scale(prediction, self.temperature)
 
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict and scale one batch."""
-        return self.decided_batch(x, mask)[0]
 
-    def decided_batch(
-        self, x: Tensor, mask: Tensor | None = None
-    ) -> tuple[Prediction, dict[str, Tensor]]:
-        """Predict and scale one batch; decisions inside stay those on the unscaled one."""
-        self.check_fitted()
-        prediction, decided = self.predictor.decided_batch(x, mask)
-        return scale(prediction, self.temperature), decided
+class BiasScaling(Scaling):
+    """Temperature scaling with a bias of each class, softmax(log p / T + b) (bias-corrected
+    temperature scaling, Alexandari, Kundaje & Shrikumar, 2020).
+
+    The biases have a prior N(0, 1), so that few examples of a class move its bias little (see
+    :func:`~probattn.inference.metrics.refinement.fit_scaling`).
+
+    Args:
+        predictor: any predictor of one class per example.
+
+    Attributes:
+        slope: 1/T.
+        bias: b ``(classes,)``, in nats.
+    """
+
+    fitted_values = ("slope",)
+    fitted_vector = "bias"
+
+    def fit_prediction(self, prediction: Prediction) -> Self:
+        """Fit temperature and biases to a prediction with its labels."""
+        _, labels = labelled_classes(prediction)
+        self.slope, self.bias = fit_scaling(prediction.log_probs, labels)
+        self.fitted = True
+        return self
+
+    def scaled(self, prediction: Prediction) -> Prediction:
+        """Scale a prediction."""
+        scaling = ClassScaling(self.slope, self.bias)
+        return with_log_scores(prediction, scaling(prediction.log_probs))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference.metrics import ranking
-from probattn.inference.metrics.metric import Metric
+from probattn.inference.metrics.metric import table
 
 
 def label_accuracy(probs: Tensor, labels: Tensor) -> float:
@@ -35,25 +35,7 @@ def label_auroc(probs: Tensor, labels: Tensor) -> float:
     return float(torch.tensor(areas, dtype=torch.float64).nanmean())
 
 
-OF_LABELS = {
-    "label_accuracy": Metric(label_accuracy, "label ACC", 100, True, "share of right labels"),
-    "exact_match": Metric(
-        exact_match, "exact match", 100, True, "share of examples with all labels right"
-    ),
-    "label_nll": Metric(
-        label_nll, "label NLL", 10, False, "mean negative log-probability of a label, in nats"
-    ),
-    "label_brier": Metric(
-        label_brier, "label Brier", 100, False, "squared error of the probability of a label"
-    ),
-    "label_auroc": Metric(
-        label_auroc,
-        "label AUROC",
-        100,
-        True,
-        "chance that a label that is 1 has more probability than one that is 0; 50 is guessing",
-    ),
-}
+OF_LABELS = table("labels", vars())
 """Metrics of several binary labels per example: of probabilities in float64 and bool labels."""
 
 

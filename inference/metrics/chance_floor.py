@@ -5,8 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.inference.metrics.classes import confidence_and_correct, confidence_bins, ece
+from probattn.inference.metrics.classes import confidence_and_correct, confidence_bins
 
+BINS = 15
+"""Bins of the ECE."""
 DRAWS = 1000
 """Draws of all labels."""
 CHUNK = 2_000_000
@@ -17,49 +19,36 @@ class ChanceFloor(NamedTuple):
     """The calibration error of a calibrated model with the same confidences.
 
     Args:
-        mean, std: of its ECE.
-        high: exceeded with probability 0.05.
-        p_value: probability that its ECE is at least as large as the measured one.
+        mean: of its ECE.
+        high: exceeded with probability 0.05; an ECE below it shows no miscalibration.
     """
 
     mean: float
-    std: float
     high: float
-    p_value: float
 
 
-def ece_floor(
-    probs: Tensor, labels: Tensor, *, bins: int = 15, draws: int = DRAWS, seed: int = 0
-) -> ChanceFloor:
+def ece_floor(probs: Tensor, labels: Tensor, *, draws: int = DRAWS) -> ChanceFloor:
     """Return the chance floor of :func:`~probattn.inference.metrics.ece` by consistency resampling.
 
     In a calibrated model the predicted class is right with the probability that it has (Bröcker
-    and Smith, 2007). A p-value above 0.05 means that the ECE shows no miscalibration.
+    and Smith, 2007).
 
     Args:
         probs: mean probabilities ``(n, classes)``.
         labels: ``(n,)``.
-        bins: of the ECE.
-        draws: number of draws of all labels.
-        seed: of the draws.
+        draws: number of draws of all labels, from a fixed seed.
 
     Raises:
         ValueError: as ``ece`` raises.
     """
     confidence, _ = confidence_and_correct(probs, labels)
     number = len(confidence)
-    members = torch.nn.functional.one_hot(confidence_bins(confidence, bins, probs.dtype), bins)
-    generator, errors = torch.Generator().manual_seed(seed), []
+    members = torch.nn.functional.one_hot(confidence_bins(confidence, BINS, probs.dtype), BINS)
+    generator, errors = torch.Generator().manual_seed(0), []
     for size in torch.arange(draws).split(max(1, CHUNK // number)):
         uniform = torch.rand(len(size), number, dtype=torch.float64, generator=generator)
         right = (uniform < confidence).double()
         # Σ_b |Σ_{i in b} (right_i − confidence_i)| / n
         errors.append(((right - confidence) @ members.double()).abs().sum(1) / number)
     drawn = torch.cat(errors)
-    at_least = int((drawn >= ece(probs, labels, bins=bins) - 1e-12).sum())
-    return ChanceFloor(
-        mean=float(drawn.mean()),
-        std=float(drawn.std()),
-        high=float(drawn.quantile(0.95)),
-        p_value=(1 + at_least) / (1 + draws),
-    )
+    return ChanceFloor(float(drawn.mean()), float(drawn.quantile(0.95)))

@@ -12,32 +12,8 @@ import torch
 from torch import Tensor
 
 from probattn.inference.metrics import ranking
-from probattn.inference.prediction.class_labels import class_labels
-
-
-def valid_probs(probs: Tensor) -> Tensor:
-    """Return probs as float64 clamped to [0, 1], on the CPU and detached.
-
-    Raises:
-        ValueError: a wrong shape or dtype; no examples; fewer than two classes; probabilities
-            outside [−1e-4, 1 + 1e-4], or in rows that do not sum to 1 within 1e-3 (7.8e-3 in
-            bfloat16, its spacing at 1).
-    """
-    if probs.ndim != 2 or probs.shape[1] < 2 or not len(probs) or not probs.is_floating_point():
-        raise ValueError(
-            f"probs must be (n, classes ≥ 2), means over samples, got {tuple(probs.shape)} of "
-            f"{probs.dtype}"
-        )
-    tolerance, probs = max(1e-3, torch.finfo(probs.dtype).eps), probs.detach().cpu().double()
-    valid = ((probs >= -1e-4) & (probs <= 1 + 1e-4)).all(1) & (
-        (probs.sum(1) - 1).abs() <= tolerance
-    )
-    if not valid.all():
-        row = probs[valid.int().argmin()].tolist()
-        raise ValueError(
-            f"rows of probs must lie in [0, 1] and sum to 1, got {row}: apply softmax to logits"
-        )
-    return probs.clamp(0, 1)
+from probattn.inference.metrics.metric import table
+from probattn.inference.prediction.class_labels import class_labels, valid_probs
 
 
 def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,3 +192,10 @@ def fpr95(probs: Tensor, labels: Tensor) -> float:
     or all wrong.
     """
     return ranking.fpr95(*confidence_and_correct(probs, labels))
+
+
+OF_CLASSES = table("classes", vars())
+"""Metrics of class probabilities and labels, in the order of ``evaluate`` and of tables."""
+
+OF_ORDERED = table("ordered", vars())
+"""Those of ordered classes, in addition."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference.metrics import ranking
-from probattn.inference.metrics.metric import Metric
+from probattn.inference.metrics.metric import table
 from probattn.inference.prediction.predictor import class_probs
 from probattn.inference.prediction.result import Prediction
 
@@ -57,10 +57,8 @@ def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor
     Raises:
         ValueError: no class probabilities ``(n, classes)``.
     """
-    probs, information = (
-        class_probs(prediction).detach().cpu().double(),
-        prediction.mutual_information,
-    )
+    probs = class_probs(prediction).detach().cpu().double()
+    information = prediction.mutual_information
     if information is not None:
         information = information.where(information > 16 * torch.finfo(information.dtype).eps, 0.0)
     values = {
@@ -94,54 +92,19 @@ def _of_known(function: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, 
     return lambda scores, is_ood: function(-scores, ~is_ood)
 
 
-OF_DETECTION = {
-    "auroc": Metric(
-        ranking.auroc,
-        "AUROC",
-        100,
-        True,
-        "chance that an OOD input scores higher than one of the test set",
-    ),
-    "aupr_in": Metric(
-        _of_known(ranking.average_precision),
-        "AUPR-in",
-        100,
-        True,
-        "precision of the detection of test inputs, averaged over recall",
-    ),
-    "aupr_out": Metric(
-        ranking.average_precision,
-        "AUPR-out",
-        100,
-        True,
-        "precision of the detection of OOD inputs, averaged over recall",
-    ),
-    "fpr95_in": Metric(
-        _of_known(ranking.fpr95),
-        "FPR95-in",
-        100,
-        False,
-        "share of the OOD inputs that pass when 95 % of the test inputs are accepted",
-    ),
-    "fpr95_out": Metric(
-        ranking.fpr95,
-        "FPR95-out",
-        100,
-        False,
-        "share of the test inputs that are rejected when 95 % of the OOD inputs are",
-    ),
-}
+OF_DETECTION = table(
+    "detection",
+    {
+        "auroc": ranking.auroc,
+        "aupr_in": _of_known(ranking.average_precision),
+        "aupr_out": ranking.average_precision,
+        "fpr95_in": _of_known(ranking.fpr95),
+        "fpr95_out": ranking.fpr95,
+    },
+)
 """Metrics of the scores of all inputs ``(n + m,)`` and which of them are OOD, bool."""
 
-WITH_UNKNOWNS = {
-    "aurc": Metric(
-        aurc_with_unknowns,
-        "AURC with unknowns",
-        1000,
-        False,
-        "error rate of the most confident answers, where every answer to an OOD input is an error",
-    )
-}
+WITH_UNKNOWNS = table("unknowns", {"aurc": aurc_with_unknowns})
 """Metrics of the scores of test inputs, those of OOD inputs, and which answers are right."""
 
 DETECTORS = {
@@ -199,8 +162,7 @@ def evaluate(
         ValueError: as for :func:`scores`.
     """
     id_scores, ood_scores = (
-        scores(in_distribution, fitted_on=fitted_on),
-        scores(ood, fitted_on=fitted_on),
+        scores(prediction, fitted_on=fitted_on) for prediction in (in_distribution, ood)
     )
     names = [name for name in id_scores if name in ood_scores]
     informative = [

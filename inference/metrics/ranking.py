@@ -6,7 +6,9 @@ positive, or none is.
 """
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,33 +18,34 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
     count half."""
     from sklearn.metrics import roc_auc_score  # here, since its import takes a second
 
-    return (
-        math.nan
-        if _is_constant(positive)
-        else float(roc_auc_score(positive.numpy(), scores.numpy()))
-    )
+    return _of_both(roc_auc_score, scores, positive)
 
 
 def average_precision(scores: Tensor, positive: Tensor) -> float:
     """Average precision Σ (R_k − R_{k−1}) P_k over the thresholds k, P precision and R recall."""
     from sklearn.metrics import average_precision_score
 
-    return (
-        math.nan
-        if _is_constant(positive)
-        else float(average_precision_score(positive.numpy(), scores.numpy()))
-    )
+    return _of_both(average_precision_score, scores, positive)
 
 
 def fpr95(scores: Tensor, positive: Tensor) -> float:
     """Share of negative scores at or above the highest threshold that at least 95 % of the positive
     ones reach."""
+    return _of_both(_smallest_rate, scores, positive)
+
+
+def _smallest_rate(positive: np.ndarray, scores: np.ndarray) -> float:
     from sklearn.metrics import roc_curve
 
-    if _is_constant(positive):
+    rates, recall, _ = roc_curve(positive, scores, drop_intermediate=False)
+    return rates[recall >= 0.95].min()
+
+
+def _of_both(function: Callable[..., float], scores: Tensor, positive: Tensor) -> float:
+    """Return a function of positive and negative examples, NaN if there is only one kind."""
+    if positive.all() or not positive.any():
         return math.nan
-    rates, recall, _ = roc_curve(positive.numpy(), scores.numpy(), drop_intermediate=False)
-    return float(rates[recall >= 0.95].min())
+    return float(function(positive.numpy(), scores.numpy()))
 
 
 def risks(scores: Tensor, positive: Tensor) -> Tensor:
@@ -58,7 +61,3 @@ def risks(scores: Tensor, positive: Tensor) -> Tensor:
         0, group, (~positive[order]).double()
     )
     return (negative / size)[group].cumsum(0) / torch.arange(1, len(scores) + 1)
-
-
-def _is_constant(positive: Tensor) -> bool:
-    return bool(positive.all()) or not bool(positive.any())

@@ -1,9 +1,10 @@
 """The NLL split into refinement and calibration, by temperature and class biases."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from probattn.inference.metrics.classes import validate
@@ -30,11 +31,14 @@ class Scaling(NamedTuple):
         return (self.slope * log_probs.double() + self.bias.to(log_probs.device)).log_softmax(-1)
 
 
+@torch.enable_grad()
 def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     """Fit inverse temperature and class biases by penalised maximum likelihood.
 
-    The loss Σ_i −log softmax(β log p_i + b)_yᵢ + |b|² / 2 is convex in (β, b); the penalty is a
-    prior N(0, 1) of the biases, without which a class that no example has would get −∞.
+    The loss Σ_i −t_i · log softmax(β log p_i + b) + |b|² / 2 is convex in (β, b). The penalty is a
+    prior N(0, 1) of the biases, without which a class that no example has would get −∞. The targets
+    t_i are one-hot labels, of which 1 / (n + 2) is spread over all classes, as in the rule of
+    succession: without it n examples without an error would get a β of ∞.
 
     Args:
         log_probs: ``(n, classes)``.
@@ -42,20 +46,19 @@ def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     """
     from scipy.optimize import minimize  # here, since its import takes a third of a second
 
-    values = log_probs.detach().cpu().double().numpy()
+    values = log_probs.detach().cpu().double()
     number, classes = values.shape
-    targets = np.eye(classes)[labels.cpu().numpy()]
+    doubt = 1 / (number + 2)
 
+    @torch.enable_grad()
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        slope, bias = parameters[0], parameters[1:]
+        x = torch.tensor(parameters, requires_grad=True)
+        slope, bias = x[0], x[1:]
         scores = slope * values + bias
-        largest = scores.max(1, keepdims=True)
-        log_norm = largest + np.log(np.exp(scores - largest).sum(1, keepdims=True))
-        # ∂ loss / ∂ scores = softmax − one-hot label
-        residual = np.exp(scores - log_norm) - targets
-        value = ((log_norm - scores) * targets).sum() + bias @ bias / 2
-        gradient = np.append((residual * values).sum(), residual.sum(0) + bias)
-        return value / number, gradient / number
+        nll = F.cross_entropy(scores, labels.cpu(), reduction="sum", label_smoothing=doubt)
+        value = (nll + bias.square().sum() / 2) / number
+        value.backward()
+        return value.item(), cast(Tensor, x.grad).numpy()
 
     start = np.append(1.0, np.zeros(classes))
     bounds = [SLOPES] + [(None, None)] * classes

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from probattn.inference.metrics.metric import Metric
+from probattn.inference.metrics.metric import table
 from probattn.inference.prediction.mixture import SEED
 from probattn.inference.prediction.result import Prediction
 
@@ -31,16 +31,16 @@ def validate(prediction: Prediction, labels: Tensor) -> Tensor:
         ValueError: a prediction of classes or of padded tokens; labels of the wrong shape, empty or
             not finite.
     """
-    if prediction.mean is None or prediction.mask is not None:
+    mean = prediction.mean
+    if mean is None or prediction.mask is not None:
         raise ValueError(
             "needs a prediction of numbers without padding: for tokens prediction.tokens()"
         )
-    if labels.shape != prediction.mean.shape or not labels.numel() or not labels.isfinite().all():
+    if labels.shape != mean.shape or not labels.numel() or not labels.isfinite().all():
         raise ValueError(
-            f"labels must be finite, of shape {tuple(prediction.mean.shape)}, got "
-            f"{tuple(labels.shape)}"
+            f"labels must be finite, of shape {tuple(mean.shape)}, got {tuple(labels.shape)}"
         )
-    return labels.detach().to(prediction.mean.device).double()
+    return labels.detach().to(mean.device).double()
 
 
 def rmse(prediction: Prediction, labels: Tensor) -> float:
@@ -128,70 +128,13 @@ def width(prediction: Prediction, labels: Tensor, *, level: float) -> float:
     return float((high - low).mean())
 
 
-OF_NUMBERS = {
-    "rmse": Metric(
-        rmse,
-        "RMSE",
-        1,
-        False,
-        "root mean squared error of the predicted mean, in units of the labels",
-    ),
-    "mae": Metric(
-        mae,
-        "MAE",
-        1,
-        False,
-        "mean absolute error of the predicted median, in units of the labels",
-    ),
-    "crps": Metric(
-        crps,
-        "CRPS",
-        1,
-        False,
-        "continuous ranked probability score, in units of the labels: the absolute error, for "
-        "distributions",
-    ),
-    "nll": Metric(nll, "NLL", 1, False, "mean negative log-density of the truth, in nats"),
-    "pit_error": Metric(
-        pit_error,
-        "PIT error",
-        100,
-        False,
-        "how far the shares of true numbers below predicted quantiles are from their levels, on "
-        "average",
-    ),
-    "coverage_50": Metric(
-        partial(coverage, level=0.5),
-        "coverage 50 %",
-        100,
-        None,
-        "share of true numbers in the central 50 % intervals",
-        in_tables=False,
-    ),
-    "width_50": Metric(
-        partial(width, level=0.5),
-        "width 50 %",
-        1,
-        False,
-        "mean width of the central 50 % intervals, in units of the labels",
-        in_tables=False,
-    ),
-    "coverage_90": Metric(
-        partial(coverage, level=0.9),
-        "coverage 90 %",
-        100,
-        None,
-        "share of true numbers in the central 90 % intervals",
-        in_tables=False,
-    ),
-    "width_90": Metric(
-        partial(width, level=0.9),
-        "width 90 %",
-        1,
-        False,
-        "mean width of the central 90 % intervals, in units of the labels",
-    ),
+_OF_INTERVALS = {
+    "coverage_50": partial(coverage, level=0.5),
+    "width_50": partial(width, level=0.5),
+    "coverage_90": partial(coverage, level=0.9),
+    "width_90": partial(width, level=0.9),
 }
+OF_NUMBERS = table("numbers", vars() | _OF_INTERVALS)
 """Metrics of a prediction of numbers and its labels, in the order of :func:`evaluate` and of
 tables."""
 

@@ -14,8 +14,8 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.attention.options import check_positive
-from probattn.inference.prediction.latents import first_draw
-from probattn.messages import is_latent, law_of
+from probattn.inference.prediction.latents import FIRST_DRAW
+from probattn.messages import law_of
 
 
 class Branches(PyroModule):
@@ -45,7 +45,7 @@ class Branches(PyroModule):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample all sites, each draw at the next point."""
         values = self.values(*args, **kwargs)
-        first = first_draw()
+        first = FIRST_DRAW.get()
         turns = _Turns(values, self._turn if first is None else first)
         with turns:
             result = self.points[0](*args, **kwargs)
@@ -56,17 +56,11 @@ class Branches(PyroModule):
     @pyro_method
     def values(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return the points of each site ``(K, ...)``."""
-        points = []
         with poutine.block():
-            for point in self.points:
-                with poutine.trace() as run:
-                    point(*args, **kwargs)
-                points.append(run.trace)
+            points = [point(*args, **kwargs) for point in self.points]
         values = {}
-        for name, node in points[0].nodes.items():
-            if is_latent(node):
-                laws = [cast(dist.Delta, trace.nodes[name]["fn"]) for trace in points]
-                values[name] = torch.stack([law.v for law in laws])
+        for name in points[0]:
+            values[name] = torch.stack([point[name] for point in points])
         return values
 
     def get_extra_state(self) -> Tensor:

@@ -33,8 +33,8 @@ def frozen(model: Program) -> Iterator[None]:
                 parameter.requires_grad_(True)
 
 
-def prepared(model: nn.Module, guide: nn.Module, data: Iterable) -> nn.Module:
-    """Return a guide with its parameters, some of which a first run on the data may create.
+def prepare(model: nn.Module, guide: nn.Module, data: Iterable) -> None:
+    """Create the parameters of a guide that has none before a first run on the data, and check it.
 
     Raises:
         TypeError: ``data`` is no loader.
@@ -44,7 +44,6 @@ def prepared(model: nn.Module, guide: nn.Module, data: Iterable) -> nn.Module:
     if guide_checks.is_lazy(guide):
         guide_checks.materialise(guide, unpack_batch(next(iter(data))).arguments())
     guide_checks.check(model, guide)
-    return guide
 
 
 def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:

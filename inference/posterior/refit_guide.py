@@ -4,7 +4,6 @@ import copy
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pyro.infer import TraceMeanField_ELBO
@@ -16,7 +15,7 @@ from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.objective.elbo import ELBOLoss
 from probattn.inference.objective.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.objective.num_data import attribute
-from probattn.inference.posterior.frozen import frozen, prepared
+from probattn.inference.posterior.frozen import frozen, prepare
 from probattn.inference.prediction.latents import broadcasts, device
 from probattn.threads import one_thread_at_a_time
 from probattn.weights import kl_weight as weighted_kl
@@ -27,6 +26,7 @@ CONFIRMATIONS = 3
 """Number of solutions in a row, each with samples of its own, that must not gain."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Objective:
     """ELBO of a data set under a guide, penalties included, with several draws of the latent sites
     for each example.
@@ -38,34 +38,25 @@ class Objective:
         weights: weights of the KLs of global and local sites.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        guide: nn.Module,
-        data: Iterable,
-        *,
-        num_samples: int,
-        weights: tuple[float, float],
-    ) -> None:
-        self.data = data
-        self.weights = weights
-        self.device = device(model)
-        vectorize = broadcasts(model, guide, lambda: next(self._batches()))
-        self.draws: tuple[Any, ...] = ("example", num_samples) if vectorize else ()
-        elbo = TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples)
-        self.loss_of = ELBOLoss(model, guide, elbo)
+    model: nn.Module
+    guide: nn.Module
+    data: Iterable
+    num_samples: int
+    weights: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        self.vectorize = broadcasts(self.model, self.guide, lambda: next(self._batches()))
+        elbo = TraceMeanField_ELBO(num_particles=1 if self.vectorize else self.num_samples)
+        self.loss_of = ELBOLoss(self.model, self.guide, elbo)
 
     def losses(self) -> Iterator[tuple[Tensor, int]]:
-        """Yield −ELBO of the data set in nats, estimated on a batch, and the batch's size.
-
-        Raises:
-            NonFiniteError: a loss is NaN or Inf.
-        """
+        """Yield −ELBO of the data set in nats, estimated on a batch, and the batch's size."""
+        of_global, of_local = self.weights
         for batch in self._batches():
-            with ExitStack() as handlers:
-                for number in self.draws:
-                    handlers.enter_context(draws(number))
-                handlers.enter_context(weighted_kl(self.weights[0], local=self.weights[1]))
+            with weighted_kl(of_global, local=of_local), ExitStack() as handlers:
+                if self.vectorize:
+                    handlers.enter_context(draws("example"))
+                    handlers.enter_context(draws(self.num_samples))
                 loss = self.loss_of(*batch)
             if not loss.isfinite():
                 raise NonFiniteError("the ELBO is not finite: clean the data, or lower lr")
@@ -93,8 +84,9 @@ class Objective:
         return elbos, sizes
 
     def _batches(self) -> Iterator[tuple[Tensor, ...]]:
+        place = device(self.model)
         for batch in self.data:
-            yield tuple(tensor.to(self.device) for tensor in unpack_batch(batch).arguments())
+            yield tuple(tensor.to(place) for tensor in unpack_batch(batch).arguments())
 
 
 @dataclass(frozen=True)
@@ -170,19 +162,23 @@ def refit_guide(
         NonFiniteError: the loss is NaN or Inf.
         ValueError: a guide of another model.
     """
-    guide = prepared(model, guide, data)
+    prepare(model, guide, data)
     with frozen(model):
         objective = Objective(
-            model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight)
+            model=model,
+            guide=guide,
+            data=data,
+            num_samples=num_samples,
+            weights=(kl_weight, local_kl_weight),
         )
-        num_data = attribute(model, "num_data")
-        refit = _Refit(objective, guide, num_data=num_data, epochs=epochs, tolerance=tolerance)
+        refit = _Refit(objective, epochs, tolerance)
         elbo_before = refit.highest
-        converged = refit.maximise(lr=lr, kl_weight=kl_weight)
+        converged = refit.maximise(lr=lr)
         guide.zero_grad()
     return GuideRefit(elbo_before, refit.highest, refit.epoch, converged)
 
 
+@dataclass(eq=False)
 class _Refit:
     """A guide on its way to the optimum, at the best parameters that were found after each method.
 
@@ -191,45 +187,35 @@ class _Refit:
         epoch: number of epochs until now.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        guide: nn.Module,
-        *,
-        num_data: int,
-        epochs: int,
-        tolerance: float,
-    ) -> None:
-        self.objective = objective
-        self.guide = guide
-        self.epochs = epochs
-        self.tolerance = tolerance
-        elbos, sizes = objective.estimate()
+    objective: Objective
+    epochs: int
+    tolerance: float
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.guide = self.objective.guide
+        elbos, sizes = self.objective.estimate()
         self.mean_size = sizes.mean()
+        num_data = attribute(self.objective.model, "num_data")
         self.scale = 1 / (sizes.sum().item() * num_data)
         self.highest = self.scale * (elbos @ sizes).item()
-        self.best = copy.deepcopy(guide.state_dict())
-        self.epoch = 0
+        self.best = copy.deepcopy(self.guide.state_dict())
 
-    def maximise(self, *, lr: float, kl_weight: float) -> bool | None:
-        """Take natural-gradient and Adam's steps, then solve by L-BFGS.
-
-        Args:
-            lr, kl_weight: as for :func:`refit_guide`.
-
-        Returns:
-            Whether it has converged; None if that cannot be told.
-        """
+    def maximise(self, *, lr: float) -> bool | None:
+        """Take natural-gradient and Adam's steps, then solve by L-BFGS; return whether it has
+        converged, None if that cannot be told."""
         trained = [parameter for parameter in self.guide.parameters() if parameter.requires_grad]
         if not trained:
             return True
-        gaussians = [module for module in gaussian_modules(self.guide) if _is_trained(module)]
+        modules = gaussian_modules(self.guide)
+        gaussians = [module for module in modules if set(module.parameters()) <= set(trained)]
         natural = set(nn.ModuleList(gaussians).parameters())
         others = [parameter for parameter in trained if parameter not in natural]
         adam = torch.optim.Adam([{"params": others}], lr=lr / 10)
         optimizers: list[torch.optim.Optimizer] = [adam]
         if gaussians:
-            optimizers.append(NaturalGradientDescent(gaussians, lr=lr, scale=1 / kl_weight))
+            scale = 1 / self.objective.weights[0]
+            optimizers.append(NaturalGradientDescent(gaussians, lr=lr, scale=scale))
         self.descend(optimizers)
         return self.solve([module.loc for module in gaussians], trained)
 
@@ -249,11 +235,8 @@ class _Refit:
                     optimizer.param_groups[0]["lr"] /= 3
 
     def solve(self, means: list[nn.Parameter], trained: list[nn.Parameter]) -> bool | None:
-        """Maximise the ELBO over the means, then over all parameters, by L-BFGS.
-
-        Returns:
-            Whether it has converged; None if that cannot be told.
-        """
+        """Maximise the ELBO over the means, then over all parameters, by L-BFGS; return as for
+        :meth:`maximise`."""
         if abs(self._estimate() - self.highest) > self.tolerance / 10:
             return None
         parameters = means or trained
@@ -293,16 +276,15 @@ class _Refit:
 
         def loss() -> Tensor:
             self.guide.zero_grad()
-            elbos, sizes = self.objective.estimate(scale=self.scale, seed=seed)
             self.epoch += 1
-            return parameters[0].new_tensor(-self.scale * (elbos @ sizes).item())
+            return parameters[0].new_tensor(-self._estimate(seed, scale=self.scale))
 
         solver.step(loss)
         return self._estimate(seed) - before
 
-    def _estimate(self, seed: int = 0) -> float:
-        """Estimate the ELBO in nats per example."""
-        elbos, sizes = self.objective.estimate(seed=seed)
+    def _estimate(self, seed: int = 0, scale: float | None = None) -> float:
+        """Estimate the ELBO in nats per example; arguments as for :meth:`Objective.estimate`."""
+        elbos, sizes = self.objective.estimate(seed=seed, scale=scale)
         return self.scale * (elbos @ sizes).item()
 
     def _keep_better(self) -> float:
@@ -314,7 +296,3 @@ class _Refit:
         else:
             self.guide.load_state_dict(self.best)
         return gain
-
-
-def _is_trained(module: nn.Module) -> bool:
-    return all(parameter.requires_grad for parameter in module.parameters())

@@ -28,7 +28,9 @@ from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
 _LOGGER = logging.getLogger("probattn")
-_FIRST: ContextVar[int | None] = ContextVar("first", default=None)
+FIRST_DRAW: ContextVar[int | None] = ContextVar("first", default=None)
+"""Number of the first draw inside, counted from 0, for guides whose draws take turns; None outside
+predictions."""
 
 
 class predictive_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -65,11 +67,11 @@ def label_site(trace: Trace) -> Message:
         ValueError: no such site, or several.
     """
     samples = [node for node in trace.nodes.values() if node["type"] == "sample"]
-    nodes = [node for node in samples if is_label(node)]
-    if len(nodes) != 1:
-        names = ", ".join(str(node["name"]) for node in nodes) or "none"
-        raise ValueError(f"a model to predict has one site of labels, y; this one has {names}")
-    return nodes[0]
+    names = [str(node["name"]) for node in samples if is_label(node)]
+    if len(names) != 1:
+        found = ", ".join(names)
+        raise ValueError(f"a model to predict has one site of labels, y; this one has [{found}]")
+    return trace.nodes[names[0]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,21 +109,16 @@ class Latents:
         return replace(self, traces=[part])
 
 
-def numbered_draw(first: int) -> AbstractContextManager[Any]:
-    """Declare the number of the first draw inside, counted from 0, for guides whose draws take
-    turns."""
-    return bound(_FIRST, first)
-
-
-def first_draw() -> int | None:
-    """Return the number of the first draw of :func:`numbered_draw`, None outside."""
-    return _FIRST.get()
-
-
 def device(model: Program) -> torch.device | None:
     """Return the device of a model's first parameter, or None without parameters."""
     parameter = next(module_of(model).parameters(), None)
     return None if parameter is None else parameter.device
+
+
+def arguments(model: Program, x: Tensor, mask: Tensor | None) -> tuple:
+    """Return the arguments of a model without labels, on its device."""
+    target = device(model) or x.device
+    return (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
 
 
 def is_program(source: Any) -> bool:
@@ -159,7 +156,7 @@ def draw_latents(
         vectorize = broadcasts(model, source, lambda: inputs)
     traces = []
     for row in range(1 if vectorize else num_samples):
-        with draws(num_samples) if vectorize else nullcontext(), numbered_draw(row):
+        with draws(num_samples) if vectorize else nullcontext(), bound(FIRST_DRAW, row):
             traces.append(run_guide(model, source, inputs))
     has_local_sites = any(
         is_latent(site) and is_local(site, traces[0]) for site in traces[0].nodes.values()
@@ -244,11 +241,10 @@ def run_guide(model: Program, guide: Callable[..., Any] | None, inputs: tuple) -
             "this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first"
         )
 
-    def priors(*inputs: Any) -> dict[str, Tensor]:
-        return sample_priors(module_of(model))
+    def program(*inputs: Any) -> Any:
+        return sample_priors(module_of(model)) if guide is None else global_sites(guide)(*inputs)
 
     target = device(model) or torch.device("cpu")
-    program = priors if guide is None else global_sites(guide)
     with parameters_of(guide), torch.autocast(target.type, enabled=False):
         return poutine.trace(program).get_trace(*inputs)
 

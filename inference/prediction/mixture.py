@@ -17,20 +17,31 @@ SEED = 7_306_357_456_645_985_000
 independent."""
 
 
-class Stacked(dist.TorchDistribution):
+class OfSamples(dist.TorchDistribution):
+    """Base class of the laws of S posterior samples, of batch shape ``(S, ...)``.
+
+    Args:
+        base_dist: a law with the same kind of parameters.
+        batch_shape: the batch shape.
+    """
+
+    arg_constraints = {}
+
+    def __init__(self, base_dist: Distribution, *batch_shape: int) -> None:
+        self.base_dist = base_dist
+        super().__init__(torch.Size(batch_shape), base_dist.event_shape, validate_args=False)
+
+
+class Stacked(OfSamples):
     """S distributions that ran one after another, as one of batch shape ``(S, *batch)``.
 
     Args:
         parts: distributions of batch shape ``batch``, one for each posterior draw.
     """
 
-    arg_constraints = {}
-
     def __init__(self, parts: Sequence[Distribution]) -> None:
         self.parts = parts
-        self.base_dist = parts[0]
-        shape = torch.Size((len(parts), *parts[0].batch_shape))
-        super().__init__(shape, parts[0].event_shape, validate_args=False)
+        super().__init__(parts[0], len(parts), *parts[0].batch_shape)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw samples ``(*sample_shape, S, *batch, *event)``."""
@@ -42,7 +53,7 @@ class Stacked(dist.TorchDistribution):
         return torch.stack([draw.log_prob(value) for draw in self.parts])
 
 
-class Selected(dist.TorchDistribution):
+class Selected(OfSamples):
     """Law of m examples or tokens of a batch, as one of batch shape ``(S, m)``.
 
     Args:
@@ -51,13 +62,9 @@ class Selected(dist.TorchDistribution):
             times.
     """
 
-    arg_constraints = {}
-
     def __init__(self, likelihood: Distribution, index: tuple[Tensor, ...]) -> None:
-        self.base_dist = likelihood
         self.index = index
-        shape = torch.Size((likelihood.batch_shape[0], len(index[0])))
-        super().__init__(shape, likelihood.event_shape, validate_args=False)
+        super().__init__(likelihood, likelihood.batch_shape[0], len(index[0]))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw samples ``(*sample_shape, S, m, *event)``."""
@@ -66,21 +73,21 @@ class Selected(dist.TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log densities ``(S, m)`` of values ``(m, *event)``, in nats."""
-        _, places = torch.stack(self.index, 1).unique(dim=0, return_inverse=True)
-        counts = places.bincount()
-        firsts = (counts.cumsum(0) - counts).repeat_interleave(counts)
-        turn = torch.empty_like(places)  # 0 where a position occurs first, then 1, …
-        turn[places.argsort(stable=True)] = torch.arange(len(places)).to(places) - firsts
         densities = value.new_empty(self.batch_shape)
-        shape = (*self.base_dist.batch_shape[1:], *self.event_shape)
-        for number in range(counts.max() if len(counts) else 0):
-            rows = turn == number
+        batch_shape = self.base_dist.batch_shape[1:]
+        left = torch.arange(len(value), device=self.index[0].device)
+        while len(left):
+            # One of the rows of each position; the others follow in the next turn.
+            row_of = left.new_full(batch_shape, -1)
+            row_of[tuple(positions[left] for positions in self.index)] = left
+            rows = row_of[row_of >= 0]
             index = tuple(positions[rows] for positions in self.index)
-            batch = value.new_ones(shape)  # 1 is in most supports
+            batch = value.new_ones(*batch_shape, *self.event_shape)  # 1 is in most supports
             batch[index] = value[rows]
             log_prob = self.base_dist.log_prob(batch)
             densities = densities.to(log_prob)
             densities[:, rows] = log_prob[(slice(None),) + index]
+            left = left[~torch.isin(left, rows)]
         return densities
 
 
@@ -99,7 +106,7 @@ def tokens_of(likelihood: Distribution) -> Selected:
 def innermost(likelihood: Distribution) -> Distribution:
     """Return the distribution inside ``to_event``, masks, :class:`Stacked` (its first) and
     :class:`Selected`."""
-    while isinstance(likelihood, Independent | dist.MaskedDistribution | Stacked | Selected):
+    while isinstance(likelihood, Independent | dist.MaskedDistribution | OfSamples):
         likelihood = likelihood.base_dist
     return likelihood
 
@@ -136,11 +143,10 @@ def token_mask(likelihood: Distribution) -> Tensor | None:
     if isinstance(likelihood, Selected):
         mask = token_mask(likelihood.base_dist)
         return None if mask is None else mask[likelihood.index[0]]
-    if isinstance(likelihood, Stacked):
-        inner = masked(likelihood.base_dist)
-        return None if inner is None else inner._mask
-    inner = masked(likelihood)
-    return None if inner is None else inner._mask[0]
+    inner = masked(likelihood.base_dist if isinstance(likelihood, Stacked) else likelihood)
+    if inner is None:
+        return None
+    return inner._mask if isinstance(likelihood, Stacked) else inner._mask[0]
 
 
 def parameter_checks(likelihood: Distribution) -> list[Tensor]:
@@ -149,8 +155,6 @@ def parameter_checks(likelihood: Distribution) -> list[Tensor]:
     if isinstance(likelihood, Stacked):
         return list(chain.from_iterable(map(parameter_checks, likelihood.parts)))
     inner = innermost(likelihood)
-    if not isinstance(inner, Distribution):
-        return []
     checks = []
     for name, constraint in inner.arg_constraints.items():
         parameter = vars(inner).get(name)  # others follow from these

@@ -4,10 +4,22 @@ Shapes: S components or samples, of numbers ``(n, ...)``; L levels.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import Normal
+
+from probattn.inference.prediction.mixture import (
+    NUM_SAMPLES,
+    SEED,
+    device_of,
+    innermost,
+    values,
+)
+from probattn.threads import one_thread_at_a_time
 
 BISECTIONS = 60
 
@@ -34,9 +46,11 @@ class NormalMixture(NamedTuple):
     def crps(self, y: Tensor) -> Tensor:
         """Return E|Y − y| − ½ E|Y − Y′| (Grimit et al., 2006, eq. 3)."""
         error = _mean_abs(y.to(self.loc) - self.loc, self.scale).mean(0)  # E|Y − y|
-        spread = torch.zeros_like(error)  # S E|Y − Y′|
-        for mean, sd in zip(self.loc, self.scale, strict=True):
-            spread += _mean_abs(mean - self.loc, (sd**2 + self.scale**2).sqrt()).mean(0)
+        pairs = zip(self.loc, self.scale, strict=True)
+        distances = (
+            _mean_abs(mean - self.loc, (sd**2 + self.scale**2).sqrt()) for mean, sd in pairs
+        )
+        spread = sum(distance.mean(0) for distance in distances)  # S E|Y − Y′|
         return error - spread / (2 * len(self.loc))
 
     def quantiles(self, shares: Tensor) -> Tensor:
@@ -86,3 +100,26 @@ def _mean_abs(loc: Tensor, scale: Tensor) -> Tensor:
     z = loc / scale
     density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
     return scale * 2 * density + loc * torch.special.erf(z / math.sqrt(2))
+
+
+@one_thread_at_a_time
+def law_of_numbers(
+    components: Sequence[dist.TorchDistribution], device: torch.device
+) -> NormalMixture | Empirical:
+    """Return the law of the numbers of likelihoods ``(S, b)``: exact for normal ones.
+
+    Others are sampled, :data:`NUM_SAMPLES` numbers or more, equally many per posterior sample. The
+    samples have a fixed seed, and PyTorch's generators keep their states.
+    """
+    if isinstance(innermost(components[0]), Normal):
+        loc = torch.cat([values(law, "mean") for law in components], 1)
+        scale = torch.cat([values(law, "stddev") for law in components], 1)
+        return NormalMixture(loc.double().to(device), scale.double().to(device))
+    source = device_of(components[0])
+    numbers = []
+    with torch.random.fork_rng([source] if source.type == "cuda" else []), torch.no_grad():
+        torch.manual_seed(SEED)
+        for law in components:
+            samples = law.sample((math.ceil(NUM_SAMPLES / law.batch_shape[0]),))
+            numbers.append(samples.flatten(0, 1).double())
+    return Empirical(torch.cat(numbers, 1).to(device).sort(0).values)

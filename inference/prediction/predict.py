@@ -11,10 +11,7 @@ from torch import Tensor, nn
 from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, module_of
 from probattn.inference.objective import guide_checks
-from probattn.inference.prediction.latents import (
-    Latents,
-    parameters_of,
-)
+from probattn.inference.prediction.latents import Latents, parameters_of
 from probattn.inference.prediction.refine import predict_refined
 from probattn.inference.prediction.replays import Replays
 from probattn.inference.prediction.result import Prediction
@@ -90,9 +87,9 @@ def predict(
     with parameters_of(guide), own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
-        if refine is not None and keep_draws:
-            raise ValueError("refine gives inputs different numbers of draws: leave out keep_draws")
         if refine is not None:
+            if keep_draws:
+                raise ValueError("refine gives inputs other numbers of draws: leave out keep_draws")
             return predict_refined(data, replays, modules, share=refine)
         prediction = predict_batches(
             data, replays.likelihoods, modules, num_samples=num_samples, keep_draws=keep_draws

@@ -8,6 +8,7 @@ from typing import ClassVar, Self, cast
 import torch
 from torch import Tensor, nn
 
+from probattn.inference.prediction.aggregate import class_probs
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
@@ -132,8 +133,9 @@ class FittedPredictor(Predictor):
     """Base class of methods with a state that :meth:`fit` computes; predictions are by default the
     predictor's own.
 
-    Numbers of the state are attributes named by ``fitted_values``, NaN before the fit; the state
-    dict holds them in one tensor, its extra state. Tensors are buffers or parameters.
+    Numbers of the state are attributes named by ``fitted_values``, NaN before the fit, and
+    ``fitted_vector`` is the name of one of any length, float64 on the CPU; the state dict holds
+    them in one tensor, its extra state. Other tensors are buffers or parameters.
 
     Args:
         predictor: the predictor whose predictions are changed; None if only those of others are
@@ -144,6 +146,7 @@ class FittedPredictor(Predictor):
     """
 
     fitted_values: ClassVar[tuple[str, ...]] = ()
+    fitted_vector: ClassVar[str] = "_vector"
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__()
@@ -151,6 +154,7 @@ class FittedPredictor(Predictor):
         self.fitted = False
         for name in self.fitted_values:
             setattr(self, name, math.nan)
+        setattr(self, self.fitted_vector, torch.empty(0))
 
     def fit(self, data: Iterable) -> Self:
         """Fit the method to labelled batches, which were used neither for training nor for fitting
@@ -181,13 +185,16 @@ class FittedPredictor(Predictor):
             )
 
     def get_extra_state(self) -> Tensor:
-        """Return ``fitted`` and the fitted values, in float64."""
+        """Return ``fitted``, the fitted values and the fitted vector, in float64."""
         values = [getattr(self, name) for name in self.fitted_values]
-        return torch.tensor([self.fitted, *values], dtype=torch.float64)
+        vector = getattr(self, self.fitted_vector).tolist()
+        return torch.tensor([self.fitted, *values, *vector], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Set ``fitted`` and the fitted values."""
-        fitted, *values = state.tolist()
+        """Set ``fitted``, the fitted values and the fitted vector."""
+        number = 1 + len(self.fitted_values)
+        fitted, *values = state[:number].tolist()
+        setattr(self, self.fitted_vector, state[number:].double().cpu())
         for name, value in zip(self.fitted_values, values, strict=True):
             setattr(self, name, value)
         self.fitted = bool(fitted)
@@ -231,19 +238,6 @@ def check_runs_model(predictor: Predictor | None, method: str) -> None:
         )
 
 
-def labelled(prediction: Prediction) -> Tensor:
-    """Return the labels of a prediction that a method is fitted to.
-
-    Raises:
-        ValueError: it has none.
-    """
-    if prediction.labels is None:
-        raise ValueError(
-            "a method is fitted on labels, and these data have none: pass batches (x, y)"
-        )
-    return prediction.labels
-
-
 def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
     """Return the mean probabilities ``(n, classes)`` of a prediction, and its labels ``(n,)`` on
     the same device.
@@ -253,20 +247,5 @@ def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
     """
     probs = class_probs(prediction)
     examples, classes = probs.shape
-    labels = class_labels(labelled(prediction), examples=examples, classes=classes)
+    labels = class_labels(prediction.require("labels"), examples=examples, classes=classes)
     return probs, labels.to(probs.device)
-
-
-def class_probs(prediction: Prediction) -> Tensor:
-    """Return the mean probabilities ``(n, classes)`` of a prediction of one class per example.
-
-    Raises:
-        ValueError: another kind of prediction, or fewer than two classes.
-    """
-    probs = prediction.probs
-    if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
-        shape = None if probs is None else tuple(probs.shape)
-        raise ValueError(
-            f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()"
-        )
-    return probs

@@ -11,13 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.prediction.aggregate import join
+from probattn.inference.prediction.aggregate import AVERAGED, class_probs, join, mix, of_all
 from probattn.inference.prediction.replays import Replays
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.streaming import predict_batch
-
-AVERAGED = ("probs", "expected_entropy", "energy")
-"""Fields of a prediction of classes that are means over posterior samples."""
 
 
 def least_confident(prediction: Prediction, share: float) -> Tensor:
@@ -28,10 +25,7 @@ def least_confident(prediction: Prediction, share: float) -> Tensor:
     """
     if not 0 < share <= 1:
         raise ValueError(f"refine is a share of the inputs in (0, 1], got {share}")
-    probs = prediction.require("probs")
-    if probs.dim() != 2:
-        raise ValueError("refine takes a model of one class per example, not of a label per token")
-    confidence = probs.amax(1)
+    confidence = class_probs(prediction).amax(1)
     number = math.ceil(share * len(confidence))
     return confidence.topk(number, largest=False).indices.sort().values
 
@@ -46,26 +40,18 @@ def refined(first: Prediction, there: Prediction, rows: Tensor) -> Prediction:
     """
     fields: dict[str, Any] = {}
     for name in AVERAGED:
-        everywhere, values = getattr(first, name), getattr(there, name)
-        is_known = everywhere is not None and values is not None
-        fields[name] = everywhere.index_copy(0, rows, values) if is_known else None
-    few, many = first.num_samples or 1, there.num_samples or 1
-    counts = torch.full((len(first),), few, device=rows.device)
-    samples_used = counts.index_fill(0, rows, many)
-    # That of the first would be another one's where there are more samples.
-    fields |= {"draws": None, "sample_information": None}
-    return replace(first, **fields, num_samples=many, samples_used=samples_used)
-
-
-def _with_others(first: Prediction, others: Prediction) -> Prediction:
-    """Return the mean over a sample and S − 1 others: p̄ = (p₁ + (S − 1) mean of p₂ … p_S) / S."""
-    others_count = others.num_samples or 1
-    total = 1 + others_count
-    fields: dict[str, Any] = {}
-    for name in AVERAGED:
-        value, mean = getattr(first, name), getattr(others, name)
-        fields[name] = None if value is None else (value + others_count * mean) / total
-    return replace(first, **fields, num_samples=total)
+        both = of_all([first, there], name)
+        fields[name] = both[0].index_copy(0, rows, both[1]) if both else None
+    counts = torch.full((len(first),), first.num_samples or 1, device=rows.device)
+    many = there.num_samples or 1
+    return replace(
+        first,
+        **fields,
+        draws=None,
+        sample_information=None,  # would be that of another one where there are more samples
+        num_samples=many,
+        samples_used=counts.index_fill(0, rows, many),
+    )
 
 
 def batches_of(data: Tensor | Iterable, rows: Tensor) -> list[tuple]:
@@ -105,9 +91,9 @@ def predict_refined(
             once = predict_batch(number, (x, y, mask), first.likelihoods, modules, num_samples=1)
         rows = least_confident(once, share)
         inputs = x if states is None else states.inputs(x)
-        chosen = inputs[rows], None, None if mask is None else mask[rows]
-        others = predict_batch(
-            number, chosen, rest.likelihoods, modules, num_samples=rest.num_samples
-        )
-        parts.append(refined(once, _with_others(once[rows], others), rows))
+        chosen: Any = [None if value is None else value[rows] for value in (inputs, y, mask)]
+        count = rest.num_samples
+        others = predict_batch(number, chosen, rest.likelihoods, modules, num_samples=count)
+        # p̄ = (p₁ + (S − 1) mean of p₂ … p_S) / S
+        parts.append(refined(once, mix([once[rows], others], (1, count)), rows))
     return join(parts)

@@ -6,22 +6,22 @@ from typing import Any, Self
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
-import torch
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import draws, local_posteriors
-from probattn.guides import Program, global_sites
+from probattn.guides import Program
 from probattn.inference.non_finite import NonFiniteOutputError, find_non_finite
 from probattn.inference.objective.coverage import check_coverage, guided_by
 from probattn.inference.prediction.latents import (
     Latents,
-    device,
+    arguments,
     draw_latents,
     global_part,
     is_program,
     label_site,
     predictive_sites,
+    run_guide,
 )
 from probattn.inference.prediction.mixture import Stacked
 from probattn.messages import is_of_draws, law_of
@@ -68,7 +68,7 @@ class Replays:
         """
         if self.num_samples < 2:
             raise ValueError("refine needs at least two samples: num_samples=2 or more")
-        latents = self.latents or self._draw(self._inputs(x, mask))
+        latents = self.latents or self._draw(arguments(self.model, x, mask))
         first, rest = (
             type(self)(self.model, self.source, latents.part(rows), **self.options)
             for rows in (slice(1), slice(1, None))
@@ -79,17 +79,12 @@ class Replays:
         rest.model = rest.above or self.model
         return first, rest
 
-    def _inputs(self, x: Tensor, mask: Tensor | None) -> tuple:
-        """Return arguments of the model on its device."""
-        target = device(self.model) or x.device
-        return (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
-
     def likelihoods(
         self, x: Tensor, mask: Tensor | None
     ) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or
         ``(chunk,)``."""
-        inputs = self._inputs(x, mask)
+        inputs = arguments(self.model, x, mask)
         latents = self.latents = self.latents or self._draw(inputs)
         at_once = self.num_samples if latents.vectorize else 1
         # Handlers and guides may set values for the examples of a whole batch.
@@ -132,10 +127,8 @@ class Replays:
         guided = latents.traces[row]
         from_prior = self.source is None
         if latents.has_local_sites:
-            with torch.autocast(chunk[0].device.type, enabled=False):
-                guided = poutine.trace(
-                    poutine.replay(global_sites(self.source), trace=guided)
-                ).get_trace(*chunk)
+            with poutine.replay(trace=guided):
+                guided = run_guide(self.model, self.source, tuple(chunk))
         local_sites = nullcontext() if from_prior else local_posteriors()
         with local_sites, poutine.mask(mask=False), predictive_sites(from_prior=from_prior):
             trace = poutine.trace(

@@ -10,20 +10,11 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Normal
+from torch.distributions import Bernoulli
 
-from probattn.inference.prediction.class_labels import check_shape, class_labels
-from probattn.inference.prediction.mixture import (
-    NUM_SAMPLES,
-    SEED,
-    Selected,
-    device_of,
-    innermost,
-    tokens_of,
-    values,
-)
-from probattn.inference.prediction.number_laws import Empirical, NormalMixture
-from probattn.threads import one_thread_at_a_time
+from probattn.inference.prediction.class_labels import check_shape, class_labels, entropy, log_of
+from probattn.inference.prediction.mixture import Selected, device_of, innermost, tokens_of
+from probattn.inference.prediction.number_laws import Empirical, NormalMixture, law_of_numbers
 
 PER_EXAMPLE = (
     "probs",
@@ -100,13 +91,15 @@ class Prediction:
         rows = torch.arange(len(self))[index].reshape(-1).contiguous()
         selected = []
         if self.components:
-            starts = torch.tensor([0] + [law.batch_shape[1] for law in self.components]).cumsum(0)
-            numbers = torch.bucketize(rows, starts, right=True) - 1  # of each row's component
+            lengths = torch.tensor([law.batch_shape[1] for law in self.components])
+            # Of each row its component, and its place in it.
+            numbers = torch.arange(len(lengths)).repeat_interleave(lengths)[rows]
+            places = rows - (lengths.cumsum(0) - lengths)[numbers]
             components, runs = numbers.unique_consecutive(return_counts=True)
-            parts = zip(components.tolist(), rows.split(runs.tolist()), strict=True)
+            parts = zip(components.tolist(), places.split(runs.tolist()), strict=True)
             for number, part in parts:
                 law = self.components[number]
-                selected.append(Selected(law, ((part - starts[number]).to(device_of(law)),)))
+                selected.append(Selected(law, (part.to(device_of(law)),)))
         return replace(
             self,
             **self._fields(PER_EXAMPLE, rows),
@@ -128,8 +121,10 @@ class Prediction:
         """
         value = getattr(self, name)
         if value is None:
-            reason = "the likelihood is another one, there are no labels or no samples"
-            raise ValueError(f"no {name}: {reason}, or a method has changed the mean probabilities")
+            raise ValueError(
+                f"no {name}: the likelihood is another one, the data have no labels (pass batches "
+                "(x, y)), nothing was sampled, or a method has changed the mean probabilities"
+            )
         return value
 
     def _fields(self, names: Sequence[str], index: Tensor) -> dict[str, Any]:
@@ -137,16 +132,8 @@ class Prediction:
         return {name: value[index.to(value.device)] for name, value in self.known(names).items()}
 
     def __repr__(self) -> str:
-        """Return a summary in one line: kind, size, and means over the examples or real tokens."""
-        shown = self if self.mask is None else self.tokens()
-        content = "binary labels" if self.is_binary else "numbers"
-        names = ["mean", "variance"]
-        if self.probs is not None:
-            content = f"{self.probs.shape[-1]} classes"
-            names = ["confidence", "entropy", "mutual_information"]
-        values = shown.known(names).items()
-        means = ", ".join(f"{name} {value.mean():.3g}" for name, value in values)
-        return f"Prediction of {content} for {len(self)} examples; means: {means}"
+        """Return a summary in one line: the number of examples, and the known fields."""
+        return f"Prediction of {len(self)} examples, with {', '.join(self.known(PER_EXAMPLE))}"
 
     @property
     def is_binary(self) -> bool:
@@ -171,12 +158,10 @@ class Prediction:
         Raises:
             ValueError: a prediction of numbers, of which no value has a probability.
         """
-        if self.probs is not None:
-            return self.probs.amax(-1)
         if self.is_binary:
             mean = self.require("mean")
             return mean.maximum(1 - mean)
-        raise ValueError("a prediction of numbers has no confidence: use variance or quantiles")
+        return self.require("probs").amax(-1)
 
     @property
     def entropy(self) -> Tensor:
@@ -226,30 +211,14 @@ class Prediction:
         return torch.cat(densities).to(y.device)
 
     @property
-    def normal(self) -> NormalMixture | None:
-        """Means and standard deviations ``(S, n, ...)`` of normal likelihoods, in float64; None for
-        others.
-
-        Raises:
-            ValueError: a prediction with padded tokens (use :meth:`tokens`).
-        """
-        law = self._law
-        return law if isinstance(law, NormalMixture) else None
-
-    @property
     def _law(self) -> NormalMixture | Empirical:
-        """Law of the numbers: exact for normal likelihoods, else that of samples, which are not
+        """Law of the numbers; exact for normal likelihoods, else that of samples, which are not
         kept."""
         if self.mask is not None:
             raise ValueError(
                 "this prediction has padding between its tokens: use prediction.tokens()"
             )
-        if not isinstance(innermost(self.components[0]), Normal):
-            return Empirical(self._sample().sort(0).values)
-        device = self.require("mean").device
-        loc = torch.cat([values(law, "mean") for law in self.components], 1)
-        scale = torch.cat([values(law, "stddev") for law in self.components], 1)
-        return NormalMixture(loc.double().to(device), scale.double().to(device))
+        return law_of_numbers(self.components, self.require("mean").device)
 
     def cdf(self, y: Tensor) -> Tensor:
         """Predictive distribution function P(Y ≤ y) of each number ``(n, ...)``, in float64.
@@ -304,22 +273,6 @@ class Prediction:
         """Predictive median of each number ``(n, ...)``, which exists even if the mean does not."""
         return self.quantiles([0.5])[0]
 
-    @one_thread_at_a_time
-    def _sample(self) -> Tensor:
-        """Draw :data:`NUM_SAMPLES` numbers or more ``(samples, n, ...)``, equally many per
-        posterior sample.
-
-        They have a fixed seed, and PyTorch's generators keep their states.
-        """
-        device = device_of(self.components[0])
-        numbers = []
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
-            torch.manual_seed(SEED)
-            for law in self.components:
-                samples = law.sample((math.ceil(NUM_SAMPLES / law.batch_shape[0]),))
-                numbers.append(samples.flatten(0, 1).double())
-        return torch.cat(numbers, 1).to(self.require("mean").device)
-
     def tokens(self) -> "Prediction":
         """Return the prediction of the m real tokens, in the order of the examples, as m examples.
 
@@ -338,13 +291,3 @@ class Prediction:
             components=tuple(components),
             num_samples=self.num_samples,
         )
-
-
-def entropy(probs: Tensor) -> Tensor:
-    """Entropy ``(...)`` of probabilities ``(..., classes)``, in nats."""
-    return torch.special.entr(probs).sum(-1)
-
-
-def log_of(probs: Tensor) -> Tensor:
-    """Log of probabilities, finite: zeros count as the smallest normal number."""
-    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.batches import Loader, iterate_batches, unpack_batch
+from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.distributed import broadcast_result, gather_results, seed_per_rank, world
 from probattn.inference.prediction.aggregate import join
-from probattn.inference.prediction.latents import device, draw_latents
+from probattn.inference.prediction.latents import arguments, draw_latents
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 from probattn.threads import one_thread_at_a_time
@@ -21,9 +21,7 @@ def predict_sharded(
     model: nn.Module,
     guide: nn.Module | None,
     data: Tensor | Iterable,
-    *,
-    num_samples: int = 10,
-    keep_draws: bool = False,
+    **options: Any,
 ) -> Prediction:
     """Run :func:`~probattn.inference.predict` with the batches distributed over all ranks.
 
@@ -33,25 +31,25 @@ def predict_sharded(
     threads is the same. Local latent variables are sampled on each rank.
 
     Args:
-        model, guide, num_samples, keep_draws: as for ``predict``.
+        model, guide: as for ``predict``.
         data: as for ``predict``; an iterable must have a length.
+        options: ``num_samples``, which is required, and ``keep_draws``, as for ``predict``.
 
     Raises:
         ValueError, NumericalError: as for ``predict``, if this rank failed.
     """
     rank, size = world()
-    batches = cast(Loader, iterate_batches(data))
+    batches: Any = iterate_batches(data)
     if size == 1 or not len(batches):
-        return predict(model, guide, batches, num_samples=num_samples, keep_draws=keep_draws)
+        return predict(model, guide, batches, **options)
     start = rank * len(batches) // size
     stop = (rank + 1) * len(batches) // size
     stream = iter(batches)
     first = next(stream)
     x, _, mask = unpack_batch(first)
-    target = device(model)
-    inputs = (x.to(target), None, None if mask is None else mask.to(target))
+    inputs = arguments(model, x, mask)
     with torch.no_grad():
-        latents = draw_latents(model, guide, inputs, num_samples=num_samples)
+        latents = draw_latents(model, guide, inputs, num_samples=options["num_samples"])
     sites = list(chain.from_iterable(trace.nodes.values() for trace in latents.traces))
     values = broadcast_result(lambda: [site["value"] for site in sites])
     for site, value in zip(sites, values, strict=True):
@@ -66,14 +64,7 @@ def predict_sharded(
         if start == stop:
             return next(range_of_rank, None)
         try:
-            return predict(
-                model,
-                guide,
-                range_of_rank,
-                num_samples=num_samples,
-                keep_draws=keep_draws,
-                latents=latents,
-            )
+            return predict(model, guide, range_of_rank, latents=latents, **options)
         except Exception as error:
             error.add_note(f"(on rank {rank}, which counts batches from {start} on)")
             raise

@@ -23,26 +23,24 @@ def predict_batches(
     data: Tensor | Iterable,
     likelihoods: Likelihoods,
     modules: Mapping[str, nn.Module],
-    *,
-    num_samples: int,
-    keep_draws: bool = False,
+    **options: Any,
 ) -> Prediction:
     """Average the likelihoods of all batches over posterior samples, with the batch's number in
     errors.
 
     Args:
-        data, num_samples, keep_draws: as for :func:`predict`.
+        data: as for :func:`predict`.
         likelihoods: yields chunks of a batch ``(x, mask)`` with their likelihoods, of batch shape
             ``(S, chunk)``, or ``(chunk,)`` if nothing was sampled.
         modules: by name, where the source of a NaN is looked for.
+        options: of :func:`~probattn.inference.prediction.aggregate.summarise`.
 
     Raises:
         ValueError, NumericalError: as for :func:`predict`.
     """
-    options: dict[str, Any] = {"num_samples": num_samples, "keep_draws": keep_draws}
+    batches = enumerate(map(unpack_batch, iterate_batches(data)))
     parts = [
-        predict_batch(number, batch, likelihoods, modules, **options)
-        for number, batch in enumerate(map(unpack_batch, iterate_batches(data)))
+        predict_batch(number, batch, likelihoods, modules, **options) for number, batch in batches
     ]
     return join(parts)
 
@@ -52,16 +50,14 @@ def predict_batch(
     batch: tuple[Tensor, Tensor | None, Tensor | None],
     likelihoods: Likelihoods,
     modules: Mapping[str, nn.Module],
-    *,
-    num_samples: int,
-    keep_draws: bool = False,
+    **options: Any,
 ) -> Prediction:
     """Average the likelihoods of one batch over posterior samples.
 
     Args:
         number: of the batch, for errors.
         batch: inputs, labels or None, mask or None.
-        likelihoods, modules, num_samples, keep_draws: as for :func:`predict_batches`.
+        likelihoods, modules, options: as for :func:`predict_batches`.
     """
     x, y, mask = batch
     if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
@@ -73,10 +69,7 @@ def predict_batch(
                 actual = f"batch shape {tuple(likelihood.batch_shape)}"
                 raise ValueError(f"the likelihood has {actual}, which must be (samples, examples)")
             labels = None if y is None else y[rows]
-            summary = summarise(
-                likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws
-            )
-            parts.append(summary)
+            parts.append(summarise(likelihood, labels, x.device, **options))
     return join(parts)
 
 

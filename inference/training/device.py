@@ -69,8 +69,10 @@ def compile_blocks(network: nn.Module) -> None:
     """
     _leave_sites_in_python()
     for module in list(network.modules()):
-        kinds = [type(child) for child in module.children()]
-        layers: list[type] = [kind for kind in kinds if issubclass(kind, ProbabilisticAttention)]
+        children = module.children()
+        layers: list[type] = [
+            type(child) for child in children if isinstance(child, ProbabilisticAttention)
+        ]
         if layers:
             if "forward" not in vars(module):
                 module.forward = MethodType(_copy(type(module).forward, *layers), module)
@@ -93,5 +95,4 @@ def _copy(function: FunctionType, *layers: type) -> FunctionType:
         function.__closure__,
     )
     copy.__kwdefaults__ = function.__kwdefaults__
-    copy.__dict__.update(function.__dict__)
     return copy

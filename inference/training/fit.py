@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from probattn.inference.distributed import (
     seed_per_rank,
     world,
 )
+from probattn.inference.io.checkpoint import separate_entries
 from probattn.inference.io.files import locked
 from probattn.inference.objective import guide_checks
 from probattn.inference.objective.num_data import attribute, check_num_data
@@ -36,7 +36,6 @@ from probattn.param_store import without_store_warnings
 from probattn.threads import one_thread_at_a_time
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
     from lightning_fabric.loggers import Logger
 
 
@@ -142,7 +141,10 @@ def fit(
         check_same_batches(train)
         _claim(folder, stack, resume=resume)
         stack.enter_context(device_settings(options, fabric.device))
-        first_batch = partial(_first_batch, train, fabric)
+
+        def first_batch() -> tuple[Tensor, ...]:
+            return fabric.to_device(unpack_batch(first_of(train)).arguments())
+
         _prepare(model, guide, first_batch, device=fabric.device, seed=options.seed)
         objective = Objective(model, guide, options=options, first_batch=first_batch, fabric=fabric)
         optimizers = Optimizers(
@@ -156,16 +158,17 @@ def fit(
         )
         seed_per_rank()
         trainer = Trainer(
-            objective,
-            optimizers,
-            train,
-            valid,
+            objective=objective,
+            optimizers=optimizers,
+            train=train,
+            valid=valid,
             folder=folder,
-            callbacks=callbacks,
+            callbacks=tuple(callbacks),
             notes=notes or {},
         )
         trainer.resume()
-        log = stack.enter_context(_log(folder, loggers, step=trainer.step))
+        log = _log(folder, loggers, step=trainer.step)
+        stack.push(log.finalize)
         bar = Progress(
             epochs=options.epochs,
             total=options.epochs * trainer.steps_per_epoch,
@@ -203,11 +206,6 @@ def _claim(folder: Path | None, stack: ExitStack, *, resume: bool) -> None:
         )
 
 
-def _first_batch(train: Loader, fabric: "Fabric") -> tuple[Tensor, ...]:
-    """Return the first training batch on the device, with all random states as they were."""
-    return fabric.to_device(unpack_batch(first_of(train)).arguments())
-
-
 def _prepare(
     model: nn.Module,
     guide: nn.Module,
@@ -224,10 +222,7 @@ def _prepare(
         module.to(device)
         if not module.training:  # as a whole; its submodules may be in evaluation mode
             module.train()
-        for tensor in (*module.parameters(), *module.buffers()):
-            # Fused optimisers would train entries that share memory as one.
-            if 0 in tensor.stride():
-                tensor.data = tensor.data.contiguous()
+        separate_entries(module)
     network = attribute(model, "network")
     if _is_unplaced(network):
         inputs, _, *mask = first_batch()

@@ -5,7 +5,6 @@ from typing import cast
 
 from pyro.poutine import Trace
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from probattn.inference.prediction.mixture import innermost, masked, parameter_checks
@@ -19,21 +18,16 @@ def checks(trace: Trace) -> list[Tensor]:
     of_sites: list[Tensor] = []
     for site in trace.nodes.values():
         is_observed = site["type"] == "sample" and site["is_observed"]
-        if is_observed and not (is_auxiliary(site) or info_of(site).drawn):
-            law = law_of(site)
-            of_sites += parameter_checks(law)
-            of_sites += _value_checks(law, value_of(site))
+        if not is_observed or is_auxiliary(site) or info_of(site).drawn:
+            continue
+        law = law_of(site)
+        of_sites += parameter_checks(law)
+        try:
+            has_density = cast(Constraint, innermost(law).support).check(value_of(site))
+        except (AttributeError, NotImplementedError):
+            continue  # it does not say which values have a density
+        tokens = masked(law)
+        if tokens is not None:
+            has_density |= ~tokens._mask
+        of_sites.append(has_density.all())
     return of_sites
-
-
-def _value_checks(law: Distribution, value: Tensor) -> list[Tensor]:
-    """Return whether all values at real tokens have a density; nothing for a distribution that does
-    not say which."""
-    try:
-        is_supported = cast(Constraint, innermost(law).support).check(value)
-    except (AttributeError, NotImplementedError):
-        return []
-    tokens = masked(law)
-    if tokens is not None:
-        is_supported |= ~tokens._mask
-    return [is_supported.all()]

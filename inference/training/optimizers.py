@@ -4,7 +4,8 @@ schedules."""
 import fnmatch
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -58,11 +59,9 @@ class Optimizers:
         scheduler: SchedulerFactory | None = None,
     ) -> None:
         adam = torch.optim.AdamW if options.decoupled_weight_decay else torch.optim.Adam
-        optimizer = optimizer or partial(
-            adam, lr=options.lr, weight_decay=options.weight_decay, fused=True
-        )
-        natural: list[Optimizer] = []
-        without: list[nn.Parameter] = []
+        optimizer = optimizer or partial(adam, lr=options.lr, fused=True)
+        self.optimizer = optimizer(parameter_groups(model, guide, options=options))
+        self.all = [self.optimizer]
         if options.guide_optimizer == "ngd" and any(True for _ in guide.parameters()):
             modules = gaussian_modules(guide)
             if not modules:
@@ -72,10 +71,7 @@ class Optimizers:
                 )
             lr = options.lr * options.guide_lr_scale
             scale = num_data / options.kl_weight_of(num_data)
-            natural.append(NaturalGradientDescent(modules, lr=lr, scale=scale))
-            without += nn.ModuleList(modules).parameters()
-        self.optimizer = optimizer(parameter_groups(model, guide, options=options, without=without))
-        self.all: tuple[Optimizer, ...] = (self.optimizer, *natural)
+            self.all.append(NaturalGradientDescent(modules, lr=lr, scale=scale))
 
         def factor(step: int) -> float:
             return scheduled_lr(step, options=options, steps_per_epoch=steps_per_epoch) / options.lr
@@ -87,20 +83,10 @@ class Optimizers:
         """Return all optimisers and schedulers, whose states a checkpoint holds."""
         return (*self.all, *self.schedulers)
 
-    def zero_grad(self) -> None:
-        """Clear the gradients of all parameters."""
-        for optimizer in self.all:
-            optimizer.zero_grad()
-
     def step(self) -> None:
-        """Update all parameters."""
-        for optimizer in self.all:
-            optimizer.step()
-
-    def step_schedulers(self) -> None:
-        """Set the learning rates of the next step."""
-        for scheduler in self.schedulers:
-            scheduler.step()
+        """Update all parameters, and set the learning rates of the next step."""
+        for part in self.parts():
+            part.step()
 
     def lr(self) -> float:
         """Return the learning rate of the next step, of the parameters whose rate has no factor."""
@@ -129,11 +115,7 @@ def scheduled_lr(step: int, *, options: TrainOptions, steps_per_epoch: int) -> f
 
 
 def parameter_groups(
-    model: nn.Module,
-    guide: nn.Module,
-    *,
-    options: TrainOptions,
-    without: Collection[nn.Parameter] = (),
+    model: nn.Module, guide: nn.Module, *, options: TrainOptions
 ) -> list[ParameterGroup]:
     """Return the parameter groups of a model and its guide for a PyTorch optimiser.
 
@@ -142,30 +124,30 @@ def parameter_groups(
 
     Args:
         model, guide: materialised modules.
-        options: give ``lr``, ``weight_decay``, ``lr_scale`` and ``guide_lr``.
-        without: parameters that another optimiser updates.
+        options: give ``lr``, ``weight_decay``, ``lr_scale``, ``guide_lr`` and
+            ``guide_optimizer``: with natural gradients, Gaussian modules of the guide are left out.
 
     Raises:
         ValueError: a pattern of ``lr_scale`` that matches no parameter.
     """
-    groups: dict[tuple[float, float], ParameterGroup] = {}
-
-    def add(parameter: nn.Parameter, decay: float, factor: float) -> None:
-        group = {"params": [], "lr": options.lr * factor, "weight_decay": decay}
-        groups.setdefault((decay, factor), group)["params"].append(parameter)
-
+    groups: defaultdict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
     factors = lr_factors(model, options.lr_scale or {})
-    plain = dict(model.named_parameters())
-    for name in decayed_names(model):
-        add(plain.pop(name), options.weight_decay, factors[name])
-    for name, parameter in plain.items():
-        add(parameter, 0.0, factors[name])
-    guide_factor = 1.0 if options.guide_optimizer == "ngd" else options.guide_lr_scale
-    others = {id(parameter) for parameter in without}
+    decayed = set(decayed_names(model))
+    for name, parameter in model.named_parameters():
+        decay = options.weight_decay if name in decayed else 0.0
+        groups[decay, factors[name]].append(parameter)
+    natural: set[nn.Parameter] = set()
+    guide_factor = options.guide_lr_scale
+    if options.guide_optimizer == "ngd":
+        natural |= set(nn.ModuleList(gaussian_modules(guide)).parameters())
+        guide_factor = 1.0
     for parameter in guide.parameters():
-        if id(parameter) not in others:
-            add(parameter, 0.0, guide_factor)
-    return list(groups.values())
+        if parameter not in natural:
+            groups[0.0, guide_factor].append(parameter)
+    return [
+        {"params": parameters, "lr": options.lr * factor, "weight_decay": decay}
+        for (decay, factor), parameters in groups.items()
+    ]
 
 
 def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, float]:
@@ -205,5 +187,5 @@ def decayed_names(model: nn.Module) -> list[str]:
         for name, parameter in module.named_parameters(recurse=False):
             is_weight = WEIGHT.fullmatch(name) or name in getattr(module, "decayed_parameters", ())
             if is_weight and parameter.dim() >= 2 and "norm" not in type(module).__name__.lower():
-                decayed.add(id(parameter))
-    return [name for name, parameter in model.named_parameters() if id(parameter) in decayed]
+                decayed.add(parameter)
+    return [name for name, parameter in model.named_parameters() if parameter in decayed]

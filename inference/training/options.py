@@ -2,7 +2,7 @@
 it takes."""
 
 import math
-from dataclasses import Field, asdict, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from typing import Literal, get_args, get_origin
 
 from probattn.inference.metrics import MONITORS
@@ -183,7 +183,7 @@ class TrainOptions:
 
         The learning rate is then that of the schedule for the new number of epochs.
         """
-        free = {"epochs": None, "patience": None}
         is_as_patient = (self.patience or math.inf) >= (saved.patience or math.inf)
-        ends_later = self.epochs >= saved.epochs and is_as_patient
-        return ends_later and asdict(self) | free == asdict(saved) | free
+        if self.epochs < saved.epochs or not is_as_patient:
+            return False
+        return self == replace(saved, epochs=self.epochs, patience=self.patience)

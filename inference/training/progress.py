@@ -26,9 +26,8 @@ class Progress:
     def __init__(self, *, epochs: int, total: int, initial: int, is_shown: bool) -> None:
         is_terminal = sys.stderr.isatty()
         self._epochs = epochs
-        self._total = total
-        self._step = initial
-        self._steps_here = 0
+        self._steps = 0
+        self._missing = total - initial
         self._started = 0.0
         self._is_shown = is_shown
         self._is_file = is_shown and not is_terminal
@@ -43,13 +42,13 @@ class Progress:
     def end_step(self) -> None:
         """Count a step; after the first ones of a long run, print how long the others take."""
         self._bar.update()
-        self._step += 1
-        self._steps_here += 1
-        if self._steps_here == 1:
+        self._steps += 1
+        self._missing -= 1
+        if self._steps == 1:
             self._started = time.perf_counter()
-        if self._steps_here == ESTIMATED_AFTER and self._is_shown:
+        if self._steps == ESTIMATED_AFTER and self._is_shown:
             elapsed = time.perf_counter() - self._started
-            seconds = elapsed / (ESTIMATED_AFTER - 1) * (self._total - self._step)
+            seconds = elapsed / (ESTIMATED_AFTER - 1) * self._missing
             if seconds > LONG:
                 text = tqdm.format_interval(seconds)
                 tqdm.write(f"about {text} to go, without validation", file=sys.stderr)

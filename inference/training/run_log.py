@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from probattn.inference.io.files import naming, write_bytes
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 class RunLog:
-    """Log that appends records to a file, and passes them to loggers, which it finalises at the end
-    of its context.
+    """Log that appends records to a file, and passes them to loggers.
 
     A resumed log is truncated at the checkpoint's step, so that it contains each step once.
 
@@ -35,10 +34,8 @@ class RunLog:
             lines = map(_to_line, self.records)
             write_bytes(path, "".join(lines).encode(), tag="part")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, error: type[BaseException] | None, *_: Any) -> None:
+    def finalize(self, error: type[BaseException] | None, *_: Any) -> None:
+        """Finalise the loggers, as the exit of a context."""
         for logger in self._loggers:
             logger.finalize("failed" if error else "success")
 

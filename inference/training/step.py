@@ -1,8 +1,8 @@
 """One training step: the loss −ELBO/N of its batches, gradients, clipping, update."""
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 FAILURES = (ArithmeticError, IndexError, RuntimeError, ValueError)
 """Errors of a step whose source may be a NaN or Inf."""
+Context = Callable[[], AbstractContextManager[Sequence[Tensor] | None]]
+"""Context in which a batch runs; gives what its layers have found to fail, if they do not raise."""
 
 
 class StepCoefficients(NamedTuple):
@@ -45,9 +47,9 @@ class StepCoefficients(NamedTuple):
         alpha: weight of the CGP layers' regulariser.
     """
 
-    kl: float = 1.0
-    local_kl: float = 1.0
-    alpha: float = 1.0
+    kl: float
+    local_kl: float
+    alpha: float
 
     @classmethod
     def at(
@@ -62,6 +64,13 @@ class StepCoefficients(NamedTuple):
             local_kl=share * options.local_kl_weight,
             alpha=options.alpha_start + (options.alpha_end - options.alpha_start) * progress,
         )
+
+
+@contextmanager
+def _deferred() -> Iterator[Sequence[Tensor]]:
+    """Leave all checks to one read at the end."""
+    with without_validation(), errors.deferred() as failures:
+        yield failures
 
 
 class Outcome(NamedTuple):
@@ -113,9 +122,12 @@ class Objective:
         self.module: Any = self.loss  # or Fabric's, of a private class
         if fabric is not None:
             self.module = fabric.setup_module(self.loss)
-        self._is_first = True
+        # Of a batch: of the first, and of all others.
+        self._contexts: list[Context] = [nullcontext]
+        self._later_contexts: list[Context] = [without_validation]
         # A compiled block has no list of failures, and all ranks run the same number of times.
-        self._defers = not options.compile and world().size == 1
+        if not options.compile and world().size == 1:
+            self._later_contexts.insert(0, _deferred)
 
     @one_thread_at_a_time
     def __call__(self, batch: tuple[Tensor, ...], coefficients: StepCoefficients) -> Tensor:
@@ -129,77 +141,53 @@ class Objective:
             NonFiniteError: a NaN or Inf; names its source.
             ValueError: labels outside their support, and what else the model raises.
         """
-        is_first = self._is_first
-        self._is_first = False
+        contexts = self._contexts
+        self._contexts = self._later_contexts
         is_checked = is_validated()
         states = torch_states()
-        failure = None
-        if self._defers and not is_first:
-            deferred_loss = self._deferred_loss(batch, coefficients, observed=is_checked)
-            if deferred_loss is not None:
-                return deferred_loss
-            self._defers = False  # some layers need a look in each step, say for jitter
+        for context in contexts:
+            failure = None
+            try:
+                with context() as failures:
+                    loss = self._run(self.module, batch, coefficients)
+                    if self._is_valid(loss, failures or (), observed=is_checked):
+                        return loss
+                    symptom = f"the loss is {loss.item()}"
+            except FAILURES as error:
+                failure = error
+                symptom = first_line(error)
             set_torch_states(states)
-        try:
-            with nullcontext() if is_first else without_validation():
-                loss = self._run(self.module, batch, coefficients)
-                if self._is_valid(loss, observed=is_checked):
-                    return loss
-                symptom = f"the loss is {loss.item()}"
-        except FAILURES as error:
-            failure = error
-            symptom = first_line(error)
-        self._explain(batch, symptom)
-        set_torch_states(states)
-        self._run_otherwise(batch, coefficients, is_first=is_first)
-        self._explain(batch, symptom)
+            # Some layers need a look in each step, say for jitter.
+            self._contexts = self._later_contexts = [without_validation]
+        self._explain(batch, coefficients, symptom)
         if failure is not None:
             raise failure
         if not loss.isfinite():
             raise NonFiniteError(f"{symptom}; lower lr")
         return loss
 
-    def _deferred_loss(
-        self, batch: tuple[Tensor, ...], coefficients: StepCoefficients, *, observed: bool
-    ) -> Tensor | None:
-        """Return the loss of a batch in which nothing fails, by one read; None if something
-        does."""
-        with suppress(*FAILURES), without_validation(), errors.deferred() as failures:
-            loss = self._run(self.module, batch, coefficients)
-            if self._is_valid(loss, failures, observed=observed):
-                return loss
-        return None
-
     @torch.no_grad()
-    def _run_otherwise(
-        self, batch: tuple[Tensor, ...], coefficients: StepCoefficients, *, is_first: bool
+    def _explain(
+        self, batch: tuple[Tensor, ...], coefficients: StepCoefficients, symptom: str
     ) -> None:
-        """Run a batch that has failed without the checks that it had, so that a NaN reaches the
-        traces, or with them.
-
-        Raises:
-            ValueError, NumericalError: as the checks, or the layers, raise.
-        """
-        with ExitStack() as stack:
-            if is_first:
-                stack.enter_context(suppress(IndexError, RuntimeError, ValueError))
-                stack.enter_context(without_validation())
-            self._run(self.loss, batch, coefficients)
-
-    def _explain(self, batch: tuple[Tensor, ...], symptom: str) -> None:
-        """Raise an error that says what is wrong with a batch that has failed, if its traces show
-        that.
+        """Raise an error that says what is wrong with a batch that has failed, if another run of it
+        shows that: without checks, so that a NaN reaches the traces, and then with them.
 
         Raises:
             NonFiniteError: names the source.
-            ValueError: labels outside their support.
+            ValueError, NumericalError: as the checks, or the layers, raise.
         """
+        states = torch_states()
+        with suppress(*FAILURES), without_validation():
+            self._run(self.loss, batch, coefficients)
         self.check_finite(batch, symptom)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a NaN, which the next check names
             for trace in self.loss.traces:
                 trace.compute_log_prob()
         self.check_finite((), symptom)
+        set_torch_states(states)
+        self._run(self.loss, batch, coefficients)
 
     def _is_valid(self, loss: Tensor, failures: Sequence[Tensor] = (), *, observed: bool) -> bool:
         """Return True for a finite loss without failures, and with observed values that have a
@@ -251,7 +239,8 @@ def train_step(
     *,
     with_terms: bool,
 ) -> Outcome:
-    """Update the parameters once, by the gradient of some batches as if they were one.
+    """Update parameters and learning rates once, by the gradient of some batches as if they were
+    one.
 
     Args:
         objective: loss of a batch, whose Fabric averages gradients over ranks with the last batch.
@@ -264,7 +253,7 @@ def train_step(
         NonFiniteError: a NaN or Inf; names its source.
     """
     fabric = cast("Fabric", objective.fabric)
-    optimizers.zero_grad()
+    objective.loss.zero_grad()
     examples = sum(batch.batch_size for batch in batches)
     tensors: tuple[Tensor, ...] = ()
     total: Tensor | float = 0.0

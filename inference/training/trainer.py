@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from probattn.inference import distributed
 from probattn.inference.batches import Loader
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
+from probattn.inference.io.files import undamaged
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.random_states import random_states, set_random_states
 from probattn.inference.training.callbacks import Callback
@@ -54,6 +55,10 @@ class RunState:
                 raise ValueError(f"{field.name} is {value!r}")
 
 
+STATE = tuple(field.name for field in fields(RunState))
+
+
+@dataclass(eq=False, kw_only=True)
 class Trainer(RunState):
     """A training run: its state, and the modules, optimiser and loaders that go with it.
 
@@ -73,31 +78,21 @@ class Trainer(RunState):
         notes: texts that ``best.pt`` keeps.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        optimizers: Optimizers,
-        train: Loader,
-        valid: Loader | None,
-        *,
-        folder: Path | None,
-        callbacks: Iterable[Callback],
-        notes: Mapping[str, str],
-    ) -> None:
-        super().__init__()
-        self.model = objective.loss.model
-        self.guide = objective.loss.guide
-        self.options = objective.options
-        self.optimizer = optimizers.optimizer
-        self.steps_per_epoch = objective.options.steps_per_epoch(len(train))
+    objective: Objective
+    optimizers: Optimizers
+    train: Loader
+    valid: Loader | None
+    folder: Path | None
+    callbacks: Sequence[Callback]
+    notes: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        self.model = self.objective.loss.model
+        self.guide = self.objective.loss.guide
+        self.options = self.objective.options
+        self.optimizer = self.optimizers.optimizer
+        self.steps_per_epoch = self.options.steps_per_epoch(len(self.train))
         self.is_best = False
-        self._objective = objective
-        self._optimizers = optimizers
-        self._train = train
-        self._valid = valid
-        self._folder = folder
-        self._callbacks = tuple(callbacks)
-        self._notes = notes
         self._best_weights: dict[str, Any] = {}
 
     def is_finished(self) -> bool:
@@ -118,7 +113,7 @@ class Trainer(RunState):
             metrics = self._epoch_metrics(log, progress)
             self.epoch += 1
             monitor = self.options.monitor or ("nll" if "valid/accuracy" in metrics else "log_prob")
-            value = None if self._valid is None else metrics[f"valid/{monitor}"]
+            value = None if self.valid is None else metrics[f"valid/{monitor}"]
             self.is_best = value is None or is_better(monitor, value, self.best_value)
             self._call("on_train_epoch_end", metrics)
             if self.is_best:
@@ -146,34 +141,33 @@ class Trainer(RunState):
         is_due = self.epoch % self.options.checkpoint_every == 0 or self.is_finished()
         # best.pt first: a run that is killed in between repeats this epoch, and finds the same
         # weights.
-        if self.is_best and (is_due or self._valid is not None):
+        if self.is_best and (is_due or self.valid is not None):
             self._save_best()
-        if is_due and self._folder is not None:
-            self._save_last(self._folder)
+        if is_due and self.folder is not None:
+            self._save_last(self.folder)
 
     def _train_epoch(self, log: RunLog, progress: Progress) -> float:
         """Train on each batch once and return the mean loss in nats per example."""
         options = self.options
         total = 0.0
         examples = 0
-        stream = distributed.rank_batches(self._train)
+        stream = distributed.rank_batches(self.train)
         while batches := list(islice(stream, options.accumulate_grad_batches)):
-            lr = self._optimizers.lr()
+            lr = self.optimizers.lr()
             is_logged = self.step == 0 or (self.step + 1) % options.log_every == 0
             coefficients = StepCoefficients.at(
                 self.step,
                 options=options,
-                num_data=self._objective.num_data,
+                num_data=self.objective.num_data,
                 steps_per_epoch=self.steps_per_epoch,
             )
             outcome = train_step(
-                self._objective,
-                self._optimizers,
+                self.objective,
+                self.optimizers,
                 batches,
                 coefficients,
-                with_terms=is_logged or len(self._callbacks) > 0,
+                with_terms=is_logged or len(self.callbacks) > 0,
             )
-            self._optimizers.step_schedulers()
             self.step += 1
             size = sum(batch.batch_size for batch in batches)
             total += outcome.loss.item() * size
@@ -185,47 +179,47 @@ class Trainer(RunState):
                 values = {name: tensor.item() for name, tensor in tensors.items()}
                 means = distributed.average_over_ranks(values)
                 log.write("step", self.step, epoch=self.epoch + 1, lr=lr, **means)
-            if self._callbacks:  # of which one, on one rank, may have asked to stop
+            if self.callbacks:  # of which one, on one rank, may have asked to stop
                 self.should_stop = any(distributed.gather_results(lambda: self.should_stop))
             if self.should_stop:
                 break
-        self._objective.check_finite((), "the gradient was not finite")
+        self.objective.check_finite((), "the gradient was not finite")
         return distributed.average_over_ranks({"loss": total / examples})["loss"]
 
     def _validate(self) -> dict[str, float]:
         """Return the validation metrics as ``valid/METRIC``, none without validation data."""
-        if self._valid is None:
+        if self.valid is None:
             return {}
         with torch.compiler.set_stance("force_eager"):
             values = validate(
-                self.model, self.guide, self._valid, num_samples=self.options.num_samples
+                self.model, self.guide, self.valid, num_samples=self.options.num_samples
             )
         return {f"valid/{name}": value for name, value in values.items()}
 
     def _call(self, hook: str, *args: dict[str, float] | Outcome) -> None:
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             getattr(callback, hook)(self, *args)
 
     def _save_last(self, folder: Path) -> None:
         """Write ``last.pt``, with everything that a run needs to resume exactly."""
-        states = distributed.gather_results(lambda: random_states(self._train, self._valid))
+        states = distributed.gather_results(lambda: random_states(self.train, self.valid))
         extra = {
-            **asdict(self),
+            **{name: getattr(self, name) for name in STATE},
             "options": asdict(self.options),
-            "num_data": self._objective.num_data,
-            "optimizers": checkpoint.part_states(self._optimizers.parts()),
-            "callbacks": checkpoint.part_states(self._callbacks),
+            "num_data": self.objective.num_data,
+            "optimizers": checkpoint.part_states(self.optimizers.parts()),
+            "callbacks": checkpoint.part_states(self.callbacks),
             "random": states,
         }
         self._write(folder / "last.pt", extra)
 
     def _save_best(self) -> None:
         """Keep the weights of this epoch, in ``best.pt`` or in memory."""
-        if self._folder is None:
+        if self.folder is None:
             self._best_weights = copy.deepcopy(checkpoint.weights(self.model, self.guide))
         else:
-            extra = {**self._notes, "epoch": self.best_epoch, "value": self.best_value}
-            self._write(self._folder / "best.pt", extra)
+            extra = {**self.notes, "epoch": self.best_epoch, "value": self.best_value}
+            self._write(self.folder / "best.pt", extra)
 
     def _write(self, path: Path, extra: dict[str, Any]) -> None:
         distributed.broadcast_result(lambda: checkpoint.save(path, self.model, self.guide, **extra))
@@ -236,8 +230,8 @@ class Trainer(RunState):
         Raises:
             CheckpointError: ``best.pt`` is missing or damaged.
         """
-        if self._folder is not None:
-            checkpoint.load(self._folder / "best.pt", self.model, self.guide)
+        if self.folder is not None:
+            checkpoint.load(self.folder / "best.pt", self.model, self.guide)
         elif self._best_weights:
             checkpoint.restore(self._best_weights, self.model, self.guide, path="memory")
 
@@ -251,35 +245,32 @@ class Trainer(RunState):
             CheckpointError: a damaged checkpoint, or one of other options, optimisers, loaders or
                 another architecture.
         """
-        if self._folder is None:
+        if self.folder is None:
             return
-        path = self._folder / "last.pt"
+        path = self.folder / "last.pt"
         if not path.exists():
             return
         content = checkpoint.read(path)
         best = checkpoint.read(path.with_name("best.pt"))
-        try:
+        advice = "if it is of another run, choose another folder"
+        with undamaged(path, CheckpointError, passing=CheckpointError, advice=advice):
             self._restore(content, best["extra"], path=path)
-        except CheckpointError:
-            raise
-        except Exception as error:  # of many types: states of optimisers and random numbers
-            raise CheckpointError(f"{path} is of another run, or damaged: {error!r}") from error
 
     def _restore(self, content: dict[str, Any], best: dict[str, Any], *, path: Path) -> None:
         extra = content["extra"]
         self._check_options(extra, path=path)
-        run = {field.name: extra[field.name] for field in fields(RunState)}
+        run = {name: extra[name] for name in STATE}
         # Else the run was killed before last.pt, and finds that epoch again.
         if best["epoch"] <= run["epoch"]:
             run |= {"best_epoch": best["epoch"], "best_value": best["value"]}
-        super().__init__(**run)
+        vars(self).update(asdict(RunState(**run)))
         checkpoint.restore(content, self.model, self.guide, path=path)
-        checkpoint.load_part_states(self._optimizers.parts(), extra["optimizers"])
-        checkpoint.load_part_states(self._callbacks, extra["callbacks"])
+        checkpoint.load_part_states(self.optimizers.parts(), extra["optimizers"])
+        checkpoint.load_part_states(self.callbacks, extra["callbacks"])
         world = distributed.world()
         has_same_ranks = len(extra["random"]) == world.size
         states = extra["random"][world.rank if has_same_ranks else 0]
-        set_random_states(states, self._train, self._valid)
+        set_random_states(states, self.train, self.valid)
         if not has_same_ranks:
             distributed.seed_per_rank()
 
@@ -287,7 +278,7 @@ class Trainer(RunState):
         """Refuse to go on with a run of other options, or another number of examples."""
         saved = TrainOptions(**extra["options"])
         then = asdict(saved) | {"num_data": extra["num_data"]}
-        here = asdict(self.options) | {"num_data": self._objective.num_data}
+        here = asdict(self.options) | {"num_data": self.objective.num_data}
         if self.options.continues(saved) and then["num_data"] == here["num_data"]:
             return
         changes = [name for name in then if then[name] != here[name]]

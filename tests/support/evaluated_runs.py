@@ -6,6 +6,7 @@ import pandas as pd
 import torch
 
 from probattn.experiments.config import presets
+from probattn.experiments.evaluation import kept_predictions
 from probattn.experiments.evaluation.evaluated_run import (
     prediction_file,
     run_stamp,
@@ -45,6 +46,10 @@ def store(folder, by_set, method="posterior"):
     for name, part in by_set.items():
         stamp = content["stamp"] | {"data": content["data"][name]}
         save_prediction(prediction_file(folder, method, name), part, stamp=stamp)
+        keys = [f"{number:012x}" for number in range(len(part))]
+        file = kept_predictions.examples_file(folder, method, name)
+        frame = kept_predictions.example_frame(part)
+        kept_predictions.save_examples(file, frame, keys, stamp=stamp)
 
 
 def random_prediction(number=40, classes=3, *, seed=0, labels=None):

@@ -114,13 +114,8 @@ def pixels(
     """
     channels, size, _ = shape
     opaque = _compose(image, background).convert("RGB" if channels == 3 else "L")
-    scale = size / min(opaque.size)
-    width, height = (max(size, round(scale * length)) if crop else size for length in opaque.size)
-    x = (width - size) // 2
-    y = (height - size) // 2
-    resized = opaque.resize((width, height), Image.Resampling.BILINEAR).crop(
-        (x, y, x + size, y + size)
-    )
+    resize = ImageOps.fit if crop else Image.Image.resize
+    resized = resize(opaque, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(resized).reshape(size, size, channels).transpose(2, 0, 1).copy()
 
 

@@ -82,7 +82,8 @@ def from_parts(
         raise DatasetError(
             "a colour channel has one value in all training images: use other images"
         )
-    return ImageDataset(name, classes, *parts, mean, std, augment, flip=flip)
+    train, valid, test = parts
+    return ImageDataset(name, classes, train, valid, test, mean, std, augment, flip=flip)
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

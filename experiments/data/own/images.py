@@ -85,7 +85,7 @@ def _are_parts(folders: Mapping[str, Path], path: Path) -> bool:
     classes = with_images if not all(likeness.values()) else ()
     similar = [name for name in folders if likeness[name] > (name in classes)]
     inside = Counter(itertools.chain.from_iterable(map(_folders, folders.values())))
-    if not with_images and sum(count > 1 for count in inside.values()) > 1:
+    if not with_images and len(inside) > 1 and max(inside.values()) > 1:
         similar = list(folders)
     if similar:
         problem = f"{path}: {shorten(similar)} may be parts or classes"

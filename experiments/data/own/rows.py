@@ -114,20 +114,29 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
 
 
 def _read_table(path: Path, source: str) -> pd.DataFrame:
-    """Return the cells of a Parquet or Excel file as texts, empty where missing; line 1 has the
-    names."""
-    is_parquet = suffix(path) == ".parquet"
+    """Return the cells of a Parquet or Excel file as texts, empty where missing, and floats, which
+    have no decimal mark; line 1 has the names."""
     try:
-        read = pd.read_parquet(path) if is_parquet else pd.read_excel(path, keep_default_na=False)
+        if suffix(path) == ".parquet":
+            sheets = {"": pd.read_parquet(path)}
+        else:
+            sheets = pd.read_excel(path, sheet_name=None, keep_default_na=False)
     except Exception as error:  # of many types; that of a missing package says what to install
         raise DatasetError(f"cannot read {source}: {error}; or save it as CSV") from error
+    read, *others = sheets.values()
+    if others:
+        _log.warning("%s: left out all but its first sheet, %r", source, next(iter(sheets)))
     if not len(read):
         raise DatasetError(f"{source} holds no rows")
     # Whole numbers beside missing cells stay whole.
     table = read.convert_dtypes()
-    cells = table.astype(object).where(table.notna(), "").map(str)
+    cells = table.astype(object).where(table.notna(), "").map(_float_or_text)
     cells.columns = [normal_name(str(name)) for name in table]
     return cells.set_axis(range(2, len(table) + 2))
+
+
+def _float_or_text(cell: Any) -> float | str:
+    return cell if isinstance(cell, float) else str(cell)
 
 
 def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:
@@ -192,20 +201,16 @@ def texts(rows: pd.DataFrame, column: str) -> list[str]:
     return [str(cell).strip() for cell in rows[column]]
 
 
-def names(rows: pd.DataFrame, column: str) -> list[str]:
-    """Return the texts of a column as names, which are equal where they look alike; errors as for
-    :func:`texts`."""
-    return list(map(normal_name, texts(rows, column)))
-
-
 def labelled_rows(
     rows: pd.DataFrame, inputs: Iterable[Any], label_column: str, group_column: str | None = None
 ) -> pd.DataFrame:
-    """Return inputs as examples with labels and groups of their rows; errors as for
-    :func:`names`."""
-    columns = {"label": label_column, "group": group_column}
-    named = {name: names(rows, column) for name, column in columns.items() if column is not None}
-    return pd.DataFrame({"input": inputs, **named}, index=rows.index, dtype=object)
+    """Return inputs as examples with labels and groups of their rows, which are equal where they
+    look alike; errors as for :func:`texts`."""
+    examples = pd.DataFrame({"input": inputs}, index=rows.index, dtype=object)
+    for name, column in (("label", label_column), ("group", group_column)):
+        if column is not None:
+            examples[name] = list(map(normal_name, texts(rows, column)))
+    return examples
 
 
 def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:

@@ -32,9 +32,10 @@ def find_columns(
     """Return the columns of a table by name, with their kind and notation, and a description.
 
     A column has numbers if all cells that are not missing have one notation: decimal mark, currency
-    and unit. It is unclear if half of them are numbers, or if it may be one of thousands: ``1.234``
-    and ``999``. The description has a row for each column: kind, range of the numbers or number of
-    values, share of missing cells, an example; of an unclear column what is unclear.
+    and unit. It is unclear if half of them are numbers, or if the mark may be one of thousands:
+    ``1.234`` and ``999``, and the other columns have no mark that is clear, or both. The
+    description has a row for each column: kind, range of the numbers or number of values, share of
+    missing cells, an example; of an unclear column what is unclear.
 
     Args:
         cells: texts by column.
@@ -45,8 +46,8 @@ def find_columns(
     """
     numeric = [name for name in cells if chosen.get(name, "number") == "number"]
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in numeric}
-    certain = [name for name in numeric if len(possible[name]) == 1 and _has_mark(cells[name])]
-    marks = {next(iter(possible[name])).decimal for name in certain}
+    single = [(name, *possible[name]) for name in numeric if len(possible[name]) == 1]
+    marks = {notation.decimal for name, notation in single if _decides(notation, cells[name])}
     columns = {}
     description = []
     for name in cells:
@@ -63,7 +64,7 @@ def find_columns(
                 notations,
                 decimal=decimal,
                 day_first=day_first,
-                is_label=name == label_column,
+                is_strict=name == label_column or len(marks) > 1,
             )
         columns[name] = column
         extent = f"{present.nunique()} different"
@@ -108,8 +109,10 @@ def choose_features(
     return features
 
 
-def _has_mark(cells: pd.Series) -> bool:
-    return bool(cells.astype(str).str.contains("[.,]").any())
+def _decides(notation: Notation, cells: pd.Series) -> bool:
+    """Return True if the other decimal mark would not read all cells."""
+    other = notation._replace(decimal="," if notation.decimal == "." else ".")
+    return bool(np.isinf(other.read(cells)).any())
 
 
 def _find_column(
@@ -119,7 +122,7 @@ def _find_column(
     *,
     decimal: str | None,
     day_first: bool | None,
-    is_label: bool,
+    is_strict: bool,
 ) -> tuple[Column, str]:
     """Return the kind of a column, with its notation, and what is unclear about it.
 
@@ -131,9 +134,9 @@ def _find_column(
         notations: those that read all of them.
         decimal: the only decimal mark, or None.
         day_first: as for :func:`find_columns`.
-        is_label: whether the numbers are the labels of a regression.
+        is_strict: ask wherever two decimal marks read the cells.
     """
-    if len(notations) == 2 and (doubt := _doubt(present, notations, is_label=is_label)):
+    if len(notations) == 2 and (doubt := _doubt(present, notations, is_strict=is_strict)):
         return replace(column, kind="unclear"), doubt
     if notations:
         numbers = notations[0].read(present)
@@ -164,10 +167,11 @@ def _find_column(
     return replace(column, kind="mostly different values" if mostly_differ else "category"), ""
 
 
-def _doubt(present: pd.Series, notations: Sequence[Notation], *, is_label: bool) -> str:
+def _doubt(present: pd.Series, notations: Sequence[Notation], *, is_strict: bool) -> str:
     """Return why it matters that two decimal marks read a column, empty if it does not.
 
-    It does for a label. It does not for a feature if the numbers differ by a factor alone, apart
+    It does for labels, and where the other columns of the file have both marks. For others it does
+    not if the numbers differ by a factor alone, apart
     from those that stand for missing ones, nor if commas without points make it one of thousands,
     such as ``1,234`` beside ``999``.
     """
@@ -177,6 +181,6 @@ def _doubt(present: pd.Series, notations: Sequence[Notation], *, is_label: bool)
     scales = numbers[others != 0] / others[others != 0]
     has_points, has_commas = (texts.str.contains(mark, regex=False).any() for mark in ".,")
     is_scaled = scales.max() < 2 * scales.min()
-    if not is_label and (is_scaled or (has_commas and not has_points)):
+    if not is_strict and (is_scaled or (has_commas and not has_points)):
         return ""
     return f"{max(texts, key=len)!r} may have a decimal mark or one of thousands"

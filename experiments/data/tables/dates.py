@@ -25,7 +25,7 @@ _DATES = (
     "%B %d, %Y",
     "%d-%b-%Y",
 )
-_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p")
+_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
 # Formats as of ``strptime``, and ISO 8601 such as 2020-01-31 and 2020-01-31T12:30Z.
 _FORMATS = ("ISO8601", *_DATES, *_TIMES, *map(" ".join, itertools.product(_DATES, _TIMES)))
 _RATIO = re.compile(r"\d+:\d")  # such as 3:1, which is no time

@@ -1,6 +1,5 @@
 """CoLA (Warstadt et al. 2019) and IMDB reviews (Maas et al. 2011), from the corpora's own files."""
 
-import itertools
 import re
 import tarfile
 import zipfile
@@ -75,23 +74,19 @@ def _read_cola(source: Path) -> list[Texts]:
 def _read_imdb(source: Path) -> Texts:
     """Read reviews in the order of :data:`FOLDERS`, then of file names. HTML line breaks become
     spaces."""
-    contents = _read_reviews(source).items()
-    texts = {
-        path: _BREAK.sub(" ", decode(content, where=path)).strip() for path, content in contents
-    }
-    folders = {
-        name: sorted(path for path in texts if f"{name}/" in path and texts[path])
-        for name in FOLDERS
-    }
-    counts = {name: len(paths) for name, paths in folders.items()}
-    if set(counts.values()) != {PER_FOLDER}:
-        raise ValueError(f"there are {counts} reviews with text, expected {PER_FOLDER:,} each")
-    paths = itertools.chain.from_iterable(folders.values())
-    reviews = tuple(map(texts.__getitem__, paths))
-    labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(
-        PER_FOLDER
-    )
-    return Texts(reviews, labels)
+    contents = _read_reviews(source)
+    reviews = list[str]()
+    labels = list[int]()
+    for folder in FOLDERS:
+        paths = sorted(path for path in contents if f"{folder}/" in path)
+        texts = [_BREAK.sub(" ", decode(contents[path], where=path)).strip() for path in paths]
+        inside = list(filter(None, texts))
+        if len(inside) != PER_FOLDER:
+            number = {folder: len(inside)}
+            raise ValueError(f"there are {number} reviews with text, expected {PER_FOLDER:,}")
+        reviews += inside
+        labels += [int(folder.endswith("pos"))] * PER_FOLDER
+    return Texts(tuple(reviews), torch.tensor(labels))
 
 
 def _read_reviews(source: Path) -> dict[str, bytes]:

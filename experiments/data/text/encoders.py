@@ -22,12 +22,12 @@ class PretrainedEncoder:
 
     Attributes:
         config: configuration of the encoder, of transformers.
-        tokenizer: its tokenizer, of tokenizers, which truncates and does not pad.
+        pipeline: its tokenizer, of tokenizers, which truncates and does not pad.
         source: folder or name of the encoder; None in a run that has weights of its own.
     """
 
     config: Any
-    tokenizer: Any
+    pipeline: Any
     source: str | None
 
     @classmethod
@@ -70,14 +70,9 @@ class PretrainedEncoder:
         pipeline.enable_truncation(max_length)
         return cls(config, pipeline, name)
 
-    @property
-    def pipeline(self) -> Any:
-        """The tokenizer, by the name that it has in the tokenizer of words."""
-        return self.tokenizer
-
     def encode_batch(self, texts: Sequence[str]) -> list[Tensor]:
         """Return the ids of each text's tokens, special ones included, int64 (n,)."""
-        return [torch.tensor(encoding.ids) for encoding in self.tokenizer.encode_batch(list(texts))]
+        return [torch.tensor(encoding.ids) for encoding in self.pipeline.encode_batch(list(texts))]
 
     def network(self) -> nn.Module:
         """Return the encoder with its pretrained weights, as float32 in evaluation mode.
@@ -105,7 +100,7 @@ class PretrainedEncoder:
     def to_json(self) -> dict[str, Any]:
         """Return configuration and tokenizer as ``preprocessing.json`` holds them."""
         config = json.loads(self.config.to_json_string(use_diff=False))
-        return {"config": config, "tokenizer": json.loads(self.tokenizer.to_str())}
+        return {"config": config, "tokenizer": json.loads(self.pipeline.to_str())}
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:

@@ -39,8 +39,9 @@ class Texts(Part):
 
 
 def comparable(text: str) -> str:
-    """Return what equal texts share: they may differ in case and white space."""
-    return normal_name(text).casefold()
+    """Return what equal texts share: they may differ in case, white space and the form of
+    apostrophes."""
+    return normal_name(text).casefold().replace("\u2019", "'")
 
 
 def well_formed(texts: Iterable[str]) -> list[str]:

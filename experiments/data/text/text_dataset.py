@@ -96,32 +96,37 @@ def load(
     sizes = [len(train) // 10] if tests else IMDB_SIZES
     parts = train.divide(*tests[:1], sizes=sizes, classes=2, seed=seed, limit=limit)
     domains = {"out-of-domain": tests[1]} if tests else {}
-    return from_parts(name, corpora.CLASSES[name], *parts, network=network, domains=domains)
+    options = {"network": network, "domains": domains, "letters": False}
+    return from_parts(name, corpora.CLASSES[name], *parts, **options)
 
 
 def from_parts(
-    name: str, classes: tuple[str, ...], *parts: Texts, network: Any, **options: Any
+    name: str,
+    classes: tuple[str, ...],
+    *parts: Texts,
+    network: Any,
+    letters: bool = True,
+    **options: Any,
 ) -> TextDataset:
     """Return the data set of three parts, with tokens fitted to the first.
 
     Args:
         name, classes, parts, options: of :class:`TextDataset`.
         network: as for :func:`load`.
+        letters: as for :meth:`WordTokenizer.fit`; by letters are other words than the papers'.
     """
-    train, valid, test = parts
+    kind: type[Encoder]
+    make: Callable[[], Encoder]
     if network.kind == "encoder":
-        load_encoder = partial(
-            PretrainedEncoder.load, network.encoder, max_length=network.max_length
-        )
-        return TextDataset(
-            name, classes, train, valid, test, PretrainedEncoder, load_encoder, **options
-        )
-    limits = {
-        name: getattr(network, name)
-        for name in ("max_length", "min_count", "max_words", "spelling")
-    }
-    fit_words = partial(WordTokenizer.fit, train.texts, **limits)
-    return TextDataset(name, classes, train, valid, test, WordTokenizer, fit_words, **options)
+        kind = PretrainedEncoder
+        make = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
+    else:
+        kind = WordTokenizer
+        named = ("max_length", "min_count", "max_words", "spelling")
+        limits = {name: getattr(network, name) for name in named}
+        make = partial(WordTokenizer.fit, parts[0].texts, letters=letters, **limits)
+    train, valid, test = parts
+    return TextDataset(name, classes, train, valid, test, kind, make, **options)
 
 
 @lru_cache(maxsize=8)

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import logging
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +21,8 @@ PADDING = "[PAD]"
 UNKNOWN = "[UNK]"
 BEGIN = "<w>"
 END = "</w>"
-# Regular expressions of a letter or digit, and of a mark.
-_LETTER = r"[\p{L}\p{N}]"
-_MARK = r"[^\p{L}\p{N}\s\x1c-\x1f]"
-_log = logging.getLogger(__name__)
+# Regular expression of a word, with the apostrophes and hyphens inside it, or of another mark.
+_TOKEN = r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +31,15 @@ class WordTokenizer:
     alphabetically.
 
     A token is a word of letters and digits, with the apostrophes and hyphens inside it (``don't``,
-    ``well-known``), or a single other mark; every text that is not all white space has one. In
-    scripts most of whose words are rare, such as those without spaces, each letter is a token.
-    Words are compared in lower case, with straight apostrophes. Their spelling is that of the text:
-    a mark for its begin, its characters, and a mark for its end, in the first ``spelling`` places,
-    so that a truncated word has no end.
+    ``well-known``), or a single other mark; every text that is not all white space has one. A word
+    that the vocabulary lacks, such as one of a script without spaces, may be its letters, each a
+    token. Words are compared in lower case, with straight apostrophes. Their spelling is that of
+    the text: a mark for its begin, its characters, and a mark for its end, in the first
+    ``spelling`` places, so that a truncated word has no end. Each letter has that of its word.
 
     Attributes:
         pipeline: Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation.
-            Id 0 is padding, id 1 an unknown word.
+            Id 0 is padding, id 1 an unknown word, or unknown letters in a row.
         characters: ids of the characters and of the two marks, in the same order; ``{}`` without
             spelling.
         spelling: number of characters of a word, with its marks (K); 0: none.
@@ -62,11 +58,9 @@ class WordTokenizer:
         min_count: int = 2,
         max_words: int | None = None,
         spelling: int = 0,
+        letters: bool = False,
     ) -> Self:
         """Build the vocabulary from the words and characters of training texts, after truncation.
-
-        Of a script most of whose words are rare, such as Chinese, or Latin in DNA, each letter is a
-        token.
 
         Args:
             texts: the training part only; their order does not matter.
@@ -75,14 +69,15 @@ class WordTokenizer:
                 in the training texts, so that their embedding is trained.
             max_words: maximal number of words; the most frequent ones are kept.
             spelling: see the class; 0, or at least 3 for both marks and a character.
+            letters: read other words by their letters. Those of the training texts' other words are
+                known, since their embeddings are trained.
         """
-        texts = well_formed(texts)
-        size = max(0, spelling - 1)
-        words, characters = _count(texts, "", max_length=max_length, size=size)
-        letters = _letters_of_rare_words(words, min_count)
-        if letters:
-            words, characters = _count(texts, letters, max_length=max_length, size=size)
-        pipeline = _pipeline(letters, _ranked(words, min_count)[:max_words])
+        written, words = _count(well_formed(texts), max_length)
+        characters = _letters(written, size=max(0, spelling - 1))
+        vocabulary = _ranked(words, min_count)[:max_words]
+        others = set("".join(words.keys() - set(vocabulary))) if letters else set()
+        frequent = _ranked(_letters(words), min_count)
+        pipeline = _pipeline(vocabulary, [letter for letter in frequent if letter in others])
         pipeline.enable_truncation(max_length)
         return cls(
             pipeline,
@@ -96,10 +91,11 @@ class WordTokenizer:
         encoding = self.pipeline.encode(text)
         if not self.spelling:
             return torch.tensor(encoding.ids)
-        written = (text[start:end] for start, end in encoding.offsets)
-        return torch.tensor(
-            [[word, *self._spell(token)] for word, token in zip(encoding.ids, written, strict=True)]
-        )
+        rows = []
+        for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
+            start, end = encoding.word_to_chars(word)
+            rows.append([token, *self._spell(text[start:end])])
+        return torch.tensor(rows)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tensor]:
         """Return the ids of each text."""
@@ -141,71 +137,58 @@ def _tokenizers() -> Any:
         return importlib.import_module("tokenizers")
 
 
-def _letters_of_rare_words(words: Mapping[str, int], min_count: int) -> str:
-    """Return the letters of the scripts most of whose words occur fewer than ``min_count``
-    times."""
-    surplus = Counter[str]()  # of rare words over others, by script
+def _letters(words: Mapping[str, int], size: int | None = None) -> Counter[str]:
+    """Return how often the letters of words occur, of the first ``size`` of each word."""
+    counts = Counter[str]()
     for word, count in words.items():
-        if word[0].isalpha():
-            surplus[_script(word[0])] += count if count < min_count else -count
-    rare = {script for script, count in surplus.items() if count > 0}
-    if rare:
-        shown = ", ".join(sorted(rare)).lower()
-        advice = "each letter is a token (network.min_count=1: each word)"
-        _log.warning("most %s words are rare: %s", shown, advice)
-    letters = {letter for letter in "".join(words) if letter.isalpha() and _script(letter) in rare}
-    return "".join(sorted(letters))
+        for letter in word[:size]:
+            counts[letter] += count
+    return counts
 
 
-def _script(letter: str) -> str:
-    """Return the script of a letter, which is the first word of its name in Unicode."""
-    return unicodedata.name(letter, "other").partition(" ")[0]
-
-
-def _pipeline(letters: str, words: Sequence[str] = ()) -> Any:
+def _pipeline(vocabulary: Sequence[str] = (), letters: Sequence[str] = ()) -> Any:
     """Return a Hugging Face tokenizer; a character becomes one character, so that positions are
     those of the text.
 
     Args:
-        letters: those that are tokens of their own.
-        words: the vocabulary.
+        vocabulary: words.
+        letters: those of other words, which may be words, too; without any, other words are
+            unknown.
     """
     library = _tokenizers()
-    pipeline = library.Tokenizer(library.models.WordLevel(_ids(words), unk_token=UNKNOWN))
+    ids = _ids([*vocabulary, *letters])
+    model = library.models.WordLevel(ids, unk_token=UNKNOWN)
+    if letters:
+        # Without merges of letters, a word is in the vocabulary, or becomes its letters.
+        options = {"unk_token": UNKNOWN, "fuse_unk": True, "ignore_merges": True}
+        model = library.models.BPE(ids, [], **options)
+    pipeline = library.Tokenizer(model)
     replaced = [
         library.normalizers.Replace(*pair) for pair in (("’", "'"), ("İ", "i"))
     ]  # lower "İ" has two characters
     pipeline.normalizer = library.normalizers.Sequence([*replaced, library.normalizers.Lowercase()])
-    of_word = f"(?![{letters}]){_LETTER}" if letters else _LETTER
-    word = f"(?:{of_word})+(?:['-](?:{of_word})+)*"
-    pattern = library.Regex("|".join([*([f"[{letters}]"] if letters else []), word, _MARK]))
+    pattern = library.Regex(_TOKEN)
     pipeline.pre_tokenizer = library.pre_tokenizers.Split(pattern, behavior="removed", invert=True)
     return pipeline
 
 
-def _count(
-    texts: Iterable[str], letters: str, *, max_length: int, size: int
-) -> tuple[Counter[str], Counter[str]]:
-    """Return how often words occur in truncated texts, and their first ``size`` characters as they
-    are written."""
-    pipeline = _pipeline(letters)
-    tokens = Counter[tuple[str, str]]()
-    words = Counter[str]()
-    characters = Counter[str]()
+def _count(texts: Iterable[str], max_length: int) -> tuple[Counter[str], Counter[str]]:
+    """Return how often words occur in truncated texts: as they are written, and normalised."""
+    pipeline = _pipeline()
+    normalise = pipeline.normalizer.normalize_str
+    written = Counter[str]()
     for text in texts:
-        pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[
-            :max_length
-        ]
-        tokens.update((word, text[start:end]) for word, (start, end) in pieces)
-    for (word, written), count in tokens.items():
-        words[word] += count
-        for character in written[:size]:
-            characters[character] += count
-    return words, characters
+        pieces = pipeline.pre_tokenizer.pre_tokenize_str(normalise(text))[:max_length]
+        written.update(text[start:end] for _, (start, end) in pieces)
+    words = Counter[str]()
+    for word, count in written.items():
+        words[normalise(word)] += count
+    return written, words
 
 
 def _ids(words: Sequence[str]) -> dict[str, int]:
-    return {word: index for index, word in enumerate((PADDING, UNKNOWN, *words))}
+    different = dict.fromkeys((PADDING, UNKNOWN, *words))
+    return {word: index for index, word in enumerate(different)}
 
 
 def _ranked(counts: Counter[str], min_count: int) -> list[str]:

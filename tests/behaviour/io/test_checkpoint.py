@@ -159,13 +159,13 @@ def test_a_file_that_is_cut_missing_or_of_another_program_is_refused(tmp_path, w
     complete = path.read_bytes()
     for length in (0, 30, len(complete) // 2, len(complete) - 1):
         path.write_bytes(complete[:length])
-        refused(read, path, pair, "last is damaged")
+        refused(read, path, pair, "last is missing or damaged")
     refused(read, tmp_path / "none", pair, "missing")
     refused(read, tmp_path, pair, "missing")
     torch.save({"format": "other"}, path)
-    refused(read, path, pair, "last is damaged")
+    refused(read, path, pair, "last is missing or damaged")
     save_file({"model.a": torch.zeros(2)}, path, metadata={"format": "pt"})
-    refused(read, path, pair, "last is damaged")
+    refused(read, path, pair, "last is missing or damaged")
 
 
 def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path):

@@ -10,6 +10,7 @@ from torch import nn
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import (
     SVDKL,
+    BiasScaling,
     CheckpointError,
     Ensemble,
     Laplace,
@@ -44,6 +45,7 @@ X, Y = torch.linspace(-2, 2, 60 * 16).sin().view(60, 1, 4, 4), torch.arange(60) 
 TRAIN = [(X[:40], Y[:40]), (X[40:], Y[40:])]
 CLASSES = {
     "temperature": TemperatureScaling,
+    "bias": BiasScaling,
     "ensemble": lambda base: Ensemble([base, base]),
     "dropout": MCDropout,
     "laplace": lambda base: Laplace(base, num_weight_samples=20),

@@ -17,7 +17,7 @@ from probattn.inference import (
     mean_network,
     predictor_network,
 )
-from probattn.inference.prediction.result import entropy
+from probattn.inference.prediction.class_labels import entropy
 from probattn.models import Classifier, ViT
 
 SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3}

@@ -110,5 +110,5 @@ def test_methods_of_classes_take_one_class_per_example():
         with pytest.raises(ValueError, match="probabilities"):
             class_probs(Prediction(probs=probs))
     numbers = predict(Supervised(nn.Linear(4, 1), Gaussian(), num_data=8), None, X)
-    with pytest.raises(ValueError, match="confidence"):
+    with pytest.raises(ValueError, match="no probs"):
         _ = numbers.confidence

@@ -112,6 +112,30 @@ def test_what_the_network_would_need_is_refused_and_its_defaults_are_not(
     assert equal(next(iter(loader))[:2], (X, Y))
 
 
+LENGTHS = MASK.sum(-1)
+
+
+@pytest.mark.parametrize("name", ["lengths", "length", "input_lengths", "seq_len", "src_lens"])
+@pytest.mark.parametrize("convert", [torch.as_tensor, torch.Tensor.numpy])
+def test_lengths_are_refused_where_no_mask_says_the_same(name, convert):
+    for x in (X, X[..., None].expand(6, 5, 3).float()):
+        for lengths in (LENGTHS, LENGTHS[:, None]):
+            with pytest.raises(ValueError, match=name):
+                unpack_batch({"x": x, "y": Y, name: convert(lengths)})
+            given = {"x": x, "y": Y, "mask": MASK, name: convert(lengths)}
+            assert equal(unpack_batch(given), (x, Y, MASK))
+        full = {"x": x, "y": Y, name: convert(LENGTHS * 0 + 5)}
+        assert equal(unpack_batch(full)[:2], (x, Y))
+    # Of the examples, and no numbers of tokens.
+    for other in (LENGTHS * 1.5, LENGTHS * 100, np.array(["long", "short"])):
+        further = convert(other) if isinstance(other, torch.Tensor) else other
+        assert equal(unpack_batch({"x": X, "y": Y, name: further})[:2], (X, Y))
+    assert equal(unpack_batch({"x": LENGTHS, "y": Y, name: convert(LENGTHS)})[:2], (LENGTHS, Y))
+    batch = {"x": X, "y": Y, name: convert(LENGTHS)}
+    loader = select_fields(DataLoader([0], collate_fn=lambda _: batch), x="x", y="y")
+    assert equal(next(iter(loader))[:2], (X, Y))
+
+
 def test_other_names_of_fields_are_selected_in_the_workers_of_a_loader():
     examples = [{"tokens": X[i], "kind": Y[i], "padding": ~MASK[i], "number": i} for i in range(6)]
     loader = DataLoader(examples, batch_size=6, num_workers=1)

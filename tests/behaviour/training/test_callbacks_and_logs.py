@@ -131,6 +131,20 @@ def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
         fit(*build(), out=tmp_path / "whole", **short(resume=True))
 
 
+@pytest.mark.parametrize("loggers", [0, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"log_every": 1}, {"monitor": "train_loss"}])
+def test_with_a_folder_the_log_is_written_whatever_the_loggers(tmp_path, loggers, options):
+    recorders = [Recorder() for _ in range(loggers)]
+    arguments = build()
+    if "monitor" in options:
+        arguments = arguments[:3]  # no validation part
+        options = {}
+    history = fit(*arguments, out=tmp_path, loggers=recorders, **short(epochs=2, **options))
+    assert sorted(untimed(lines(tmp_path))) == sorted(untimed(history.steps + history.epochs))
+    assert len(history.epochs) == 2
+    assert all(recorder.logged for recorder in recorders)
+
+
 def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
     loggers = [TensorBoardLogger(tmp_path, name="board", version="")]
     options = short(epochs=3, kl_anneal_epochs=1, log_every=2)

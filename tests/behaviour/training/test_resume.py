@@ -282,7 +282,7 @@ def test_a_half_written_or_foreign_last_checkpoint_is_refused(run, share):
     (run / "last.pt").write_bytes(
         bytes(noise) if share is None else complete[: int(share * len(complete))]
     )
-    refused(run, CheckpointError, r"last\.pt is damaged")
+    refused(run, CheckpointError, r"last\.pt is missing or damaged")
 
 
 def test_weights_alone_are_no_run_to_go_on_with(run):

@@ -10,7 +10,9 @@ from evaluated_runs import random_prediction
 from metric_cases import predicted
 from scipy import stats
 
+from probattn.experiments.evaluation.bootstrap import draw_counts
 from probattn.experiments.evaluation.example_intervals import metric_intervals, resampled_metrics
+from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.inference import Prediction, metrics
 
 
@@ -22,8 +24,9 @@ def numbers(n=60):
 
 @pytest.mark.parametrize("prediction", [random_prediction(150, 4), numbers()])
 def test_each_value_is_the_metric_of_its_resample(prediction):
-    values = resampled_metrics(prediction, resamples=120, seed=7)
-    assert len(values) == 5
+    counts = draw_counts(len(prediction), resamples=120, seed=7)
+    values = resampled_metrics(example_frame(prediction), counts)
+    assert len(values) == (5 if prediction.probs is None else 7)
     draws = np.random.default_rng(7).integers(len(prediction), size=(120, len(prediction)))
     for number in (0, 1, 119):
         expected = metrics.evaluate(prediction[torch.as_tensor(draws[number])])

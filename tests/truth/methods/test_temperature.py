@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from probattn.inference import FewExamplesWarning, Prediction, metrics
+from probattn.inference import BiasScaling, FewExamplesWarning, Prediction, metrics
 from probattn.inference.methods.temperature import (
     TEMPERATURE_RANGE,
     fit_temperature,
@@ -160,3 +160,18 @@ def test_zeros_count_as_the_smallest_normal_number():
 def test_what_cannot_be_fitted_is_an_error(probs, labels, word):
     with pytest.raises(ValueError, match=word):
         fit_temperature(Prediction(probs=probs, labels=labels))
+
+
+def test_temperature_and_bias_are_where_the_penalised_likelihood_is_flat():
+    """∂/∂β: Σ r_i · log p_i = 0; ∂/∂b: Σ r_i + b = 0, r = scaled probabilities − targets."""
+    logits = 2 * randn64(300, 3)
+    law = torch.distributions.Categorical(logits=0.7 * logits + tensor64([0.5, 0.0, -0.5]))
+    prediction = of_logits(logits, law.sample())
+    scaling = BiasScaling().fit_prediction(prediction)
+    # Of each label 1 / (n + 2) is spread over the classes.
+    targets = F.one_hot(prediction.labels, 3) * (1 - 1 / 302) + 1 / (3 * 302)
+    residual = scaling.scaled(prediction).probs - targets
+    of_biases = residual.sum(0) + scaling.bias
+    of_slope = (residual * prediction.log_probs).sum()
+    torch.testing.assert_close(of_biases, torch.zeros_like(of_biases), atol=1e-3, rtol=0.0)
+    torch.testing.assert_close(of_slope, tensor64(0.0), atol=1e-3, rtol=0.0)

@@ -26,8 +26,8 @@ def test_the_scaling_minimises_the_penalised_loss():
 
     def loss(parameters):
         scores = parameters[0] * log_probs.numpy() + parameters[1:]
-        chosen = log_softmax(scores, axis=1)[np.arange(N), labels.numpy()]
-        return -chosen.sum() + parameters[1:] @ parameters[1:] / 2
+        targets = np.eye(CLASSES)[labels.numpy()] * (1 - 1 / (N + 2)) + 1 / (CLASSES * (N + 2))
+        return -(targets * log_softmax(scores, axis=1)).sum() + parameters[1:] @ parameters[1:] / 2
 
     best = minimize(loss, np.append(1.0, np.zeros(CLASSES)), method="BFGS", tol=1e-9)
     found = np.append(scaling.slope, scaling.bias.numpy())
@@ -68,3 +68,11 @@ def test_refinement_and_calibration_are_the_loss_of_an_overconfident_model():
 def test_a_class_without_examples_has_a_finite_bias():
     probs, labels = labelled()
     assert fit_scaling(probs.log(), labels.clamp(max=1)).bias.isfinite().all()
+
+
+def test_examples_without_an_error_have_a_finite_slope():
+    """All labels are the most probable class, so that without doubt the best slope is infinite."""
+    probs, _ = labelled()
+    certain = 10 * probs.log()
+    assert fit_scaling(certain, probs.argmax(1)).slope < 5
+    assert fit_scaling(100 * certain, probs.argmax(1)).slope < 0.1

@@ -35,6 +35,7 @@ INDICES = [
     slice(None, None, 3),
     torch.arange(N) % 3 == 0,
     [9, 0, 4],
+    [1, 1, 9, 1],
     np.array([7]),
     -1,
 ]

@@ -160,6 +160,13 @@ def test_json_lines_have_texts_and_numbers_and_files_of_a_folder_are_parts(tmp_p
         ("a.csv", "text,b\n1,2\n1,2,3\n", "line 3 has 3 cells"),
         ("a.jsonl", '{"text": 1}\n{"text": \n', "line 2"),
         ("a.jsonl", '{"text": "", "label": 1}', "line 1"),
+        ("a.jsonl", '{"text": "x"}\n\n{"text": null}', "line 3"),
+        ("a.jsonl", '{"text": "x"}\n{"text": NaN}', "line 2"),
+        ("a.jsonl", '{"text": "x"}\n{"text": ["y"]}', "line 2"),
+        ("a.jsonl", '{"text": "x"}\n{"words": "y"}', "line 2"),
+        ("a.csv", "text,b\nx,1\n,2\n", "line 3"),
+        ("a.csv", 'text,b\n"x\ny",1\n" \u00a0 ",2\n', "line 4"),
+        ("a.csv", 'text\nx\n""\n', "line 3"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(tmp_path, name, text, words):
@@ -196,6 +203,16 @@ def test_parquet_excel_and_compressed_files_are_read_as_the_csv_file_of_the_same
             ["NA", "2", "2.5", "x"],
         ]
         assert list(rows) == list(frame)
+
+
+def test_of_several_sheets_the_first_is_read_and_the_others_are_said(tmp_path, caplog):
+    pytest.importorskip("openpyxl")
+    with pd.ExcelWriter(tmp_path / "a.xlsx") as file:
+        for name in ("first", "second"):
+            pd.DataFrame({"text": [f"{name} text"]}).to_excel(file, sheet_name=name, index=False)
+    rows = read_parts(tmp_path / "a.xlsx", kind="csv")["train"]
+    assert rows["text"].tolist() == ["first text"]
+    assert "'first'" in caplog.text
 
 
 def test_types_of_parquet_are_those_of_csv_and_missing_cells_are_empty(tmp_path):
@@ -247,7 +264,14 @@ def test_folders_of_parts_are_the_parts(tmp_path):
     assert [len(part) for part in parts] == [12, 6, 4]
 
 
-@pytest.mark.parametrize("folders", [("cats", "dogs", "Testing/cats"), ("car", "bus", "train")])
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("cats", "dogs", "Testing/cats"),
+        ("car", "bus", "train"),
+        ("day1/cat", "day1/dog", "day2/cat"),
+    ],
+)
 def test_folders_that_may_be_parts_or_classes_are_an_error(tmp_path, folders):
     for number, folder in enumerate(folders):
         fill(tmp_path / folder, 4, (number, 0, 99))
@@ -286,6 +310,7 @@ def test_folders_that_may_be_parts_are_no_classes(tmp_path, layout):
         ("train_station", "airport", "bus"),
         ("oval", "valley", "carnival"),
         ("cat/indoor", "cat/outdoor", "dog/left", "dog/right"),
+        ("cat/images", "dog/images", "emu/images"),
         ("None", "NA", "other"),
     ],
 )

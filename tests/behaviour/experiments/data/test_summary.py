@@ -102,10 +102,14 @@ def test_rows_that_are_equal_after_decoding_are_equal(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [str.upper, str.title, "  {}\n".format, lambda text: text.replace(" ", "\u00a0  ")]
+    "change",
+    [
+        *(str.upper, str.title, "  {}\n".format, lambda text: text.replace(" ", "\u00a0  ")),
+        lambda text: text.replace("'", "\u2019"),
+    ],
 )
-def test_texts_that_differ_in_case_and_space_alone_are_copies(tmp_path, change):
-    rows = [(text, "ab"[n % 2]) for n, text in enumerate(words(60, seed=0))]
+def test_texts_that_differ_in_case_space_and_apostrophes_alone_are_copies(tmp_path, change):
+    rows = [(f"{text} isn't", "ab"[n % 2]) for n, text in enumerate(words(60, seed=0))]
     texts(tmp_path / "train.csv", rows[:40])
     texts(tmp_path / "valid.csv", rows[40:50])
     texts(tmp_path / "test.csv", rows[50:] + [(change(text), label) for text, label in rows[:6]])

@@ -110,6 +110,61 @@ def test_labels_that_either_mark_reads_are_asked_for_unless_another_column_or_th
         assert kinds(frame)["y"] == "unclear"  # also as a feature
 
 
+@pytest.mark.parametrize(
+    ("others", "mark"),
+    [
+        (["0,5", "7"], ","),
+        (["1.234,5", "7"], ","),
+        (["3.14", "7"], "."),
+        (["1,234.5", "7"], "."),
+        (["1,234,567", "7"], "."),
+        (["€ 0,25", "€ 7"], ","),
+        (["7", "n.a."], None),
+        (["7", "."], None),
+        (["Fr. 7", "Fr. 8"], None),
+        (["7 approx.", "8 approx."], None),
+        (["31.12.2020", "1.1.2021"], None),
+        (["7", "8"], None),
+    ],
+)
+@pytest.mark.parametrize("cells", [["1,234", "2,345"], ["1.234", "2.345"], ["1,234", "999"]])
+def test_the_decimal_mark_of_a_file_is_that_of_its_clear_columns(others, mark, cells):
+    frame = {"y": cells, "other": others}
+    label = {"label_column": "y", "chosen": {"y": "number"}}
+    found = kinds(frame, **label)["y"]
+    assert found == ("unclear" if mark is None else Notation(mark))
+    if mark is not None:
+        assert kinds(frame)["y"] == Notation(mark)
+        assert kinds(frame | {"third": ["5", "6"]})["y"] == Notation(mark)
+        contrary = {".": ["0,1", "0,25"], ",": ["0.1", "0.25"]}[mark]
+        assert kinds(frame | {"third": contrary})["y"] == "unclear"  # both marks: it is asked
+        assert kinds(frame | {"third": contrary}, decimal=mark)["y"] == Notation(mark)
+        ignored = kinds(frame | {"third": contrary}, chosen={"third": "ignored"})
+        assert ignored["y"] == Notation(mark)
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "xlsx"])
+def test_numbers_of_typed_files_have_no_decimal_mark_and_decide_nothing(tmp_path, form):
+    pytest.importorskip({"parquet": "pyarrow", "xlsx": "openpyxl", "jsonl": "pandas"}[form])
+    frame = pd.DataFrame({"x": np.arange(40) + 0.25, "y": [f"{n},234" for n in range(1, 41)]})
+    path = tmp_path / f"a.{form}"
+    if form == "parquet":
+        frame.to_parquet(path)
+    elif form == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_excel(path, index=False)
+    options = DIVISION | {"label_column": "y", "task": "regression"}
+    with pytest.raises(DatasetError, match="y: '.*234' may have"):
+        read(path, **options)
+    for mark, label in ((",", 20.734), (".", 20734)):
+        data = read(path, decimal=mark, **options)
+        labels = torch.cat([part.labels for part in (data.train, data.valid, data.test)])
+        assert labels.mean().item() == pytest.approx(label, rel=1e-5)
+        (x,) = data.encoding.columns
+        assert (x.low * x.std + x.mean) % 1 == pytest.approx(0.25)
+
+
 def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
     for cells in (
         ["1.234", "2.345", "-999"],
@@ -128,6 +183,10 @@ def test_a_missing_number_among_three_decimals_makes_nothing_unclear():
         (["2020-01-31T06:00:00Z", "2021-02-01T12:00:00Z"], ["2020-01-31T06", "2021-02-01T12"]),
         (["31.01.2020 06:00", "01.02.2021 12:00"], ["2020-01-31T06", "2021-02-01T12"]),
         (["6:00", "12:30"], ["1900-01-01T06:00", "1900-01-01T12:30"]),
+        (
+            ["1/31/2020 6:15:30 AM", "2/1/2021 12:00:01 PM"],
+            ["2020-01-31T06:15:30", "2021-02-01T12:00:01"],
+        ),
     ],
 )
 def test_dates_and_times_become_days_and_the_day_of_the_week(cells, values):
@@ -280,6 +339,7 @@ def test_the_features_do_not_depend_on_how_numbers_are_written(load, rows):
     [
         *("NA", "nan", "-", "?", "None", "null", "N/A", "", " "),
         *(".", "#N/A", "n.a.", "-NaN", "#NV"),
+        *("\u2013", " \u2014 ", "\u2212", "#DIV/0!", "#Value!", "(null)", "<NULL>"),
     ],
 )
 @pytest.mark.parametrize("task", ["classes", "regression"])

@@ -21,6 +21,7 @@ from probattn.inference.io.checkpoint import read
 from probattn.inference.io.files import write_archive
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.metrics import ood
+from probattn.inference.metrics.refinement import refined_log_probs
 
 KEP = "digits/kep-svgp"
 SHIFT = {"shift": True, "corruptions": ("gaussian_noise", "contrast"), "severities": (1, 5)}
@@ -82,7 +83,10 @@ def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
             torch.manual_seed(3)
             predictor = predictor_by_hand(method, run)
             torch.manual_seed(4 if method in ("mc-dropout", "anchored") else 3)
-            expected = metrics.evaluate(predictor(run.batches(images)).probs, images.labels)
+            probs = predictor(run.batches(images)).probs
+            expected = metrics.evaluate(probs, images.labels)
+            if name == "test":
+                expected["refinement"] = -float(refined_log_probs(probs, images.labels).mean())
             finite = {key: value for key, value in expected.items() if value == value}
             assert scores(done.scores, method, name) == pytest.approx(finite, rel=1e-5, abs=1e-6)
 
@@ -118,9 +122,8 @@ def test_scores_csv_is_the_wide_form_and_the_report_gets_the_posterior_predictiv
 
 def test_what_is_stored_is_not_predicted_again(copy, monkeypatch, contents):
     before = contents(copy / "predictions")
-    assert len(before) == (1 + len(BY)) * (
-        3 + 4
-    )  # validation, test, letters, and two corruptions at two severities
+    # Validation, test, letters, and two corruptions at two severities; each is kept twice.
+    assert len(before) == (1 + len(BY)) * (3 + 4) * 2
     monkeypatch.setattr(methods, "fit", lambda *arguments, **options: pytest.fail("predicted"))
     evaluate.evaluate(copy, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
     assert contents(copy / "predictions") == before

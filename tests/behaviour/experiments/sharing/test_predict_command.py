@@ -49,3 +49,21 @@ def test_texts_come_from_options_lines_tables_and_json_lines(predict, text_run, 
     assert float(rows["text 1"]["p(negative)"]) + float(
         rows["text 1"]["p(positive)"]
     ) == pytest.approx(1)
+
+
+def test_files_of_texts_that_cannot_be_read_are_listed_with_the_reason(predict, text_run, tmp_path):
+    (tmp_path / "good.csv").write_text("text\na good film\n")
+    (tmp_path / "latin.csv").write_bytes(b"text\nfianc\xe9\n")
+    (tmp_path / "uneven.csv").write_text("text,b\ngood,1\nbad\n")
+    (tmp_path / "other.csv").write_text("review\ngood\n")
+    bad = ("latin.csv", "uneven.csv", "other.csv", "missing.csv")
+    out = tmp_path / "answers.csv"
+    files = [tmp_path / name for name in ("good.csv", *bad)]
+    code, _, err = predict(text_run, *files, "--out", out)
+    assert code == 1
+    answers = pd.read_csv(out)
+    failed = answers[answers.error.notna()]
+    assert len(answers) == len(failed) + 1
+    for name in bad:
+        assert name in err
+        assert failed.input.str.contains(name).any()

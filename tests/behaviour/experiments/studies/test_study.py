@@ -10,6 +10,7 @@ from torch import nn
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.evaluation import methods
 from probattn.experiments.studies import compare, study
 
@@ -114,6 +115,46 @@ def test_everything_is_checked_before_the_first_training(
     assert not (tmp_path / "out").exists()
 
 
+def own_images(seed: int = 0):
+    """Return noise in four classes, divided by a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.arange(120 * 16, dtype=torch.uint8).reshape(120, 1, 4, 4)
+    labels = torch.arange(120) % 4
+    order = torch.randperm(120, generator=generator).split([60, 30, 30])
+    return tuple("abcd"), *(Images(pixels[part], labels[part]) for part in order)
+
+
+def undivided():
+    return own_images()
+
+
+def test_new_splits_divide_the_data_of_each_seed_and_pair_them(tmp_path):
+    changes = [*SMALL, "network.patch_size=2", f"data.name={__name__}:own_images"]
+    options = {"seeds": 2, "epochs": 2, "new_splits": True, "layers": ("softmax", OWN)}
+    jobs = plan(tmp_path, "digits/softmax", changes=changes, **options)
+    assert [(job.settings.data.seed, job.settings.train.seed) for job in jobs] == [
+        (0, 0),
+        (0, 0),
+        (1, 1),
+        (1, 1),
+    ]
+    study.run_study(study.check(jobs, by=(), ood=(), shift=False), workers=1)
+    names = [OWN, f"{__name__}:own_images"]
+    results = compare.read([tmp_path / "out"], trust_code=names)
+    parts = results.examples.groupby(["run", "seed"])["example"].agg(frozenset)
+    assert parts.loc[:, 0].nunique() == parts.loc[:, 1].nunique() == 1
+    assert parts.iloc[0] != parts.iloc[1]
+    table = results.comparisons["Test data"]
+    assert table.cells[f"digits/softmax {OWN}"]["nll"].has_interval
+    assert not any("ensemble" in row for row in table.rows)  # of other test data
+
+
+def test_new_splits_need_a_function_with_a_seed(tmp_path):
+    changes = [*SMALL, f"data.name={__name__}:undivided"]
+    with pytest.raises(SettingsError, match="seed"):
+        plan(tmp_path, "digits/softmax", changes=changes, new_splits=True)
+
+
 def test_methods_and_test_sets_follow_from_the_task(data):
     def options(*names, **changes):
         (job,) = study.check(plan(data, *names, **changes))
@@ -129,14 +170,14 @@ def test_methods_and_test_sets_follow_from_the_task(data):
     without = options(
         "text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"]
     )
-    assert without == (("temperature", "laplace", "sv-dkl", "anchored"), False, ())
+    assert without == (("temperature", "bias", "laplace", "sv-dkl", "anchored"), False, ())
 
 
 def test_layers_are_compared_on_own_data(data):
     name, options = "text/csv", {"changes": [*SMALL, "layer.rank=2"], "data": data / "reviews.csv"}
     jobs = plan(data, name, layers=("softmax", "kep-svgp", OWN), epochs=2, **options)
     study.run_study(study.check(jobs, by=(), ood=(), shift=False), workers=1)
-    table = compare.read([data / "out"], trust_code=[OWN])[1]["Test data"]
+    table = compare.read([data / "out"], trust_code=[OWN]).comparisons["Test data"]
     assert table.baselines == dict.fromkeys(
         [f"{name} kep-svgp (layer.rank=2)", f"{name} {OWN}"], f"{name} softmax"
     )

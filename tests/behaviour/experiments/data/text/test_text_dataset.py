@@ -1,6 +1,7 @@
 """Data sets of texts: what goes where, by which seed, and that tokens know the training part
 alone."""
 
+import json
 import pickle
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import torch
 
 from probattn.experiments.data.text import corpora, text_dataset
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_dataset import load
+from probattn.experiments.data.text.text_dataset import from_parts, load
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 OPTIONS = {"max_length": 12, "min_count": 1, "max_words": None, "spelling": 0}
@@ -74,3 +75,20 @@ def test_a_run_reads_texts_with_its_own_tokens(corpus, tmp_path, network, monkey
     assert all(map(torch.equal, run.tokens.encode_batch(dataset.test.texts), expected))
     sent = pickle.loads(pickle.dumps(run))
     assert all(map(torch.equal, sent.tokens.encode_batch(dataset.test.texts), expected))
+
+
+def test_runs_of_words_alone_keep_their_ids_and_new_ones_read_rare_words_by_letters(tmp_path):
+    texts = ["the cat sat", "the cat ran", "the otter ran", "a tame cat"] * 5
+    texts = Texts((*texts, "tamer ottermat"), torch.arange(21) % 2)
+    options = OPTIONS | {"min_count": 2}
+    network = SimpleNamespace(kind="text", **options)
+    old = WordTokenizer.fit(texts.texts, **options)
+    content = {"kind": "texts", "classes": ["a", "b"], "tokens": old.to_json()}
+    (tmp_path / "preprocessing.json").write_text(json.dumps(content))
+    new = from_parts("text-csv", ("a", "b"), texts, texts, texts, network=network)
+    text = "the tamer cat xyzzy"
+    assert torch.equal(new.for_run(tmp_path).tokens.encode(text), old.encode(text))
+    assert old.encode(text).tolist().count(1) == 2
+    assert new.tokens.encode(text).tolist().count(1) == 1
+    assert len(new.tokens.encode(text)) == 2 + len("tamer") + 1
+    assert torch.equal(new.tokens.encode("the cat"), old.encode("the cat"))

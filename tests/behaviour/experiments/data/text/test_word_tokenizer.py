@@ -85,11 +85,18 @@ def test_spelling_as_written_with_marks_as_far_as_there_is_room():
 
 
 @settings(deadline=None)
-@given(texts, st.text(min_size=1).filter(str.strip), st.integers(1, 5), st.sampled_from([0, 3, 6]))
+@given(
+    texts,
+    st.text(min_size=1).filter(str.strip),
+    st.integers(1, 5),
+    st.sampled_from([0, 3, 6]),
+    st.booleans(),
+)
 def test_every_text_has_a_token_and_ids_fit_the_tables_and_a_saved_one_gives_the_same(
-    data, unseen, max_length, spelling
+    data, unseen, max_length, spelling, letters
 ):
-    tokenizer = WordTokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
+    options = {"max_length": max_length, "spelling": spelling, "letters": letters}
+    tokenizer = WordTokenizer.fit(data, min_count=1, **options)
     loaded = WordTokenizer.from_json(json.loads(json.dumps(tokenizer.to_json())))
     for text in (*data, unseen):
         ids = tokenizer.encode(text).view(-1, 1 + spelling)
@@ -101,6 +108,122 @@ def test_every_text_has_a_token_and_ids_fit_the_tables_and_a_saved_one_gives_the
             (ids[:, 1] == 2).all() and ids[:, 1:].max() < len(tokenizer.characters)
         )
     assert all((tokenizer.encode(text) != 1).all() for text in data)
+
+
+words = st.lists(st.text("abcé不错", min_size=1, max_size=5), min_size=1, max_size=6)
+
+
+@settings(deadline=None)
+@given(st.lists(words, min_size=1, max_size=8), words, st.integers(1, 3), st.sampled_from([0, 6]))
+def test_a_word_that_the_vocabulary_lacks_is_its_letters_and_every_token_is_trained(
+    data, unseen, min_count, spelling
+):
+    data = list(map(" ".join, data))
+    options = {"max_length": 999, "min_count": min_count, "spelling": spelling}
+    plain = WordTokenizer.fit(data, **options)
+    tokenizer = WordTokenizer.fit(data, letters=True, **options)
+    whole = vocabulary(plain)
+    known = vocabulary(tokenizer)
+    assert known[: len(whole)] == whole
+    every = " ".join(data)
+    for letter in known[len(whole) :]:
+        assert len(letter) == 1
+        assert every.count(letter) >= min_count
+    rare = set(every.split()) - set(whole)
+    if not any(every.count(letter) >= min_count for letter in "".join(rare)):
+        assert known == whole
+        assert tokenizer.pipeline.to_str() == plain.pipeline.to_str()
+        return
+    for word in unseen:
+        spelled = "".join(letter if letter in known else "?" for letter in word)
+        while "??" in spelled:  # unknown letters in a row
+            spelled = spelled.replace("??", "?")
+        assert words_of(tokenizer, word) == ([word] if word in known else list(spelled))
+    one_by_one = [token for word in unseen for token in words_of(tokenizer, word)]
+    assert words_of(tokenizer, " ".join(unseen)) == one_by_one
+    assert set(known) <= {token for text in data for token in words_of(tokenizer, text)}
+
+
+def test_letters_of_a_word_have_the_spelling_of_the_word():
+    data = ["the cat", "the cat", "Acht", "aache"]
+    tokenizer = WordTokenizer.fit(data, max_length=9, letters=True, spelling=7)
+    ids = tokenizer.encode("the Cathe")
+    assert words_of(tokenizer, "the Cathe") == ["the", *"cathe"]
+    assert [written(tokenizer, row[1:]) for row in ids[1:]] == ["^?athe$"] * 5
+
+
+def test_known_words_stay_words_beside_rare_ones_of_any_script():
+    common = ["the cat sat on the mat", "иван ел суп", "这 部 电影 很 好"] * 20
+    rare = ["zyzzyva the cat", "щука ел", "电影很好看不好看"]  # each once
+    tokenizer = WordTokenizer.fit([*common, *rare], max_length=99, letters=True)
+    spelled = {
+        "zyzzyva": list("zyzzy?a"),
+        "щука": list("?у?а"),
+        "电影很好看不好看": list("电影很好看?好看"),
+        "the": ["the"],
+        "电影": ["电影"],
+        "иван": ["иван"],
+        "theиван": ["?", "а", "?"],
+    }
+    for word, tokens in spelled.items():
+        assert words_of(tokenizer, word) == tokens
+        assert words_of(tokenizer, f"Cat {word}, sat") == ["cat", *tokens, "?", "sat"]
+
+
+OLD = {  # what earlier versions wrote: letters of one script, and a vocabulary of words
+    "words": {
+        "version": "1.0",
+        "truncation": {
+            "direction": "Right",
+            "max_length": 6,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        },
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Replace", "pattern": {"String": "’"}, "content": "'"},
+                {"type": "Replace", "pattern": {"String": "İ"}, "content": "i"},
+                {"type": "Lowercase"},
+            ],
+        },
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {
+                "Regex": r"[你吗好很我]|(?:(?![你吗好很我])[\p{L}\p{N}])+"
+                r"(?:['-](?:(?![你吗好很我])[\p{L}\p{N}])+)*|[^\p{L}\p{N}\s\x1c-\x1f]"
+            },
+            "behavior": "Removed",
+            "invert": True,
+        },
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {"[PAD]": 0, "[UNK]": 1, "cat": 2, "sat": 3, "the": 4, "吗": 5, "好": 6},
+            "unk_token": "[UNK]",
+        },
+    },
+    "characters": {},
+    "spelling": 0,
+}
+CHARACTERS = ["[PAD]", "[UNK]", "<w>", "</w>", *"tacehs吗好"]
+
+
+def test_saved_tokenizers_of_earlier_versions_give_the_ids_that_they_gave():
+    text = "The 你好 cat dogs"
+    assert WordTokenizer.from_json(OLD).encode(text).tolist() == [4, 1, 6, 2, 1]
+    characters = {character: index for index, character in enumerate(CHARACTERS)}
+    spelled = WordTokenizer.from_json(OLD | {"characters": characters, "spelling": 4})
+    assert spelled.encode(text).tolist() == [
+        [4, 2, 1, 8, 7],
+        [1, 2, 1, 3, 0],
+        [6, 2, 11, 3, 0],
+        [2, 2, 6, 5, 4],
+        [1, 2, 1, 1, 1],
+    ]
 
 
 SCRIPTS = {
@@ -125,21 +248,21 @@ def test_words_of_a_rare_script_are_read_by_letters_and_those_of_others_as_words
     rare = [
         space.join("".join(generator.choices(letters, k=7)) for _ in range(4)) for _ in range(60)
     ]
-    tokenizer = WordTokenizer.fit(common + rare[:50], max_length=99, spelling=spelling)
+    options = {"max_length": 99, "spelling": spelling, "letters": True}
+    tokenizer = WordTokenizer.fit(common + rare[:50], **options)
     assert all("?" not in words_of(tokenizer, text) for text in common)
     assert words_of(tokenizer, "the cat") == ["the", "cat"]
     for text in rare:  # also new ones
         assert words_of(tokenizer, text) == [letter for letter in text.lower() if letter != " "]
     mixed = f"the cat {rare[0].split(' ')[0]} zebra"
     assert words_of(tokenizer, mixed)[:2] == ["the", "cat"]
-    assert words_of(tokenizer, mixed)[-1] == "?"
+    assert words_of(tokenizer, mixed)[-2:] == ["?", "a"]  # of zebra, no other letter is known
 
 
 def test_where_most_words_are_rare_each_letter_is_a_token():
     generator = random.Random(0)
     texts = ["".join(generator.choices("ACGT", k=40)) for _ in range(60)]
-    tokenizer = WordTokenizer.fit(texts, max_length=99)
+    tokenizer = WordTokenizer.fit(texts, max_length=99, letters=True)
     assert words_of(tokenizer, texts[0]) == list(texts[0].lower())
-    assert words_of(WordTokenizer.fit(texts, max_length=99, min_count=1), texts[0]) == [
-        texts[0].lower()
-    ]
+    each_word = WordTokenizer.fit(texts, max_length=99, min_count=1, letters=True)
+    assert words_of(each_word, texts[0]) == [texts[0].lower()]

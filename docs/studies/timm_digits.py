@@ -1,0 +1,141 @@
+"""A ViT of timm on the digits of scikit-learn, on a new split for each seed, with other attention.
+
+Positions start with timm's standard deviation of 0.02 or with 0.5, dropout is 0 or 0.2; each
+network is trained for 60 epochs, and its epoch and temperature are chosen on validation data. The
+results are a CSV and the kept predictions, which a second call continues::
+
+    python docs/studies/timm_digits.py --seeds 6 --out experiments/results/timm-digits.csv
+"""
+
+import argparse
+import itertools
+from pathlib import Path
+
+import pandas as pd
+import timm
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from probattn import AnchoredAttention, KEPSVGPAttention, RFFGPAttention, guides
+from probattn.experiments.data.dataset import Part
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.images.known_sets import load
+from probattn.experiments.displayable import csv_text
+from probattn.experiments.evaluation.evaluated_run import score, to_frame
+from probattn.experiments.evaluation.kept_predictions import DIGITS, parquet, refined_frame
+from probattn.inference import PosteriorPredictive, TemperatureScaling, TrainOptions, fit
+from probattn.inference.io.files import write_files
+from probattn.models import Classifier
+from probattn.models.third_party import replace_attention
+
+STARTS = {"positions 0.02": (0.02, 0.0), "positions 0.5, dropout 0.2": (0.5, 0.2)}
+"""Name → standard deviation of the initial positions, and rate of dropout."""
+LAYERS = {
+    "softmax": (None, None),
+    "kep-svgp": (KEPSVGPAttention.partial(rank=8, eta=10.0, merge="concat", tokens=17), "last"),
+    "anchored": (AnchoredAttention.partial(anchors=32), "last"),
+    "anchored, all blocks": (AnchoredAttention.partial(anchors=32), "all"),
+    "rff-gpa": (RFFGPAttention.partial(features=32, symmetric=False), "last"),
+}
+"""Name → attention and the layers that it replaces; None keeps the attention of timm."""
+SOFTMAX = "softmax"
+EPOCHS = 60
+
+
+def network(layer: str, start: str) -> nn.Module:
+    """Return an untrained ViT whose attention is replaced."""
+    deviation, dropout = STARTS[start]
+    vit = timm.models.VisionTransformer(
+        img_size=8,
+        patch_size=2,
+        in_chans=1,
+        num_classes=10,
+        embed_dim=64,
+        depth=4,
+        num_heads=4,
+        mlp_ratio=2.0,
+        pos_drop_rate=dropout,
+        proj_drop_rate=dropout,
+    )
+    nn.init.trunc_normal_(vit.pos_embed, std=deviation, a=-2.0, b=2.0)
+    attention, layers = LAYERS[layer]
+    if attention is None:
+        return vit
+    return replace_attention(vit, attention=attention, layers=layers)
+
+
+def standardised(part: Part) -> TensorDataset:
+    """Return the images with mean 0 and standard deviation 1 each, and their labels."""
+    pixels = part.images.float()
+    mean = pixels.mean((1, 2, 3), keepdim=True)
+    std = pixels.std((1, 2, 3), keepdim=True)
+    return TensorDataset((pixels - mean) / std, part.labels)
+
+
+def train(layer: str, start: str, dataset: ImageDataset, *, seed: int) -> PosteriorPredictive:
+    """Train a network and return its posterior predictive."""
+    torch.manual_seed(seed)
+    examples = standardised(dataset.train)
+    model = Classifier(network(layer, start), num_data=len(examples))
+    guide = guides.for_model(model)
+    options = TrainOptions(
+        epochs=EPOCHS,
+        lr=1e-3,
+        warmup_epochs=2,
+        min_lr=1e-5,
+        guide_lr=0.03 if layer == "kep-svgp" else None,
+        seed=seed,
+        monitor="nll",
+    )
+    batches = DataLoader(examples, batch_size=64, shuffle=True)
+    valid = DataLoader(standardised(dataset.valid), batch_size=359)
+    fit(model, guide, batches, valid, options=options, progress=False)
+    return PosteriorPredictive(model, guide, num_samples=10)
+
+
+def results(layer: str, start: str, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return scores and kept predictions of one network, as it is and with temperature scaling."""
+    dataset = load("digits", seed=seed)
+    predictor = train(layer, start, dataset, seed=seed)
+    loaders = {
+        name: DataLoader(standardised(part), batch_size=359)
+        for name, part in (("valid", dataset.valid), ("test", dataset.test))
+    }
+    torch.manual_seed(seed)
+    plain = {name: predictor.predict(loader) for name, loader in loaders.items()}
+    scaling = TemperatureScaling().fit_prediction(plain["valid"])
+    scaled = {name: scaling.scaled(prediction) for name, prediction in plain.items()}
+    run = f"timm/{layer} ({start})"
+    scores, examples = {}, []
+    for method, predictions in (("posterior", plain), ("temperature", scaled)):
+        scores[method] = score(predictions)
+        frame = refined_frame(predictions["test"])
+        frame.insert(0, "example", [key[:DIGITS] for key in dataset.test.keys])
+        examples.append(frame.assign(run=run, seed=seed, method=method, set="test"))
+    return to_frame(scores, run=run, seed=seed), pd.concat(examples)
+
+
+def main() -> None:
+    """Train what the results lack, and write them after each network."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    kept = arguments.out.with_suffix(".parquet")
+    scores, examples = pd.DataFrame(columns=["run", "seed"]), pd.DataFrame()
+    if kept.exists():
+        scores, examples = pd.read_csv(arguments.out), pd.read_parquet(kept)
+    done = set(zip(scores["run"], scores["seed"], strict=True))
+    for seed, start, layer in itertools.product(range(arguments.seeds), STARTS, LAYERS):
+        if (f"timm/{layer} ({start})", seed) in done:
+            continue
+        of_network = results(layer, start, seed=seed)
+        scores = pd.concat([scores, of_network[0]], ignore_index=True)
+        examples = pd.concat([examples, of_network[1]], ignore_index=True)
+        write_files({arguments.out: csv_text(scores).encode(), kept: parquet(examples)})
+        print(f"seed {seed}, {start}, {layer}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
