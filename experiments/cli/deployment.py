@@ -36,7 +36,7 @@ MAX_FAILURES = 20
 def predict(
     run: Annotated[
         str,
-        typer.Argument(help="Folder of a run or of a shared model, or the name of one on the hub."),
+        typer.Argument(help="Folder of a run or of a shared model, or hf://USER/NAME of the hub."),
     ],
     inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT...", help=INPUTS)] = None,
     text: Annotated[
