@@ -1,6 +1,6 @@
 """Anchored Gaussian process attention, linear in the number of tokens."""
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ class AnchoredAttention(RegressionAttention):
         learn_noise: learn σ of each head.
         output: ``"mean"``, which is deterministic, or ``"draw"``.
         alpha: weight of the values' log marginal likelihood in the log joint.
+        symmetric: share the weights of queries and keys.
         bias: give query, key and value a bias.
 
     Raises:
@@ -49,27 +50,25 @@ class AnchoredAttention(RegressionAttention):
         heads: int,
         *,
         anchors: int = 16,
-        noise: float = 1.0,
-        learn_noise: bool = False,
-        output: Literal["mean", "draw"] = "mean",
-        alpha: float = 0.0,
-        bias: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim, heads, noise=noise, learn_noise=learn_noise, output=output, alpha=alpha, bias=bias
-        )
         check_positive(anchors=anchors)
-        self.gain = RBF(heads, self.head_dim).gain
-        self.scale_rows(self.query_key_value, 2 * dim)
+        super().__init__(dim, heads, **options)
         self.anchors = nn.Parameter(
             (0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim)
         )
         self.is_placed = nn.Buffer(torch.tensor(False))
 
+    @property
+    def gain(self) -> float:  # type: ignore[override]
+        """That of the RBF kernel."""
+        return RBF(self.heads, self.head_dim).gain
+
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:
         """Set the anchors to the keys of vectors ``(..., dim)`` seen at the start of the path."""
-        key = self.query_key_value(self.along_path(stream)).chunk(3, -1)[1]
+        linear = self.query_value if self.symmetric else self.query_key_value
+        key = linear(self.along_path(stream)).chunk(2 if self.symmetric else 3, -1)[-2]
         self.anchors.copy_(sgpa.pick_of_heads(key, self.heads, self.anchors.shape[1]))
 
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:

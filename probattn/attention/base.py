@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from probattn.attention.options import full_signature
 from probattn.functional import dtypes, errors
 from probattn.sites import SiteModule
 
@@ -34,8 +35,13 @@ class ProbabilisticAttention(SiteModule):
     """
 
     example_dim = -3
+    symmetric = False
+    query_value: nn.Linear
+    query_key_value: nn.Linear
     out: nn.Linear
     gain = 1.0  # factor on the initial weights of queries and keys, set by kernels
+    signed: tuple[str, ...] = ()
+    """Attributes that a checkpoint must share, in addition to the shapes of its parameters."""
     _path: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -47,6 +53,11 @@ class ProbabilisticAttention(SiteModule):
         self.dim = dim
         self.heads = heads
         self.head_dim = dim // heads
+
+    def __init_subclass__(cls) -> None:
+        """Show the options of its bases in the signature of a layer that passes on ``options``."""
+        super().__init_subclass__()
+        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
 
     @classmethod
     def partial(
@@ -170,12 +181,28 @@ class ProbabilisticAttention(SiteModule):
             vectors = step(vectors)
         return vectors
 
+    def add_projections(self, *, symmetric: bool, bias: bool) -> None:
+        """Add the map to queries, keys and values, ``query_key_value``, or ``query_value`` if keys
+        are queries; the initial weights of queries and keys are multiplied by :attr:`gain`."""
+        self.symmetric = symmetric
+        rows = self.dim if symmetric else 2 * self.dim
+        linear = nn.Linear(self.dim, rows + self.dim, bias=bias)
+        self.scale_rows(linear, rows)
+        setattr(self, "query_value" if symmetric else "query_key_value", linear)
+
     @torch.no_grad()
     def scale_rows(self, linear: nn.Linear, rows: int) -> None:
-        """Multiply the initial weights of queries and keys, the first rows of a map, by
-        :attr:`gain`."""
+        """Multiply the first rows of a map by :attr:`gain`."""
         for parameter in linear.parameters():
             parameter[:rows] *= self.gain
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys (the same tensor if ``symmetric``) and values
+        ``(..., H, N, head_dim)``, in float32 or better."""
+        linear = self.query_value if self.symmetric else self.query_key_value
+        projected = dtypes.at_least_float32(linear(x))
+        parts = self.split_heads(projected, 2 if self.symmetric else 3).unbind()
+        return parts[0], parts[-2], parts[-1]
 
     def log_of(
         self,
@@ -199,9 +226,14 @@ class ProbabilisticAttention(SiteModule):
             is_placed.fill_(True)
 
     def signature(self) -> dict[str, int | str]:
-        """Return what a checkpoint must share with this layer, in addition to the shapes of its
-        parameters."""
-        return {"layer": type(self).__name__, "dim": self.dim, "heads": self.heads}
+        """Return what a checkpoint must share with this layer: its class, width, heads and
+        :attr:`signed` options, modules by their class."""
+        signature: dict[str, Any] = {"layer": type(self).__name__}
+        for name in ("dim", "heads", *self.signed):
+            option = getattr(self, name)
+            is_module = isinstance(option, nn.Module)
+            signature[name] = type(option).__name__ if is_module else option
+        return signature
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Check x and its mask, and return x with zeros at padding.

@@ -57,6 +57,8 @@ class CGPAttention(CorrelatedAttention):
         ValueError: an invalid option, with the valid ones.
     """
 
+    signed = ("output", "collapsed", "noisy_canonical", "noisy_output")
+
     def __init__(
         self,
         dim: int,
@@ -70,14 +72,6 @@ class CGPAttention(CorrelatedAttention):
         self.noisy_canonical = noisy_canonical
         self.noisy_output = noisy_output
 
-    def signature(self) -> dict[str, int | str]:
-        """Return the signature of every CGP layer and the two options of noise."""
-        return super().signature() | self._noise
-
-    @property
-    def _noise(self) -> dict[str, Any]:
-        return {"noisy_canonical": self.noisy_canonical, "noisy_output": self.noisy_output}
-
     def law_of(self, **given: Any) -> CGP:
         """Return the joint law with these fields."""
-        return CGP(**given, **self._noise)
+        return CGP(**given, noisy_canonical=self.noisy_canonical, noisy_output=self.noisy_output)

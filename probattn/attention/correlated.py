@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.canonical import GUIDES, Prior
 from probattn.attention.kernels import RBF
-from probattn.attention.options import check_choice, check_positive, full_signature
+from probattn.attention.options import check_choice, check_positive
 from probattn.distributions import ColumnNormal
 from probattn.functional import dtypes, errors, padding
 from probattn.functional.correlated import Canonical, Correlated
@@ -25,6 +25,7 @@ class CorrelatedAttention(ProbabilisticAttention):
     """Base of :class:`CGPAttention`, which documents the options, :class:`SparseCGPAttention` and
     :class:`RFFCGPAttention`."""
 
+    signed: tuple[str, ...] = ("output", "collapsed")
     regulariser = "joint"  # or "keys", for R on log p(z_k) alone
 
     def __init__(
@@ -47,41 +48,35 @@ class CorrelatedAttention(ProbabilisticAttention):
         check_positive(noise=noise)
         if not alpha >= 0:
             raise ValueError(f"need alpha ≥ 0, got {alpha}")
-        guide = canonical_guide
+        self.collapsed = collapsed
+        self.output = output
+        self.alpha = alpha
+        self.regulariser_norm = regulariser_norm
+        self.gain = RBF(heads, self.head_dim).gain
+        self.add_projections(symmetric=False, bias=bias)
+        self.latent = nn.Linear(dim, dim, bias=bias)
+        self.scale_rows(self.latent, dim)
+        self.log_scales = nn.Parameter(torch.zeros(2, heads))
+        self.log_noise = self.log_of(noise, heads, learned=learn_noise)
         if isinstance(canonical_guide, str):
             check_choice("canonical_guide", canonical_guide, GUIDES)
-            guide = GUIDES[canonical_guide]
+            self.canonical: nn.Module = GUIDES[canonical_guide](dim, heads)
+            self.canonical_guide: str = canonical_guide
         elif collapsed:
             raise ValueError(
                 f"with collapsed=True canonical_guide is one of {', '.join(GUIDES)}, whose R has a "
                 "closed form"
             )
-        self.collapsed = collapsed
-        self.output = output
-        self.alpha = alpha
-        self.regulariser_norm = regulariser_norm
-        self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
-        self.latent = nn.Linear(dim, dim, bias=bias)
-        self.gain = RBF(heads, self.head_dim).gain
-        self.scale_rows(self.latent, dim)
-        self.scale_rows(self.query_key_value, 2 * dim)
-        self.log_scales = nn.Parameter(torch.zeros(2, heads))
-        self.log_noise = self.log_of(noise, heads, learned=learn_noise)
-        self.canonical = cast(Any, guide)(dim, heads)
-        is_named = isinstance(canonical_guide, str)
-        self.canonical_guide = str(canonical_guide) if is_named else type(self.canonical).__name__
+        else:
+            self.canonical = canonical_guide(dim, heads)
+            self.canonical_guide = type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)
-
-    def __init_subclass__(cls) -> None:
-        """Show the options of this class in the signatures of the layers."""
-        super().__init_subclass__()
-        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature and what determines the law of the output (the guide of z_o if
         it is sampled)."""
         through = {} if self.collapsed else {"canonical_guide": self.canonical_guide}
-        return super().signature() | {"output": self.output, "collapsed": self.collapsed} | through
+        return super().signature() | through
 
     def has_local_sites(self) -> bool:
         """Return False for the mean output of the collapsed form, else True."""
@@ -121,8 +116,7 @@ class CorrelatedAttention(ProbabilisticAttention):
             x, mask: as for the layer.
             value: values ``(..., H, N, d)`` in place of the tokens' own.
         """
-        projected = dtypes.at_least_float32(self.query_key_value(x))
-        query, key, own = self.split_heads(projected, 3)
+        query, key, own = self.project(x)
         (latent,) = self.split_heads(dtypes.at_least_float32(self.latent(x)), 1)
         real, count = padding.real_and_count(mask, query)
         value = own if value is None else dtypes.at_least_float32(value)

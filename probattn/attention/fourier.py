@@ -1,7 +1,7 @@
 """Random Fourier features of points of an attention layer, with parameters for each head."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
@@ -90,7 +90,28 @@ class FourierFeatures(ScaledKernel):
 class FourierLayer(ProbabilisticAttention):
     """A layer whose kernel has Fourier features, for a layer class to inherit from first."""
 
-    fourier: FourierFeatures
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        features: int = 16,
+        frequencies: Frequencies = "orthogonal",
+        prior: priors.Prior | str | None = None,
+        lengthscale: float | None = None,
+        variance: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, heads, **options)
+        self.fourier = FourierFeatures(
+            heads,
+            self.head_dim,
+            features=features,
+            frequencies=frequencies,
+            prior=prior,
+            lengthscale=lengthscale,
+            variance=variance,
+        )
 
     def signature(self) -> dict[str, int | str]:
         """Return the signature of the layer, and the prior of sampled frequencies."""

@@ -78,6 +78,8 @@ class KEPSVGPAttention(KSVDAttention):
         ValueError: an invalid option, with the valid ones.
     """
 
+    signed = ("merge", "pair", "projection")
+
     def __init__(
         self,
         dim: int,
@@ -130,12 +132,7 @@ class KEPSVGPAttention(KSVDAttention):
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and merge, pair, projection and prior."""
-        parts = {
-            "merge": type(self.merge).__name__,
-            "pair": self.pair,
-            "projection": type(self.projection).__name__,
-        }
-        return super().signature() | parts | {"prior": priors.name_of(self.prior)}
+        return super().signature() | {"prior": priors.name_of(self.prior)}
 
     @property
     def scale(self) -> Tensor:
@@ -184,7 +181,7 @@ class KEPSVGPAttention(KSVDAttention):
         lengths = scores[0].shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         e, r, w_e, w_r = map(dtypes.at_least_float32, scores)
         with dtypes.exact(scale.device.type):
-            return self.eta * self.ksvd_penalty(e, r, w_e, w_r, scale, lengths)
+            return self.eta * self.ksvd_penalty((e, r, w_e, w_r), scale, lengths)
 
     def compute(
         self,

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from probattn.attention import kernels
 from probattn.attention.base import ProbabilisticAttention
-from probattn.functional import dtypes, errors, padding
+from probattn.functional import errors, padding
 
 
 class KernelAttention(ProbabilisticAttention):
@@ -32,6 +32,8 @@ class KernelAttention(ProbabilisticAttention):
         ValueError: an unknown kernel, or a variance that does not fit it.
     """
 
+    signed = ("kernel", "symmetric")
+
     def __init__(
         self,
         dim: int,
@@ -45,21 +47,8 @@ class KernelAttention(ProbabilisticAttention):
         super().__init__(dim, heads)
         self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
         self.gain = self.kernel.gain
-        self.symmetric = symmetric
-        if symmetric:
-            self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
-            self.scale_rows(self.query_value, dim)
-        else:
-            self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
-            self.scale_rows(self.query_key_value, 2 * dim)
+        self.add_projections(symmetric=symmetric, bias=bias)
         self.out = nn.Linear(dim, dim)
-
-    def signature(self) -> dict[str, int | str]:
-        """Return the base signature, kernel and symmetry."""
-        return super().signature() | {
-            "kernel": type(self.kernel).__name__,
-            "symmetric": self.symmetric,
-        }
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend over the real tokens.
@@ -75,7 +64,7 @@ class KernelAttention(ProbabilisticAttention):
             ValueError: x or mask of another shape.
             NumericalError: NaN or Inf in x, or a kernel that overflows.
         """
-        query, key, value = self._project(self.checked(x, mask))
+        query, key, value = self.project(self.checked(x, mask))
         with self.precise():
             attended = padding.columns(self.kernel(query, key), mask) @ value
             errors.check_finite(attended, "kernel attention 𝒦_qk V")
@@ -84,16 +73,7 @@ class KernelAttention(ProbabilisticAttention):
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return 𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors
         as for the layer."""
-        query, key, _ = self._project(self.checked(x, mask))
+        query, key, _ = self.project(self.checked(x, mask))
         with self.precise():
             matrix = padding.columns(self.kernel(query, key), mask)
             return errors.check_finite(matrix, "kernel matrix 𝒦_qk")
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys (the same tensor if W_q = W_k) and values ``(..., H, N, d)``, in
-        float32 or better."""
-        if self.symmetric:
-            query, value = self.split_heads(dtypes.at_least_float32(self.query_value(x)), 2)
-            return query, query, value
-        query, key, value = self.split_heads(dtypes.at_least_float32(self.query_key_value(x)), 3)
-        return query, key, value

@@ -5,9 +5,7 @@ from torch import Tensor, nn
 
 from probattn.attention.base import Laws, ProbabilisticAttention
 from probattn.functional import dtypes, ksvd, padding, subspace
-
-Scores = tuple[Tensor, Tensor, Tensor, Tensor]
-"""E, R, W_e and W_r."""
+from probattn.functional.ksvd import Scores
 
 
 class KSVDAttention(ProbabilisticAttention):

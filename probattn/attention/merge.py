@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.options import check_choice
-from probattn.functional import kep_svgp
 
 
 class Add(nn.Module):
@@ -29,7 +28,9 @@ class Concat(nn.Module):
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
-        return kep_svgp.merge_tokens(e, r, self.weights.to(e.dtype))
+        # W₁ acts on tokens, u on columns: the scores are merged in place of the outputs.
+        for_e, for_r = self.weights.to(e.dtype).chunk(2, dim=-1)
+        return (e.mT @ for_e.mT + r.mT @ for_r.mT).mT
 
 
 class ConcatLowRank(nn.Module):
@@ -49,7 +50,10 @@ class ConcatLowRank(nn.Module):
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
-        return kep_svgp.merge_tokens_lowrank(e, r, self.a.to(e.dtype), self.b.to(e.dtype))
+        for_e, for_r = self.b.to(e.dtype).chunk(2)
+        # Bᵀ [E; R], transposed, (..., H, s, s)
+        inner = e.mT @ for_e + r.mT @ for_r
+        return (inner @ self.a.to(e.dtype).mT).mT
 
 
 def resolve(

@@ -85,19 +85,10 @@ class SVDProjection(nn.Module):
         heads: number of heads H.
         head_dim: width d of a head.
         rank: s.
-        steps: number of steps.
     """
 
-    def __init__(
-        self,
-        heads: int,
-        head_dim: int,
-        rank: int,
-        *,
-        steps: int = 2,
-    ) -> None:
+    def __init__(self, heads: int, head_dim: int, rank: int) -> None:
         super().__init__()
-        self.steps = steps
         self.w_e = _orthogonal(heads, head_dim, rank)
 
     def forward(
@@ -111,10 +102,7 @@ class SVDProjection(nn.Module):
         start = dtypes.at_least_float32(self.w_e)
         with dtypes.exact(x.device.type):
             gram = subspace.grams(subspace.features(query_key, mask))
-            return torch.stack(subspace.iterate(gram, start, self.steps))
-
-
-PROJECTIONS = ("data", "plain", "svd")
+            return torch.stack(subspace.iterate(gram, start, steps=2))
 
 
 def resolve(
@@ -126,7 +114,7 @@ def resolve(
     tokens: int | None,
     multiple: int,
 ) -> nn.Module:
-    """Return the projection of that name in :data:`PROJECTIONS`.
+    """Return the projection of that name.
 
     Args:
         projection: the name.
@@ -141,7 +129,7 @@ def resolve(
         raise ValueError(
             f"rank must lie in 1..{head_dim} = dim / heads, the most singular values; got {rank}"
         )
-    check_choice("projection", projection, PROJECTIONS)
+    check_choice("projection", projection, ("data", "plain", "svd"))
     if multiple < 1:
         raise ValueError(f"need multiple ≥ 1, got {multiple}")
     if projection == "plain":

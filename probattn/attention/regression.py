@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import Laws, ProbabilisticAttention
-from probattn.attention.options import check_choice, check_positive, full_signature
+from probattn.attention.options import check_choice, check_positive
 from probattn.distributions import ColumnNormal
 from probattn.functional import dtypes, padding
 from probattn.functional.feature_maps import FeatureMap
@@ -22,6 +22,8 @@ class RegressionAttention(ProbabilisticAttention):
     The output at a query is the posterior mean of f, or a draw of it (see
     :mod:`probattn.functional.feature_regression`).
     """
+
+    signed = ("output",)
 
     def __init__(
         self,
@@ -38,22 +40,10 @@ class RegressionAttention(ProbabilisticAttention):
         super().__init__(dim, heads)
         check_choice("output", output, ("mean", "draw"))
         check_positive(noise=noise)
-        self.output, self.alpha, self.symmetric = output, alpha, symmetric
-        if symmetric:
-            self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
-        else:
-            self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
+        self.output, self.alpha = output, alpha
+        self.add_projections(symmetric=symmetric, bias=bias)
         self.log_noise = self.log_of(noise, heads, learned=learn_noise)
         self.out = nn.Linear(dim, dim)
-
-    def __init_subclass__(cls) -> None:
-        """Show the options of this class in the signatures of the layers."""
-        super().__init_subclass__()
-        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
-
-    def signature(self) -> dict[str, int | str]:
-        """Return the base signature and the kind of output."""
-        return super().signature() | {"output": self.output}
 
     def has_local_sites(self) -> bool:
         """Return False for the mean output."""
@@ -82,17 +72,6 @@ class RegressionAttention(ProbabilisticAttention):
             x, mask: checked.
             latents: values of the global sites by name.
         """
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys (the same tensor if ``symmetric``) and values
-        ``(..., H, N, head_dim)``, in float32 or better."""
-        if self.symmetric:
-            projected = dtypes.at_least_float32(self.query_value(x))
-            query, value = self.split_heads(projected, 2)
-            return query, query, value
-        projected = dtypes.at_least_float32(self.query_key_value(x))
-        query, key, value = self.split_heads(projected, 3)
-        return query, key, value
 
     def regression(
         self,

@@ -2,12 +2,10 @@
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from probattn import priors
 from probattn.attention.correlated import CorrelatedAttention
-from probattn.attention.fourier import FourierFeatures, FourierLayer, Frequencies
+from probattn.attention.fourier import FourierLayer
 from probattn.attention.options import check_choice
 from probattn.functional.sparse_cgp import RFFCGP
 
@@ -43,15 +41,11 @@ class RFFCGPAttention(FourierLayer, CorrelatedAttention):
         dim: int,
         heads: int,
         *,
-        features: int = 16,
-        frequencies: Frequencies = "orthogonal",
-        prior: priors.Prior | str | None = None,
         lengthscale: float = 1.0,
-        variance: float = 1.0,
         regulariser: Literal["joint", "keys"] = "joint",
         **options: Any,
     ) -> None:
-        super().__init__(dim, heads, **options)
+        super().__init__(dim, heads, lengthscale=lengthscale, **options)
         check_choice("regulariser", regulariser, ("joint", "keys"))
         self.regulariser = regulariser
         if self.collapsed and regulariser == "keys" and self.canonical_guide != "posterior":
@@ -59,20 +53,11 @@ class RFFCGPAttention(FourierLayer, CorrelatedAttention):
                 'with collapsed=True and regulariser="keys" R is log p(z_k) itself: leave '
                 f"canonical_guide={self.canonical_guide!r} out"
             )
-        self.fourier = FourierFeatures(
-            heads,
-            self.head_dim,
-            features=features,
-            frequencies=frequencies,
-            prior=prior,
-            lengthscale=lengthscale,
-            variance=variance,
-        )
 
     def law_of(self, *, frequencies: Tensor | None = None, **given: Any) -> RFFCGP:
         """Return the joint law with these fields, and values of sampled frequencies."""
-        points = torch.cat((given["query"], given["latent"], given["key"]), dim=-2)
-        angles = self.fourier.angles(points, frequencies)
+        for points in ("query", "key", "latent"):
+            given[points] = self.fourier.angles(given[points], frequencies)
         # over draws of the frequencies
-        given["value"] = given["value"].expand(*angles.shape[:-2], -1, -1)
-        return RFFCGP(**given, angles=angles, features=self.fourier.map())
+        given["value"] = given["value"].expand(*given["query"].shape[:-1], -1)
+        return RFFCGP(**given, features=self.fourier.map())

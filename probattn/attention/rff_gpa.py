@@ -4,8 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from probattn import priors
-from probattn.attention.fourier import FourierFeatures, FourierLayer, Frequencies
+from probattn.attention.fourier import FourierLayer
 from probattn.attention.regression import RegressionAttention
 from probattn.functional.feature_regression import FeatureRegression
 
@@ -51,24 +50,12 @@ class RFFGPAttention(FourierLayer, RegressionAttention):
         heads: int,
         *,
         features: int = 32,
-        frequencies: Frequencies = "orthogonal",
-        prior: priors.Prior | str | None = None,
-        lengthscale: float | None = None,
-        variance: float = 1.0,
         learn_noise: bool = True,
         symmetric: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(dim, heads, learn_noise=learn_noise, symmetric=symmetric, **options)
-        self.fourier = FourierFeatures(
-            heads,
-            self.head_dim,
-            features=features,
-            frequencies=frequencies,
-            prior=prior,
-            lengthscale=lengthscale,
-            variance=variance,
-        )
+        options |= {"learn_noise": learn_noise, "symmetric": symmetric}
+        super().__init__(dim, heads, features=features, **options)
 
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:
         """Return the law of the output at checked tokens, and values of sampled frequencies;

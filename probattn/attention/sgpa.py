@@ -46,6 +46,8 @@ class SGPAttention(ProbabilisticAttention):
         ValueError: an invalid option, with the valid ones.
     """
 
+    signed = ("kernel", "draws")
+
     def __init__(
         self,
         dim: int,
@@ -72,22 +74,18 @@ class SGPAttention(ProbabilisticAttention):
         self.inducing = inducing
         self.draws = draws
         self.prior = priors.resolve(prior)
-        self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
-        self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
-        self.gain = self.kernel.gain
-        self.scale_rows(self.query_value, dim)
+        of_tokens = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
+        self.gain = of_tokens.gain
+        self.add_projections(symmetric=True, bias=bias)
+        self.kernel = of_tokens
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
         self.is_placed = nn.Buffer(torch.tensor(inducing is None))
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and form, kernel, draws and prior."""
-        parts = {
-            "inducing": str(self.inducing),
-            "kernel": type(self.kernel).__name__,
-            "draws": self.draws,
-        }
-        return super().signature() | parts | {"prior": priors.name_of(self.prior)}
+        parts = {"inducing": str(self.inducing), "prior": priors.name_of(self.prior)}
+        return super().signature() | parts
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``u``, in the decoupled form."""
@@ -127,9 +125,9 @@ class SGPAttention(ProbabilisticAttention):
 
     def remainder(self, x: Tensor, mask: Tensor | None) -> Remainder:
         """Return the laws of g at checked tokens; pure."""
-        projected = self.query_value(x)
+        points, _, value = self.project(x)
         with self.precise():
-            tokens = self._tokens(projected, mask)
+            tokens = self._tokens(points, value, mask)
             return self.form(self, tokens, dtypes.at_least_float32(x))
 
     def output(
@@ -147,14 +145,13 @@ class SGPAttention(ProbabilisticAttention):
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the kernel between tokens ``(..., H, N, N)``, 0 at padding."""
-        projected = self.query_value(self.checked(x, mask))
+        points, _, value = self.project(self.checked(x, mask))
         with self.precise():
-            return self._tokens(projected, mask).kernel
+            return self._tokens(points, value, mask).kernel
 
-    def _tokens(self, projected: Tensor, mask: Tensor | None) -> Tokens:
-        query, value = self.split_heads(dtypes.at_least_float32(projected), 2)
-        real, count = padding.real_and_count(mask, query)
-        kernel = padding.on_pairs(self.kernel(query, query), real)
+    def _tokens(self, points: Tensor, value: Tensor, mask: Tensor | None) -> Tokens:
+        real, count = padding.real_and_count(mask, points)
+        kernel = padding.on_pairs(self.kernel(points, points), real)
         errors.check_finite(kernel, "the kernel of the tokens")
         value = errors.check_finite(padding.rows(value, real), "the values")
-        return Tokens(query, kernel, value, real, count)
+        return Tokens(points, kernel, value, real, count)

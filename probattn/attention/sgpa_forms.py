@@ -56,9 +56,8 @@ class Decoupled(nn.Module):
         a = sgpa.features(k_qb, tril)
         mean = sgpa.conditional_mean(tokens.kernel, a, tokens.value)
         if layer.draws == "marginal":
-            variance = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a)
-            kl = sgpa.local_kl(tokens.value, mean)
-            return _marginals(a, mean, variance.sqrt(), variance.sqrt(), kl)
+            scale = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a).sqrt()
+            return _marginals(a, mean, scale, scale, sgpa.local_kl(tokens.value, mean))
         c = sgpa.conditional_covariance(tokens.kernel, a)
         c = padding.plus_diagonal(c, 0.0, tokens.real)
         tril = jitter.cholesky(c, "C, the covariance of g", jitter.mean_diagonal(tokens.kernel))

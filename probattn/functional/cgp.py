@@ -6,22 +6,13 @@ is queries or keys.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from probattn.functional import jitter, padding, triangular
 from probattn.functional.correlated import Canonical, Correlated
-from probattn.functional.gaussian import Conditional, Dense
+from probattn.functional.gaussian import Dense, conditional
 from probattn.functional.kernels import rbf
-
-
-class Roots(NamedTuple):
-    """B_q and B_k, ``(..., H, N, N)``."""
-
-    query: Tensor
-    key: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +35,7 @@ class CGP(Correlated):
     @cached_property
     def mean(self) -> Tensor:
         """ν = 𝒦_qo P⁻¹ 𝒦_ok V = B_qᵀ B_k V (eq. 24), with one Cholesky factor."""
-        return self._b.query.mT @ self._seen
+        return self._b_q.mT @ self._seen
 
     @cached_property
     def observed_key(self) -> Tensor:
@@ -61,38 +52,29 @@ class CGP(Correlated):
     @cached_property
     def query_covariance(self) -> Dense:
         """Σ_q + σ²I, or Σ_q."""
-        matrix = self._k_qq - self._b.query.mT @ self._b.query
-        return self._dense(
-            matrix, "Σ_q, of z_q given z_o", whole=self._k_qq, noisy=self.noisy_output
-        )
+        return self._dense(self._k_qq, "Σ_q, of z_q given z_o", self._b_q, noisy=self.noisy_output)
 
     @cached_property
     def key_covariance(self) -> Dense:
         """Σ_k + σ²I."""
-        return self._dense(
-            self._k_kk - self._b.key.mT @ self._b.key,
-            "Σ_k + σ²I, of z_k given z_o",
-            whole=self._k_kk,
-        )
+        return self._dense(self._k_kk, "Σ_k + σ²I, of z_k given z_o", self._b_k)
 
     @cached_property
     def predictive(self) -> Dense:
         """𝒦_q − A_q 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko A_qᵀ, + σ²I where the output is noisy; means cancel."""
-        explained = triangular.solve_lower(self._marginal_key.tril, self._b.key.mT @ self._b.query)
-        matrix = self._k_qq - explained.mT @ explained
+        explained = triangular.solve_lower(self._marginal_key.tril, self._b_k.mT @ self._b_q)
         name = "the predictive covariance of z_q given z_k"
-        return self._dense(matrix, name, whole=self._k_qq, noisy=self.noisy_output)
+        return self._dense(self._k_qq, name, explained, noisy=self.noisy_output)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """Return B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
         whitened = triangular.solve_lower(self.prior.tril, z_o)
-        return triangular.product(self._b.query.mT, whitened), triangular.product(
-            self._b.key.mT, whitened
-        )
+        query = triangular.product(self._b_q.mT, whitened)
+        return query, triangular.product(self._b_k.mT, whitened)
 
     def spreads(self, covariance: Dense) -> Tensor:  # type: ignore[override]
         """Return ‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖², summed over both processes."""
-        roots: tuple[Tensor, ...] = (self._b.query.mT, self._b.key.mT)
+        roots: tuple[Tensor, ...] = (self._b_q.mT, self._b_k.mT)
         if covariance is not self.prior:
             whitened = triangular.solve_lower(self.prior.tril, covariance.tril)
             roots = tuple(root @ whitened for root in roots)
@@ -108,9 +90,7 @@ class CGP(Correlated):
 
     def posterior(self) -> Canonical:
         """Return N(𝒦_ok V, P − 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko), since z_k = (𝒦_k + σ²I) V."""
-        covariance = Conditional(
-            self.prior, lambda: self.key_covariance, lambda: self._marginal_key, self._b.key
-        )
+        covariance = conditional(self.prior, self._b_k, self.key_covariance)
         return Canonical(self.prior.tril @ self._seen, covariance)
 
     def key_evidence(self) -> Tensor:
@@ -121,7 +101,7 @@ class CGP(Correlated):
     @cached_property
     def _seen(self) -> Tensor:
         """L⁻¹ 𝒦_ok V."""
-        return self._b.key @ self.value
+        return self._b_k @ self.value
 
     @cached_property
     def _marginal_key(self) -> Dense:
@@ -136,14 +116,18 @@ class CGP(Correlated):
         return self._kernel(self.key, self.key, 2 * self.scales[1].log())
 
     @cached_property
-    def _b(self) -> Roots:
-        """B_q = L⁻¹ 𝒦_oq and B_k = L⁻¹ 𝒦_ok, by one kernel and one solve."""
-        matrix = rbf(self.latent, torch.cat((self.query, self.key), dim=-2))
-        if self.real is not None:
-            columns = torch.cat((self.real, self.real), dim=-1).unsqueeze(-2)
-            matrix = matrix.where(self.real.unsqueeze(-1) & columns, 0.0)
-        b_q, b_k = triangular.solve_lower(self.prior.tril, matrix).chunk(2, dim=-1)
-        return Roots(b_q * self.scales[0, :, None, None], b_k * self.scales[1, :, None, None])
+    def _b_q(self) -> Tensor:
+        """B_q = L⁻¹ 𝒦_oq, ``(..., H, N, N)``."""
+        return self._root(self.query, self.scales[0].log())
+
+    @cached_property
+    def _b_k(self) -> Tensor:
+        """B_k = L⁻¹ 𝒦_ok, ``(..., H, N, N)``."""
+        return self._root(self.key, self.scales[1].log())
+
+    def _root(self, points: Tensor, log_scale: Tensor) -> Tensor:
+        kernel = self._kernel(self.latent, points, log_scale)
+        return triangular.solve_lower(self.prior.tril, kernel)
 
     def _kernel(
         self,
@@ -155,14 +139,15 @@ class CGP(Correlated):
 
     def _dense(
         self,
-        matrix: Tensor,
+        kernel: Tensor,
         name: str,
+        root: Tensor | None = None,
         *,
-        whole: Tensor | None = None,
         noisy: bool = True,
     ) -> Dense:
-        """Factorise the matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding
-        errors it has."""
-        scale = jitter.mean_diagonal(matrix if whole is None else whole)
+        """Factorise the kernel, less BᵀB for a root B, plus σ²I; jitter is relative to the kernel,
+        whose rounding errors the difference has."""
+        matrix = kernel if root is None else kernel - root.mT @ root
         matrix = padding.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)
-        return Dense(jitter.cholesky(matrix, name, scale), self.count, self.real)
+        tril = jitter.cholesky(matrix, name, jitter.mean_diagonal(kernel))
+        return Dense(tril, self.count, self.real)

@@ -23,13 +23,11 @@ class FeatureMap(ABC):
 
     @abstractmethod
     def functions(self, points: Tensor) -> Tensor:
-        """Return the functions ``(H, P, M)`` of points ``(H, P, width)``."""
+        """Return the functions ``(..., H, N, M)`` of points ``(..., H, N, width)``."""
 
     def mixed(self, functions: Tensor) -> Tensor:
-        """Return ψ, from the functions ``(H, ..., N, M)``."""
-        if self.mixing is None:
-            return functions
-        return (functions.flatten(1, -2) @ self.mixing).view_as(functions)
+        """Return ψ, from the functions."""
+        return functions if self.mixing is None else functions @ self.mixing
 
     def residual(self, features: Tensor) -> Tensor | None:
         """Return the kernel's variance at points less ‖ψ‖², from ψ ``(..., M)``; None where it
@@ -76,7 +74,7 @@ class Fourier(FeatureMap):
     variance: Tensor
 
     def functions(self, points: Tensor) -> Tensor:
-        """Return the features of angles ``(..., H, N, M/2)`` or ``(H, P, M/2)``."""
+        """Return the features of angles ``(..., H, N, M/2)``."""
         scale = (self.variance / points.shape[-1]).sqrt()[:, None, None]
         return scale * torch.cat((points.cos(), points.sin()), dim=-1)
 

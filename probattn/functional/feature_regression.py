@@ -42,23 +42,20 @@ class FeatureRegression:
     real: Tensor | None
     count: Count
 
-    # The heads come first here, (H, ..., N, M), so that a product with a head's matrix is one
-    # product for all examples.
-
     @cached_property
     def key_features(self) -> Tensor:
-        """ψ of the keys, 0 at padding, heads first, ``(H, ..., N, M)``."""
+        """ψ of the keys, 0 at padding, ``(..., H, N, M)``."""
         return self.features.mixed(self._key_functions)
 
     @cached_property
     def query_features(self) -> Tensor:
         """ψ of the queries ``(..., H, N, M)``."""
-        return self.features.mixed(self._query_functions).movedim(0, -3)
+        return self.features.mixed(self._query_functions)
 
     @cached_property
     def precision(self) -> Tensor:
         """A = I + σ⁻² Σ ψ(k_n) ψ(k_n)ᵀ, ``(..., H, M, M)``."""
-        gram = (self.key_features.mT @ self.key_features).movedim(0, -3)
+        gram = self.key_features.mT @ self.key_features
         return padding.plus_diagonal(gram / self._sigma2, 1.0)
 
     @cached_property
@@ -73,13 +70,12 @@ class FeatureRegression:
         ψ_kᵀ (ψ_k ψ_kᵀ + σ² I)⁻¹ V, of N×N matrices."""
         # The gradient of an inverse costs half that of a Cholesky factor. All eigenvalues of A are
         # 1 or more.
-        is_dual = errors.may_branch() and self.key.shape[-2] < self.key_features.shape[-1]
+        psi = self.key_features
+        is_dual = errors.may_branch() and psi.shape[-2] < psi.shape[-1]
         if not is_dual:
-            return torch.linalg.inv(self.precision) @ self._projected / self._sigma2
-        kernel = (self.key_features @ self.key_features.mT).movedim(0, -3)
-        marginal = padding.plus_diagonal(kernel, self.noise, self.real)
-        solved = torch.linalg.inv(marginal) @ self.value
-        return (self.key_features.mT @ solved.movedim(-3, 0)).movedim(0, -3)
+            return torch.linalg.inv(self.precision) @ (psi.mT @ self.value) / self._sigma2
+        marginal = padding.plus_diagonal(psi @ psi.mT, self.noise, self.real)
+        return psi.mT @ (torch.linalg.inv(marginal) @ self.value)
 
     @cached_property
     def covariance(self) -> Dense:
@@ -91,8 +87,7 @@ class FeatureRegression:
         """Posterior mean of f at the queries, ``(..., H, N, d)``."""
         mixing = self.features.mixing
         weights = self.loc if mixing is None else mixing @ self.loc
-        mean = self._query_functions @ weights.movedim(-3, 0)
-        return errors.check_finite(mean.movedim(0, -3), "the mean of f")
+        return errors.check_finite(self._query_functions @ weights, "the mean of f")
 
     @property
     def residual(self) -> Tensor | None:
@@ -108,8 +103,7 @@ class FeatureRegression:
     @property
     def evidence(self) -> Tensor:
         """log N(V; 0, ψ_k ψ_kᵀ + σ² I) in nats, over columns and real tokens, ``(..., H)``."""
-        factor = self.key_features.movedim(0, -3)
-        values = LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
+        values = LowRank(self.key_features, self.noise.unsqueeze(-1), self.real, self.count)
         return values.log_density(self.value)
 
     @property
@@ -117,20 +111,10 @@ class FeatureRegression:
         return self.noise[:, None, None]
 
     @cached_property
-    def _projected(self) -> Tensor:
-        """ψ_kᵀ V, ``(..., H, M, d)``."""
-        return (self.key_features.mT @ self.value.movedim(-3, 0)).movedim(0, -3)
-
-    @cached_property
     def _key_functions(self) -> Tensor:
-        real = None if self.real is None else self.real.movedim(-2, 0)
-        return padding.rows(self._functions(self.key), real)
+        return padding.rows(self.features.functions(self.key), self.real)
 
     @cached_property
     def _query_functions(self) -> Tensor:
-        return self._key_functions if self.query is self.key else self._functions(self.query)
-
-    def _functions(self, points: Tensor) -> Tensor:
-        """Return the functions ``(H, ..., N, M)`` of points ``(..., H, N, width)``."""
-        points = points.movedim(-3, 0)
-        return self.features.functions(points.flatten(1, -2)).unflatten(1, points.shape[1:-1])
+        is_key = self.query is self.key
+        return self._key_functions if is_key else self.features.functions(self.query)

@@ -8,7 +8,6 @@ mean.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,77 +105,46 @@ class Dense(Covariance):
         return self.tril.square().sum(-1)
 
 
-@dataclass(frozen=True, eq=False)
-class Conditional(Covariance):
-    """Posterior Σ = P − P Aᵀ M⁻¹ A P of x given y, for x ~ N(0, P), y | x ~ N(A x, S) and M = A P
-    Aᵀ + S.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Conditional(Dense):
+    """Posterior Σ = L (C Cᵀ)⁻¹ Lᵀ of x given y, for x ~ N(0, P), P = L Lᵀ, y | x ~ N(A x, S) and
+    C Cᵀ = I + (A L)ᵀ S⁻¹ A L.
 
-    Σ itself is never factorised, because it is near singular where y determines x. It is sampled by
-    Matheron's rule, and its density follows from Bayes' rule; both need only the factors of P = L
-    Lᵀ, S and M.
+    Σ itself is never factorised, because it is near singular where y determines x; C Cᵀ is not. In
+    place of L is the root L C⁻ᵀ, which is not triangular.
 
     Args:
         prior: P.
-        noise: returns S, the covariance of the observation given x; called when it is needed.
-        marginal: returns M, the covariance of the observation.
-        gain: G = (A L)ᵀ ``(..., H, N, N)``, 0 at padding.
+        capacitance: C ``(..., H, N, N)``.
     """
 
     prior: Dense
-    noise: Callable[[], Dense]
-    marginal: Callable[[], Dense]
-    gain: Tensor
-
-    @property
-    def count(self) -> Count:  # type: ignore[override]
-        """The prior's number of real tokens."""
-        return self.prior.count
-
-    @property
-    def shape(self) -> torch.Size:
-        """``(..., H, N)``."""
-        return self.prior.shape
-
-    @cached_property
-    def _explained(self) -> Tensor:
-        """E = L_M⁻¹ Gᵀ, M = L_M L_Mᵀ, with which Σ = L (I − Eᵀ E) Lᵀ."""
-        return triangular.solve_lower(self.marginal().tril, self.gain.mT)
+    capacitance: Tensor
 
     def quadratic(self, x: Tensor) -> Tensor:
-        """Return ‖L⁻¹ x‖² + ‖L_S⁻¹ Gᵀ L⁻¹ x‖², since Σ⁻¹ = P⁻¹ + Aᵀ S⁻¹ A."""
-        # L⁻¹ x, and A x = Gᵀ L⁻¹ x
+        """Return ‖Cᵀ L⁻¹ x‖²."""
         whitened = triangular.solve_lower(self.prior.tril, x)
-        seen = triangular.product(self.gain.mT, whitened)
-        return whitened.square().sum((-2, -1)) + self.noise().quadratic(seen)
+        return triangular.product(self.capacitance.mT, whitened).square().sum((-2, -1))
 
     def log_det(self) -> Tensor:
-        """Return log |P| + log |S| − log |M|."""
-        return self.prior.log_det() + self.noise().log_det() - self.marginal().log_det()
+        """Return log |P| − log |C Cᵀ|."""
+        return self.prior.log_det() - triangular.log_det(self.capacitance)
 
-    def relative_trace(self, prior: Covariance) -> Tensor:
-        """Return −‖E‖² for the prior P itself; for another prior, its trace of P with the matching
-        correction."""
-        if prior is self.prior:
-            return -self._explained.square().sum((-2, -1))
-        # L Eᵀ, the root of what the observation removes from P
-        removed = self.prior.tril @ self._explained.mT
-        return self.prior.relative_trace(prior) - prior.quadratic(removed)
 
-    def draw(self, shape: torch.Size) -> Tensor:
-        """Return L (w − Eᵀ L_M⁻¹ (Gᵀ w + L_S ε)): a sample of x and y, moved to y = 0; 0 at
-        padding."""
-        w = self.gain.new_empty(shape).normal_()
-        noise = self.gain.new_empty(shape).normal_()
-        # y = Gᵀ w + L_S ε, and L_M⁻¹ y
-        seen = triangular.product(self.gain.mT, w) + triangular.product(self.noise().tril, noise)
-        whitened = triangular.solve_lower(self.marginal().tril, seen)
-        moved = w - triangular.product(self._explained.mT, whitened)
-        return padding.rows(triangular.product(self.prior.tril, moved), self.prior.real)
+def conditional(prior: Dense, gain: Tensor, noise: Dense) -> Conditional:
+    """Return the law of x given y.
 
-    def variance(self) -> Tensor:
-        """Return the row sums of L² minus those of (L Eᵀ)²."""
-        removed = self.prior.tril @ self._explained.mT
-        return self.prior.variance() - removed.square().sum(-1)
+    Args:
+        prior: P.
+        gain: (A L)ᵀ ``(..., H, N, N)``, 0 at padding.
+        noise: S, the covariance of the observation given x.
+    """
+    # L_S⁻¹ A L, and C
+    whitened = triangular.solve_lower(noise.tril, gain.mT)
+    matrix = padding.plus_diagonal(whitened.mT @ whitened, 1.0)
+    capacitance = jitter.cholesky(matrix, "I + (A L)ᵀ S⁻¹ A L, of the posterior")
+    root = prior.tril @ triangular.inverse(capacitance, upper=False).mT
+    return Conditional(root, prior.count, prior.real, prior=prior, capacitance=capacitance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,10 +231,10 @@ class LowRank(Covariance):
     def explained(self, inner: Tensor) -> Tensor:
         """Return tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I +
         UᵀU/σ²)⁻¹."""
-        half = triangular.solve_lower(self.capacitance, inner)
-        # with the trace of (I + UᵀU/σ²)⁻¹ J
-        solved = triangular.solve_lower(self.capacitance, half.mT)
-        return (inner - solved).diagonal(dim1=-2, dim2=-1).sum(-1)
+        root = triangular.inverse(self.capacitance, upper=False)
+        # tr J, and the trace of R⁻ᵀ R⁻¹ J
+        trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return trace - (root @ inner * root).sum((-2, -1))
 
     def _at_real(self, x: Tensor) -> Tensor:
         return x if self.real is None else x * self.real

@@ -1,7 +1,6 @@
 """Cholesky factors with bounded, relative, reported jitter.
 
-Nothing is inverted explicitly. A matrix that cannot be factorised is an error that names the layer
-and the matrix.
+A matrix that cannot be factorised is an error that names the layer and the matrix.
 """
 
 import warnings
@@ -9,7 +8,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from probattn.functional import errors
+from probattn.functional import errors, triangular
 
 # Not linear_operator's psd_safe_cholesky, whose jitter is absolute: these are relative to the scale
 # of the matrix.
@@ -84,7 +83,7 @@ def mean_diagonal(matrix: Tensor) -> Tensor:
 
 def try_cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return a factor, and a flag for each matrix of the batch that has none."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
+    factor, info = triangular.cholesky(matrix)
     # LAPACK does not report an Inf on the diagonal, which would remove its row from every solve;
     # CUDA reports no NaN.
     return factor, (info != 0) | ~factor.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)

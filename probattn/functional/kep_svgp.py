@@ -107,30 +107,3 @@ def kl_divergence(loc: Tensor, scale_tril: Tensor, lam: Tensor) -> Tensor:
     mahalanobis = (loc / scale).square().sum(-1)
     log_det = 2 * scale.log().sum(-1) - triangular.log_det(scale_tril)
     return 0.5 * (trace + mahalanobis + log_det - loc.shape[-1]).sum(-1)
-
-
-def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
-    """Return the scores W₁ [E; R] of W₁ [F^e; F^r], the concatenation of (19): W₁ acts on tokens, u
-    on columns.
-
-    Args:
-        e, r: ``(..., H, N, s)``, zero at padding.
-        weights: W₁ ``(N, 2N)``.
-    """
-    for_e, for_r = weights.chunk(2, dim=-1)
-    merged = e.mT @ for_e.mT + r.mT @ for_r.mT
-    return merged.mT
-
-
-def merge_tokens_lowrank(
-    e: Tensor,
-    r: Tensor,
-    a: Tensor,
-    b: Tensor,
-) -> Tensor:
-    """Return the scores of the concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``, linear in
-    N (section 4.1)."""
-    for_e, for_r = b.chunk(2)
-    # Bᵀ [E; R], transposed, (..., H, s, s)
-    inner = e.mT @ for_e + r.mT @ for_r
-    return (inner @ a.mT).mT

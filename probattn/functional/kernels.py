@@ -4,8 +4,11 @@ product.
 Shapes: ``...`` are leading dimensions that broadcast, ``N`` and ``M`` points, ``d`` their width.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 
 def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
@@ -25,18 +28,53 @@ def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
     Returns:
         ``(..., N, M)``, in (0, c].
     """
-    is_same = b is a
     centre = b.detach().mean(-2, keepdim=True)
-    a = a - centre
-    b = a if is_same else b - centre
-    # a·b, then −½ ‖a‖² and −½ ‖b‖²
-    log = a @ b.mT
-    rows = (log.diagonal(dim1=-2, dim2=-1) if is_same else a.square().sum(-1)) / -2
-    columns = rows if is_same else b.square().sum(-1) / -2
-    log = log.add_(rows.unsqueeze(-1)).add_(columns.unsqueeze(-2)).clamp(max=0)
-    if log_factor is not None:
-        log = log.add_(log_factor[..., None, None])
-    return log.exp_()
+    # contiguous, so that no product copies them again
+    own = (a - centre).contiguous()
+    other = own if b is a else (b - centre).contiguous()
+    return _RBF.apply(own, other, log_factor, b is a)
+
+
+class _RBF(Function):
+    """c exp(−½ ‖a − b‖²); its derivatives are a few products with the kernel itself."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, log_factor: Tensor | None, is_same: bool) -> Tensor:
+        # a·b, then −½ ‖a‖² and −½ ‖b‖²
+        log = a @ b.mT
+        rows = (log.diagonal(dim1=-2, dim2=-1) if is_same else a.square().sum(-1)) / -2
+        columns = rows if is_same else b.square().sum(-1) / -2
+        log.add_(rows.unsqueeze(-1)).add_(columns.unsqueeze(-2)).clamp_(max=0)
+        if log_factor is not None:
+            log.add_(log_factor[..., None, None])
+        return log.exp_()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2], output)
+        ctx.save_for_forward(*inputs[:2], output)
+
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor, db: Tensor, dlog: Tensor | None, _: None) -> Tensor:
+        """Use the change of −½ ‖a − b‖², (b − a)·da + (a − b)·db."""
+        a, b, kernel = ctx.saved_tensors
+        change = da @ b.mT - (a * da).sum(-1, keepdim=True)
+        change = change + a @ db.mT - (b * db).sum(-1).unsqueeze(-2)
+        if dlog is not None:
+            change = change + dlog[..., None, None]
+        return kernel * change
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        """Use ∂k_ij/∂a_i = k_ij (b_j − a_i)."""
+        a, b, kernel = ctx.saved_tensors
+        weights = grad * kernel
+        of_factor = weights.sum((-2, -1)) if ctx.needs_input_grad[2] else None
+        of_a = weights @ b - weights.sum(-1, keepdim=True) * a
+        of_b = weights.mT @ a - weights.sum(-2).unsqueeze(-1) * b
+        return of_a, of_b, of_factor, None
 
 
 def exponential(a: Tensor, b: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from probattn.functional import errors, products
 
+Scores = tuple[Tensor, Tensor, Tensor, Tensor]
+"""E, R, W_e and W_r."""
+
 
 def cosine_features(x: Tensor) -> Tensor:
     """Return the feature map of the cosine kernel, φ(x) = x / ‖x‖ (section 3.2); a zero row stays
@@ -119,41 +122,28 @@ def _coupling(w_e: Tensor, w_r: Tensor) -> Tensor:
     return (w_e * w_r).sum((-2, -1))
 
 
-def penalty(
-    e: Tensor,
-    r: Tensor,
-    w_e: Tensor,
-    w_r: Tensor,
-    lam: Tensor,
-    lengths: Tensor | int,
-) -> Tensor:
+def penalty(scores: Scores, lam: Tensor, lengths: Tensor | int) -> Tensor:
     """Return the mean over heads of (J / n)² for each example, the loss of (11) per token.
 
     Args:
-        e, r, w_e, w_r, lam: as for :func:`objective`.
+        scores: E, R, W_e and W_r, as for :func:`objective`.
+        lam: λ ``(H, s)``.
         lengths: number n of real tokens, one int or ``(B, 1)``.
 
     Returns:
         ``(..., B)``.
     """
-    per_token = objective(e, r, w_e, w_r, lam) / lengths
-    return per_token.square().mean(-1)
+    return (objective(*scores, lam) / lengths).square().mean(-1)
 
 
-def penalty_of_mean(
-    e: Tensor,
-    r: Tensor,
-    w_e: Tensor,
-    w_r: Tensor,
-    lam: Tensor,
-    lengths: Tensor | int,
-) -> Tensor:
+def penalty_of_mean(scores: Scores, lam: Tensor, lengths: Tensor | int) -> Tensor:
     """Return the loss of the authors' code: the square of J's mean over batch and heads, tr(W_eᵀ
     W_r) not per token.
 
     Its optimum is Λ = σ(K_att) / n. Arguments and shape as for :func:`penalty`; every example gets
     the same value.
     """
+    e, r, w_e, w_r = scores
     per_head = _coupling(w_e, w_r) - _explained(e, r, lam) / lengths
     # J's mean over batch and heads, (..., 1)
     mean = per_head.mean((-2, -1)).unsqueeze(-1)

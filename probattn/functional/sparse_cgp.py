@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from probattn.functional import jitter, padding, triangular
@@ -19,6 +18,7 @@ from probattn.functional.correlated import Canonical, Correlated
 from probattn.functional.feature_maps import Fourier
 from probattn.functional.gaussian import LowRank
 from probattn.functional.kernels import rbf
+from probattn.functional.sgpa import features
 
 
 class Factors(NamedTuple):
@@ -40,18 +40,19 @@ class FeatureCGP(Correlated):
 
     @property
     @abstractmethod
-    def _phi(self) -> Tensor:
-        """Φᵀ, of the queries at a scale of 1 and of the latent inputs, ``(..., H, m, 2N)``."""
+    def _phi(self) -> Factors:
+        """Φ_q, at its scale, and Φ_o, 0 at padding."""
 
     @property
     @abstractmethod
-    def _psi(self) -> Tensor:
-        """Ψᵀ, of the latent inputs and of the keys at a scale of 1, ``(..., H, ℓ, 2N)``."""
+    def _psi(self) -> Factors:
+        """Ψ_k, at its scale, and Ψ_o, 0 at padding."""
 
     @cached_property
     def mean(self) -> Tensor:
-        """σ⁻⁴ 𝒦_qm B_m⁻¹ 𝒦_mo 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, right to left (33)."""
-        return self._t.process @ (self._bridge @ self._seen) / self._sigma2
+        """σ⁻⁴ 𝒦_qm B_m⁻¹ 𝒦_mo 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V (33): no solve has N columns."""
+        weights = self._inverse.mT @ (self._bridge @ self._seen) / self._sigma2
+        return self._phi.process @ weights
 
     @property
     def observed_key(self) -> Tensor:
@@ -61,7 +62,7 @@ class FeatureCGP(Correlated):
     @cached_property
     def prior(self) -> LowRank:
         """Ψ_o Ψ_oᵀ + σ²I."""
-        return self._low_rank(self._psi_o)
+        return self._low_rank(self._psi.canonical)
 
     @cached_property
     def query_covariance(self) -> LowRank:
@@ -75,14 +76,14 @@ class FeatureCGP(Correlated):
 
     @cached_property
     def predictive(self) -> LowRank:
-        """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
-        t_o = self._t.canonical
-        bridge = self._bridge
-        inner = t_o.mT @ t_o / self._sigma2 + bridge @ bridge.mT / self._sigma2.square()
+        """(65-67): σ²I + T_q [2I − R⁻¹ R⁻ᵀ + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ, since σ⁻² T_oᵀ T_o is
+        I − R⁻¹ R⁻ᵀ; means cancel."""
+        of_keys = self._bridge / self._sigma2
+        inner = of_keys @ of_keys.mT - self._inverse @ self._inverse.mT
         root = jitter.cholesky(
-            padding.plus_diagonal(inner, 1.0), "the predictive covariance of z_q given z_k"
+            padding.plus_diagonal(inner, 2.0), "the predictive covariance of z_q given z_k"
         )
-        return self._low_rank(self._t.process @ root)
+        return self._low_rank(self._phi.process @ (self._inverse.mT @ root))
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """Return σ⁻² 𝒦_qm B_m⁻¹ 𝒦_mo z_o and σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
@@ -101,14 +102,16 @@ class FeatureCGP(Correlated):
 
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
         """Return N(m, diag(t) P diag(t)), P the prior's covariance."""
-        factor = scale.unsqueeze(-1) * self._psi_o
+        factor = scale.unsqueeze(-1) * self._psi.canonical
         return Canonical(
             loc, LowRank(factor, self.noise.unsqueeze(-1) * scale.square(), self.real, self.count)
         )
 
     def posterior(self) -> Canonical:
         """Return N(σ⁻² 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, σ²I + 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓo)."""
-        return Canonical(self._s_o @ self._seen, self._low_rank(self._s_o))
+        # S_o = Ψ_o R_ℓ⁻ᵀ, (..., H, N, ℓ)
+        s_o = triangular.solve_lower(self._keys.capacitance, self._psi.canonical.mT).mT
+        return Canonical(s_o @ self._seen, self._low_rank(s_o))
 
     def key_evidence(self) -> Tensor:
         """Return log N(V; 0, Ψ_k Ψ_kᵀ + σ²I)."""
@@ -120,46 +123,37 @@ class FeatureCGP(Correlated):
         return self.noise[:, None, None]
 
     @cached_property
+    def _inverse(self) -> Tensor:
+        """R⁻¹, of norm at most 1, ``(..., H, m, m)``."""
+        return triangular.inverse(self._low_rank(self._phi.canonical).capacitance, upper=False)
+
+    @cached_property
     def _t(self) -> Factors:
         """T_q and T_o."""
-        phi_o = self._phi.chunk(2, dim=-1)[1]
-        root = jitter.cholesky(
-            padding.plus_diagonal(phi_o @ phi_o.mT / self._sigma2, 1.0), "B_m, whitened"
-        )
-        t_q, t_o = triangular.solve_lower(root, self._phi).mT.chunk(2, dim=-2)
-        return Factors(t_q * self.scales[0, :, None, None], t_o)
-
-    @property
-    def _psi_o(self) -> Tensor:
-        return self._psi.chunk(2, dim=-1)[0].mT
-
-    @cached_property
-    def _keys(self) -> LowRank:
-        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R of B_ℓ is its
-        capacitance's factor."""
-        return self._low_rank(self._psi.chunk(2, dim=-1)[1].mT * self.scales[1, :, None, None])
-
-    @cached_property
-    def _seen(self) -> Tensor:
-        """σ⁻² R⁻¹ Ψ_kᵀ V, ``(..., H, ℓ, d)``."""
-        return self._keys.whitened(self.value)
-
-    @cached_property
-    def _s_o(self) -> Tensor:
-        """S_o = Ψ_o R⁻ᵀ, ``(..., H, N, ℓ)``."""
-        return triangular.solve_lower(self._keys.capacitance, self._psi_o.mT).mT
-
-    @cached_property
-    def _bridge(self) -> Tensor:
-        """T_oᵀ S_o, ``(..., H, m, ℓ)``."""
-        return self._t.canonical.mT @ self._s_o
+        return Factors(*(factor @ self._inverse.mT for factor in self._phi))
 
     @cached_property
     def _d(self) -> Factors:
-        """D_k and D_o, by the factor of B_ℓo = I + σ⁻² Ψ_oᵀ Ψ_o, whitened, which the prior has."""
-        solved = triangular.solve_lower(self.prior.capacitance, self._psi)
-        of_latent, of_key = solved.mT.chunk(2, dim=-2)
-        return Factors(of_key * self.scales[1, :, None, None], of_latent)
+        """D_k and D_o, Ψ in place of Φ in T."""
+        inverse = triangular.inverse(self.prior.capacitance, upper=False)
+        return Factors(*(factor @ inverse.mT for factor in self._psi))
+
+    @cached_property
+    def _keys(self) -> LowRank:
+        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R_ℓ of B_ℓ is its
+        capacitance's factor."""
+        return self._low_rank(self._psi.process)
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        """σ⁻² R_ℓ⁻¹ Ψ_kᵀ V, ``(..., H, ℓ, d)``."""
+        return self._keys.whitened(self.value)
+
+    @cached_property
+    def _bridge(self) -> Tensor:
+        """T_oᵀ S_o = R⁻¹ Φ_oᵀ Ψ_o R_ℓ⁻ᵀ, ``(..., H, m, ℓ)``."""
+        crossed = self._psi.canonical.mT @ self._phi.canonical
+        return self._inverse @ triangular.solve_lower(self._keys.capacitance, crossed).mT
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
@@ -182,78 +176,42 @@ class SparseCGP(FeatureCGP):
     inducing_key: Tensor
 
     @cached_property
-    def _phi(self) -> Tensor:
-        points = torch.cat((self.query, self.latent), dim=-2)
-        return self._whitened(self.inducing_query, points, "K_mm, of the inducing inputs")
+    def _phi(self) -> Factors:
+        return self._whitened(self.inducing_query, self.query, 0, "K_mm, of the inducing inputs")
 
     @cached_property
-    def _psi(self) -> Tensor:
-        points = torch.cat((self.latent, self.key), dim=-2)
-        return self._whitened(self.inducing_key, points, "K_ℓℓ, of the inducing inputs")
+    def _psi(self) -> Factors:
+        return self._whitened(self.inducing_key, self.key, 1, "K_ℓℓ, of the inducing inputs")
 
-    def _whitened(self, inducing: Tensor, points: Tensor, name: str) -> Tensor:
-        """Return L⁻¹ times the kernel of inducing inputs with points, at scale 1, 0 at padding."""
-        matrix = rbf(inducing, points)
-        if self.real is not None:
-            matrix = matrix.where(torch.cat((self.real, self.real), dim=-1).unsqueeze(-2), 0.0)
-        return triangular.solve_lower(jitter.cholesky(rbf(inducing, inducing), name), matrix)
+    def _whitened(self, inducing: Tensor, points: Tensor, process: int, name: str) -> Factors:
+        """Return the kernel of the process, and of z_o, with inducing inputs, times L⁻ᵀ."""
+        tril = jitter.cholesky(rbf(inducing, inducing), name)
+        kernels = rbf(points, inducing, self.scales[process].log()), rbf(self.latent, inducing)
+        return Factors(*(padding.rows(features(of, tril), self.real) for of in kernels))
 
 
 @dataclass(frozen=True, eq=False)
 class RFFCGP(FeatureCGP):
     """CGP with the kernel φ(x)ᵀφ(y) of random Fourier features: Φ = Ψ, of m rows.
 
+    Queries, keys and latent inputs are angles ωᵀx, ``(..., H, N, m/2)``.
+
     Args:
-        angles: ωᵀx of queries, latent inputs and keys, ``(..., H, 3N, m/2)``.
         features: φ, from angles.
     """
 
-    angles: Tensor
     features: Fourier
 
     @cached_property
-    def mean(self) -> Tensor:
-        """Φ_q (I − B⁻¹) E[w | V], since B⁻¹ σ⁻² Φ_oᵀ Φ_o = I − B⁻¹: no solve has N columns."""
-        w = self._given_key @ (self._keys.factor.mT @ self.value / self._sigma2)
-        return self._of_query(w - self._given_latent @ w)
+    def _phi(self) -> Factors:
+        return Factors(self._scaled(self.query, 0), self._functions(self.latent))
 
     @cached_property
-    def predictive(self) -> LowRank:
-        """σ²I + Φ_q (2 B⁻¹ − B⁻² + (I − B⁻¹) V[w | V] (I − B⁻¹)) Φ_qᵀ; means cancel."""
-        gain = padding.plus_diagonal(-self._given_latent, 1.0)
-        inner = self._given_latent + self._given_latent @ gain + gain @ self._given_key @ gain
-        root = jitter.cholesky(inner, "the predictive covariance of w given z_k")
-        return self._low_rank(self._of_query(root))
+    def _psi(self) -> Factors:
+        return Factors(self._scaled(self.key, 1), self._phi.canonical)
 
-    @cached_property
-    def _all(self) -> Tensor:
-        """φ of queries, latent inputs and keys, 0 at padding, ``(..., H, 3N, m)``."""
-        real = None if self.real is None else torch.cat((self.real,) * 3, dim=-1)
-        return padding.rows(self.features.functions(self.angles), real)
+    def _scaled(self, angles: Tensor, process: int) -> Tensor:
+        return self.scales[process, :, None, None] * self._functions(angles)
 
-    @property
-    def _phi(self) -> Tensor:
-        return self._all[..., : 2 * self.query.shape[-2], :].mT
-
-    @property
-    def _psi(self) -> Tensor:
-        return self._all[..., self.query.shape[-2] :, :].mT
-
-    @cached_property
-    def _given_latent(self) -> Tensor:
-        """B⁻¹, the covariance of w' given z_o."""
-        return self._covariance_given(self._psi_o)
-
-    @cached_property
-    def _given_key(self) -> Tensor:
-        """V[w | z_k]."""
-        return self._covariance_given(self._keys.factor)
-
-    def _covariance_given(self, features: Tensor) -> Tensor:
-        """Return (I + σ⁻² Φᵀ Φ)⁻¹; the gradient of an inverse costs less than that of a factor."""
-        gram = features.mT @ features / self._sigma2
-        return torch.linalg.inv(padding.plus_diagonal(gram, 1.0))
-
-    def _of_query(self, weights: Tensor) -> Tensor:
-        """Return Φ_q W for W ``(..., H, m, k)``."""
-        return self._all.chunk(3, dim=-2)[0] @ (self.scales[0, :, None, None] * weights)
+    def _functions(self, angles: Tensor) -> Tensor:
+        return padding.rows(self.features.functions(angles), self.real)

@@ -1,11 +1,18 @@
-"""Triangular solves and products with draws as columns, and determinants by Cholesky factors."""
+"""Cholesky factors, triangular solves and products with draws as columns."""
 
 import math
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+
+
+def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factor L of M = L Lᵀ ``(..., n, n)``, and an integer for each matrix, not 0 where
+    there is no factor."""
+    return _Cholesky.apply(matrix)
 
 
 def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
@@ -14,7 +21,7 @@ def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     Leading dimensions of B that L lacks become columns: one solve with many columns is several
     times faster than many small ones.
     """
-    return _on_columns(partial(torch.linalg.solve_triangular, upper=False), tril, b)
+    return _on_columns(_solve, tril, b)
 
 
 def product(matrix: Tensor, b: Tensor) -> Tensor:
@@ -32,7 +39,50 @@ def inverse(triangle: Tensor, *, upper: bool) -> Tensor:
     """Return the inverse of small triangular matrices ``(..., n, n)``, whose products are faster
     than solves."""
     identity = torch.eye(triangle.shape[-1], dtype=triangle.dtype, device=triangle.device)
-    return torch.linalg.solve_triangular(triangle, identity.expand_as(triangle), upper=upper)
+    return _solve(triangle, identity.expand_as(triangle), upper=upper)
+
+
+def _solve(triangle: Tensor, b: Tensor, *, upper: bool = False) -> Tensor:
+    # Xᵀ Lᵀ = Bᵀ: on a CPU two to three times as fast as L X = B
+    return torch.linalg.solve_triangular(triangle.mT, b.mT, upper=not upper, left=False).mT
+
+
+class _Cholesky(Function):
+    """L of M = L Lᵀ, with derivatives for symmetric changes of M, by products with L⁻¹."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        return factor, info
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        factor, info = output
+        ctx.mark_non_differentiable(info)
+        ctx.save_for_backward(factor)
+        ctx.save_for_forward(factor)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> tuple[Tensor, None]:
+        """Use dL = L Φ(L⁻¹ dM L⁻ᵀ)."""
+        (factor,) = ctx.saved_tensors
+        root = inverse(factor, upper=False)
+        return factor @ _half(root @ tangent @ root.mT), None
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: None) -> Tensor:
+        """Use L⁻ᵀ Φ(Lᵀ grad) L⁻¹."""
+        (factor,) = ctx.saved_tensors
+        root = inverse(factor, upper=False)
+        return root.mT @ _half(factor.mT @ grad) @ root
+
+
+def _half(matrix: Tensor) -> Tensor:
+    """Return Φ(M), the lower triangle with half the diagonal, in place of M."""
+    halves = matrix.new_full(matrix.shape[-2:], 0.5)
+    return matrix.mul_(halves.tril() + halves.tril(-1))
 
 
 def _on_columns(

@@ -111,7 +111,7 @@ def test_the_program_has_the_exact_posterior_and_its_kl():
         trace = poutine.trace(local_posteriors(layer)).get_trace(x)
     trace.compute_log_prob()
     law = layer.law(x, None)
-    features = law.key_features.movedim(0, -3)
+    features = law.key_features
     precision = torch.eye(3, dtype=x.dtype) + features.mT @ features / law.noise[:, None, None]
     loc = torch.linalg.solve(precision, features.mT @ law.value) / law.noise[:, None, None]
     posterior = MultivariateNormal(loc.mT, precision_matrix=precision.unsqueeze(-3))
@@ -129,3 +129,16 @@ def test_anchors_start_at_keys_of_vectors_seen_each_head_at_its_own():
     distance = (layer.anchors.unsqueeze(-2) - keys.transpose(0, 1).unsqueeze(1)).abs().amax(-1)
     assert distance.amin(-1).max() < 6e-2 * keys.std()
     assert all(len(head.unique()) == 5 for head in distance.argmin(-1))
+
+
+def test_a_symmetric_layer_is_one_whose_keys_are_queries():
+    shared, free = (AnchoredAttention(6, 2, anchors=3, symmetric=tied) for tied in (True, False))
+    query, value = shared.query_value.weight.data.chunk(2)
+    weight = torch.cat((query, query, value))
+    free.load_state_dict(shared.state_dict() | {"query_key_value.weight": weight}, strict=False)
+    x = torch.randn(2, 4, 6)
+    assert_close(shared(x), free(x))
+    for layer in (shared, free):
+        torch.manual_seed(0)
+        layer.initialise(x)
+    assert_close(shared.anchors, free.anchors)

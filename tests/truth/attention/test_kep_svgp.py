@@ -114,9 +114,9 @@ def test_output_under_the_guide_has_the_closed_form_law(merge):
 
 def test_authors_penalty_is_the_named_option():
     layer, x = make(penalty="authors"), randn(2, 6, 12)
-    e, r, w_e, w_r = layer.scores(x)
+    scores = layer.scores(x)
     log_factor = run(layer, x, u=randn(3, 2, 2, seed=1)).nodes["ksvd"]["fn"].log_factor
-    assert_close(log_factor, -ksvd.penalty_of_mean(e, r, w_e, w_r, layer.scale, 6))
+    assert_close(log_factor, -ksvd.penalty_of_mean(scores, layer.scale, 6))
 
 
 @pytest.mark.parametrize("bias", [False, True])

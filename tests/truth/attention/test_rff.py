@@ -171,8 +171,7 @@ def test_the_exact_gp_is_reached_as_one_over_the_root_of_the_features(kind, corr
         features = Fourier(torch.ones(number).double())
         if correlated:
             scales = torch.ones(2, number).double()
-            angles = torch.cat((q, o, k), -2)
-            law = RFFCGP(**given, latent=o, scales=scales, angles=angles, features=features)
+            law = RFFCGP(**given, latent=o, scales=scales, features=features)
         else:
             law = FeatureRegression(**given, features=features)
         squares.append((law.mean - expected).square().mean((-2, -1)).flatten())

@@ -40,10 +40,8 @@ def build(kind, masked, seed=0):
     (prior, p), (noise, s) = build(Dense, masked, seed + 30), build(Dense, masked, seed + 40)
     m = root @ p @ root.mT + s
     dense = p - p @ root.mT @ torch.linalg.solve(m, root @ p)
-    marginal = Dense(torch.linalg.cholesky(m), count, real)
-    return Conditional(prior, lambda: noise, lambda: marginal, (root @ prior.tril).mT), (
-        dense + dense.mT
-    ) / 2
+    posterior = gaussian.conditional(prior, (root @ prior.tril).mT, noise)
+    return posterior, (dense + dense.mT) / 2
 
 
 def laws(loc, dense, masked):

@@ -37,9 +37,19 @@ def test_one_set_of_points_is_its_copy(kernel):
 @pytest.mark.parametrize("kernel", FORMULAE)
 def test_gradients(kernel):
     a, b = randn(2, 1, 3, 2).requires_grad_(), randn(2, 4, 2, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(kernel, (a, b))
-    assert torch.autograd.gradcheck(lambda a: kernel(a, a), (a,))
+    assert torch.autograd.gradcheck(kernel, (a, b), check_forward_ad=True)
+    assert torch.autograd.gradcheck(lambda a: kernel(a, a), (a,), check_forward_ad=True)
     assert torch.autograd.gradgradcheck(kernel, (a, b))
+
+
+def test_gradients_with_a_factor_for_each_head():
+    a, b = randn(2, 3, 3, 2).requires_grad_(), randn(2, 1, 4, 2, seed=1).requires_grad_()
+    log_factor = randn(3, seed=2).requires_grad_()
+    assert torch.autograd.gradcheck(rbf, (a, b, log_factor), check_forward_ad=True)
+    assert torch.autograd.gradcheck(
+        lambda a, c: rbf(a, a, c), (a, log_factor), check_forward_ad=True
+    )
+    assert torch.autograd.gradgradcheck(rbf, (a, b, log_factor))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])

@@ -36,16 +36,17 @@ def test_objective_and_both_penalties_are_their_definitions_by_traces(problem):
     """The penalty squares each head and example per token; the authors' the mean over them, its
     coupling whole."""
     e, r, w_e, w_r, lam = problem
+    scores = problem[:4]
     variances = 0.5 * sum(
         torch.einsum("bhns,hs,bhns->bh", score, 1 / lam, score) for score in (e, r)
     )
     coupling, lengths = torch.einsum("bhds,bhds->bh", w_e, w_r), torch.tensor([[7], [3]])
     assert_close(ksvd.objective(*problem), coupling - variances)
     assert_close(
-        ksvd.penalty(*problem, lengths), ((coupling - variances) / lengths).square().mean(-1)
+        ksvd.penalty(scores, lam, lengths), ((coupling - variances) / lengths).square().mean(-1)
     )
     assert_close(
-        ksvd.penalty_of_mean(*problem, 7), (coupling - variances / 7).mean().square().expand(2)
+        ksvd.penalty_of_mean(scores, lam, 7), (coupling - variances / 7).mean().square().expand(2)
     )
 
 

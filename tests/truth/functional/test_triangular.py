@@ -1,12 +1,12 @@
-"""Triangular solves and products with draws as columns against torch's general ones, with
-gradients."""
+"""Cholesky factors, and triangular solves and products with draws as columns, against torch's
+general ones, with gradients."""
 
 import pytest
 import torch
 from sampling import randn
 from torch.testing import assert_close
 
-from probattn.functional.triangular import product, solve_lower
+from probattn.functional.triangular import cholesky, product, solve_lower
 
 SHAPES = [
     ((3, 3), (3, 2)),
@@ -32,3 +32,31 @@ def test_they_are_the_plain_ones_with_their_gradients(function, plain, tril, b):
     )
     assert_close(ours[0].tril(), theirs[0].tril())
     assert_close(ours[1], theirs[1])
+
+
+def from_roots(root):
+    """Return a factor of positive definite matrices, as a function of any."""
+    matrix = root @ root.mT + torch.eye(3, dtype=torch.float64)
+    return cholesky(matrix)[0]
+
+
+def solved(tril, b):
+    return solve_lower(tril.tril() + 3 * torch.eye(3, dtype=torch.float64), b)
+
+
+@pytest.mark.parametrize(("function", "shapes"), [(from_roots, SHAPES[0][:1]), (solved, SHAPES[0])])
+def test_derivatives_forwards_twice_and_under_vmap(function, shapes):
+    inputs = [randn(2, *shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+    assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, inputs)
+    assert_close(torch.vmap(function)(*inputs), function(*inputs))
+
+
+def test_the_gradient_of_a_factor_is_that_of_torch_for_symmetric_changes():
+    root, weight = randn(2, 4, 5, 5).requires_grad_(), randn(2, 4, 5, 5, seed=1)
+    matrix = root @ root.mT
+    ours, theirs = (
+        torch.autograd.grad((factor * weight).sum(), root, retain_graph=True)
+        for factor in (cholesky(matrix)[0], torch.linalg.cholesky(matrix))
+    )
+    assert_close(ours, theirs)
