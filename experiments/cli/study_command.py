@@ -31,10 +31,15 @@ def compare(
     """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by
     the same method."""
     from probattn.experiments.studies import compare as comparison
+    from probattn.experiments.studies.verdict import verdict
 
     read = comparison.read(results, trust_code=trust_code)
     # Runs may lie in the folder of the comparison, but it in none of them.
     comparison.write(out, read, inputs=[path for path in results if path.is_file()])
+    conclusion = verdict(read)
+    if conclusion:
+        say("\nConclusion", style="bold")
+        say("\n".join(conclusion))
     for title, table in comparison.tables(read.scores, read.comparisons).items():
         say(f"\n{title}", style="bold")
         terminal.show_metrics(table)

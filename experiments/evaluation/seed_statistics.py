@@ -64,8 +64,8 @@ class Cell(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """True if the corrected p-value is at most 0.05."""
-        return self.has_interval and self.p_value <= 1 - CONFIDENCE
+        """True if the corrected p-value is at most 0.05; two seeds do not tell their spread."""
+        return self.has_interval and self.n != 2 and self.p_value <= 1 - CONFIDENCE
 
 
 @dataclass(frozen=True)
