@@ -52,21 +52,33 @@ def say(text: str, *, style: str = "") -> None:
 def show_table(table: Table) -> None:
     """Print a table, folded between words where the terminal is narrow, and wider than it where
     words do not fit."""
+    width = max(console.width, _minimum(table))
+    Console(width=width, quiet=console.quiet).print(table, crop=False)
+
+
+def _minimum(table: Table) -> int:
+    """Return the least width of a table that is folded between words."""
     for column in table.columns:
         words = " ".join(str(text) for text in (column.header, *column.cells)).split()
         longest = max(map(cell_len, words), default=1)
         column.min_width = longest if column.no_wrap else min(MAX_WORD, longest)
         column.overflow = "fold"
     wide = console.options.update(max_width=10_000)
-    width = max(console.width, console.measure(table, options=wide).minimum)
-    Console(width=width, quiet=console.quiet).print(table, crop=False)
+    return console.measure(table, options=wide).minimum
 
 
 def show_metrics(table: Any) -> None:
-    """Print a table of :mod:`~probattn.experiments.reporting.tables`."""
-    from probattn.experiments.reporting.tables import terminal
+    """Print a table of :mod:`~probattn.experiments.reporting.tables`, of several parts where all
+    its columns do not fit the terminal."""
+    from probattn.experiments.reporting.tables import divided, terminal
 
-    show_table(terminal(table))
+    last = len(table.frame.columns) - 1
+    for number in range(1, last + 1):
+        parts = [terminal(part) for part in divided(table, number)]
+        if number == last or all(_minimum(part) <= console.width for part in parts):
+            break
+    for part in parts:
+        show_table(part)
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
