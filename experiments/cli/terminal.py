@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -56,6 +57,13 @@ def show_table(table: Table) -> None:
     Console(width=width, quiet=console.quiet).print(table, crop=False)
 
 
+def _fits(table: Table) -> bool:
+    """Return True if no line of a table is wider than the terminal."""
+    _minimum(table)  # sets how it is folded
+    lines_of_table = Segment.split_lines(console.render(table))
+    return max(map(Segment.get_line_length, lines_of_table)) <= console.width
+
+
 def _minimum(table: Table) -> int:
     """Return the least width of a table that is folded between words."""
     for column in table.columns:
@@ -75,7 +83,7 @@ def show_metrics(table: Any) -> None:
     last = len(table.frame.columns) - 1
     for number in range(1, last + 1):
         parts = [terminal(part) for part in divided(table, number)]
-        if number == last or all(_minimum(part) <= console.width for part in parts):
+        if all(map(_fits, parts)):
             break
     for part in parts:
         show_table(part)
