@@ -149,8 +149,8 @@ def check(
     """
     datasets: dict[str, Dataset] = {}
     is_chosen = by is not None and list(by) != ["all"]
-    suggested = methods.METHODS if by is not None else CHEAP
-    names: Sequence[str] = methods.check(by if is_chosen else suggested)[1:]
+    chosen = CHEAP if by is None else by
+    names: Sequence[str] = methods.check(chosen if is_chosen or by is None else methods.METHODS)[1:]
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
     one_of_each_kind = {job.folder.parent: job for job in jobs}.values()

@@ -42,10 +42,13 @@ def verdict(results: Results) -> list[str]:
 
     The network is the run with one of its methods, ensembles left out, whose mean is best.
     """
-    table = results.comparisons.get(TITLE)
-    metric = table and next((key for key in DECISIVE if key in table.metrics), None)
-    if table is None or metric is None:
+    if TITLE not in results.comparisons:
         return []
+    table = results.comparisons[TITLE]
+    decisive = [key for key in DECISIVE if key in table.metrics]
+    if not decisive:
+        return []
+    metric = decisive[0]
     test = results.scores[results.scores["set"] == "test"]
     rows: dict[str, list[str]] = {"network": [], "baseline": []}
     runs = {}
