@@ -31,9 +31,9 @@ class Gap:
     @property
     def verdict(self) -> str:
         """Whether the chosen row is better, and whether that is more than chance."""
-        if not self.cell.significant:
-            return "by no more than chance apart from"
-        return "better than" if self.cell.difference < 0 else "worse than"
+        if self.cell.significant or not self.cell.has_interval:
+            return "better than" if self.cell.difference < 0 else "worse than"
+        return "by no more than chance apart from"
 
 
 def verdict(results: Results) -> list[str]:
