@@ -102,7 +102,14 @@ def evaluate(
             of_posterior[f"class/{name}"] = row
         of_baselines = _baselines(run.dataset, sets) if baselines else {}
         for name, by_set in of_baselines.items():
-            scores[f"{BASELINE}/{name}"] = evaluated_run.score(by_set)
+            method = f"{BASELINE}/{name}"
+            scores[method] = evaluated_run.score(by_set)
+            kept_predictions.save_examples(
+                kept_predictions.examples_file(folder, method, "test"),
+                _example_frame("test", by_set["test"]),
+                run.dataset.test.keys,
+                stamp={**stamp, "data": sets["test"].digest},
+            )
         result = run_result(run, posterior, of_posterior, calibration)
         on_test = {name: by_set["test"] for name, by_set in of_baselines.items()}
         calibrated = calibration.apply(posterior["test"])

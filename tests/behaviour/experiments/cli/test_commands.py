@@ -114,7 +114,11 @@ def test_the_demo_compares_layers_and_continues_where_it_stopped(
     ] == []  # what its posterior contributes
     assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     scored = pd.read_csv(tmp_path / "demo" / "results.csv")["method"]
-    assert {"baseline/constant", "baseline/svm", "baseline/neighbours"} <= set(scored)
+    baselines = {"baseline/constant", "baseline/svm", "baseline/neighbours"}
+    assert baselines <= set(scored)
+    # Their examples, too, from which the intervals of the conclusion come.
+    assert baselines <= set(pd.read_parquet(tmp_path / "demo" / "results.parquet")["method"])
+    assert "Conclusion" in text
     last = tmp_path / "demo" / KEP / "seed-0" / "last.pt"
     weights = last.read_bytes()
     assert command(*demo)[:2] == (0, text)
