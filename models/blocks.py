@@ -1,7 +1,7 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,6 @@ from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.dropout import make_dropout
 from probattn.models.layer_factories import Attention, layer_factories
-
-Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 
 
 class Block(nn.Module):
@@ -100,22 +98,16 @@ class Blocks(nn.Sequential):
         super().__init__(*blocks)
         self.connect_inducing_inputs()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, start: int = 0) -> Tensor:
         """Map ``(*draws, batch, tokens, dim)`` to the same shape; outputs at padding are arbitrary.
 
         Args:
             x: tokens; blocks with draws may add the draws dimension.
             mask: ``(batch, tokens)``, True at real tokens.
+            start: number of the block at whose input x is; those before it do not run.
         """
         masks = () if mask is None else (mask,)
-        for block in self:
-            x = block(x, *masks)
-        return x
-
-    def above(self, number: int, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Apply the blocks from a number on; arguments as for :meth:`forward`."""
-        masks = () if mask is None else (mask,)
-        for block in list(self)[number:]:
+        for block in list(self)[start:]:
             x = block(x, *masks)
         return x
 
@@ -156,17 +148,10 @@ class Blocks(nn.Sequential):
                 x = block.feed_forward_without_dropout(stream)
 
 
-def gives_outputs(forward: Forward) -> Forward:
-    """Mark a ``forward`` that returns :meth:`Transformer.outputs` as they are."""
-    forward.gives_outputs = True  # type: ignore[attr-defined]
-    return forward
-
-
 class Transformer(nn.Module):
     """Base of the networks: tokens, blocks, mean over the real tokens, layer norm, linear head.
 
-    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``, and
-    ``forward`` by :meth:`outputs`.
+    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``.
     """
 
     def add_blocks(
@@ -190,12 +175,15 @@ class Transformer(nn.Module):
         """Return the embedded tokens ``(batch, tokens, dim)`` of inputs."""
         raise NotImplementedError
 
-    def outputs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs ``(*draws, batch, outputs)``.
 
         Args:
             x: inputs ``(batch, ...)``.
             mask: ``(batch, tokens)``, True at real tokens; None if all are real.
+
+        Raises:
+            ValueError: inputs that do not fit the network.
         """
         return self.outputs_of(self.blocks(self.tokens(x), mask), mask)
 
@@ -207,22 +195,16 @@ class Transformer(nn.Module):
             states: ``(batch, tokens, dim)``.
             mask: ``(batch, tokens)``, True at real tokens; None if all are real.
         """
-        return self.outputs_of(self.blocks.above(number, states, mask), mask)
+        return self.outputs_of(self.blocks(states, mask, start=number), mask)
 
     def outputs_of(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs of the states above all blocks ``(*draws, batch, tokens, dim)``."""
         return self.head(self.norm(masked_mean(states, mask)))
 
     def is_plain(self) -> bool:
-        """Return True if the outputs are those of :meth:`outputs_above`: no subclass has changed
-        what is computed, and no other module has taken the place of the blocks."""
-        kind = type(self)
-        has_own_methods = (kind.outputs, kind.outputs_of) != (
-            Transformer.outputs,
-            Transformer.outputs_of,
-        )
-        is_marked = getattr(kind.forward, "gives_outputs", False)
-        return is_marked and not has_own_methods and isinstance(self.blocks, Blocks)
+        """Return True if the outputs are those of :meth:`outputs_above`: no subclass has a forward
+        of its own, and no other module has taken the place of the blocks."""
+        return type(self).forward is Transformer.forward and type(self.blocks) is Blocks
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
