@@ -65,38 +65,7 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Sequential):
-    """Sequence of blocks.
-
-    Args:
-        attention: layer of every block, or a sequence of one per block, as for
-            :func:`layer_factories <probattn.models.layer_factories.layer_factories>` (see
-            :func:`last`).
-        depth: number of blocks.
-        dim, heads, mlp_dim, dropout: of each :class:`Block`.
-        network: kind of the network, and its number of tokens if that is fixed, for layers by name.
-
-    Raises:
-        ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
-    """
-
-    def __init__(
-        self,
-        attention: Attention,
-        *,
-        depth: int,
-        dim: int,
-        heads: int,
-        mlp_dim: int,
-        dropout: float,
-        **network: Any,
-    ) -> None:
-        factories = layer_factories(attention, depth=depth, **network)
-        blocks = (
-            Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory)
-            for factory in factories
-        )
-        super().__init__(*blocks)
-        self.connect_inducing_inputs()
+    """Sequence of blocks."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, start: int = 0) -> Tensor:
         """Map ``(*draws, batch, tokens, dim)`` to the same shape; outputs at padding are arbitrary.
@@ -114,39 +83,6 @@ class Blocks(nn.Sequential):
     def __iter__(self) -> Iterator[Block]:
         return cast(Iterator[Block], super().__iter__())
 
-    def connect_inducing_inputs(self) -> None:
-        """Set the path of each layer's inducing inputs through the block below; call again after
-        replacing a layer."""
-        path: list[Callable[[Tensor], Tensor]] = []
-        for block in self:
-            if isinstance(block.attention, ProbabilisticAttention):
-                block.attention.follow(*path, block.attention_input)
-            path = [block.feed_forward_without_dropout]
-
-    @torch.no_grad()
-    def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Initialise the inducing inputs of each layer from hidden states of a batch at the input
-        of its block, once: those of a layer that has been initialised or loaded stay.
-
-        Local latent sites of lower layers are at their posterior means, global ones at their prior
-        means.
-
-        Args:
-            x: input of the first block, ``(batch, tokens, dim)``.
-            mask: ``(batch, tokens)``, True at real tokens.
-        """
-        masks, real = ((), ...) if mask is None else ((mask,), mask)
-        self.connect_inducing_inputs()
-        stream = x
-        with evaluation_mode(self), at_mean():
-            for block in self:
-                if isinstance(block.attention, ProbabilisticAttention):
-                    block.attention.place(stream[real])
-                # The path to the next layer's inducing inputs starts here, between the halves of
-                # the block.
-                stream = x + block.attention(block.norm_attention(x), *masks)
-                x = block.feed_forward_without_dropout(stream)
-
 
 class Transformer(nn.Module):
     """Base of the networks: tokens, blocks, mean over the real tokens, layer norm, linear head.
@@ -159,17 +95,48 @@ class Transformer(nn.Module):
         attention: Attention,
         *,
         outputs: int,
+        depth: int,
         dim: int,
+        heads: int,
+        mlp_dim: int,
         dropout: float,
-        **blocks: Any,
+        **network: Any,
     ) -> None:
-        """Add dropout, blocks, norm and head; arguments as for :class:`Blocks`, and the number of
-        outputs."""
+        """Add dropout, blocks, norm and head.
+
+        Args:
+            attention: layer of every block, or a sequence of one per block, as for
+                :func:`layer_factories <probattn.models.layer_factories.layer_factories>` (see
+                :func:`last`).
+            outputs: number of outputs.
+            depth: number of blocks.
+            dim, heads, mlp_dim, dropout: of each :class:`Block`.
+            network: kind of the network, and its number of tokens if that is fixed, for layers by
+                name.
+
+        Raises:
+            ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
+        """
         self.dropout = make_dropout(dropout)
-        self.blocks = Blocks(attention, dim=dim, dropout=dropout, **blocks)
+        factories = layer_factories(attention, depth=depth, **network)
+        blocks = (
+            Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory)
+            for factory in factories
+        )
+        self.blocks = Blocks(*blocks)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)
+        self.connect_inducing_inputs()
         name_layers(self)
+
+    def connect_inducing_inputs(self) -> None:
+        """Set the path of each layer's inducing inputs through the block below; call again after
+        replacing a layer."""
+        path: list[Callable[[Tensor], Tensor]] = []
+        for block in self.blocks:
+            if isinstance(block.attention, ProbabilisticAttention):
+                block.attention.follow(*path, block.attention_input)
+            path = [block.feed_forward_without_dropout]
 
     def tokens(self, x: Tensor) -> Tensor:
         """Return the embedded tokens ``(batch, tokens, dim)`` of inputs."""
@@ -209,9 +176,27 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Initialise the inducing inputs of each layer from hidden states of a batch of the
-        training data, once; :func:`probattn.inference.fit` does so with its first batch."""
-        with evaluation_mode(self):
-            self.blocks.initialise_inducing(self.tokens(x), mask)
+        training data at the input of its block, once: those of a layer that has been initialised or
+        loaded stay. :func:`probattn.inference.fit` does so with its first batch.
+
+        Local latent sites of lower layers are at their posterior means, global ones at their prior
+        means.
+
+        Args:
+            x: inputs ``(batch, ...)``.
+            mask: ``(batch, tokens)``, True at real tokens.
+        """
+        masks, real = ((), ...) if mask is None else ((mask,), mask)
+        self.connect_inducing_inputs()
+        with evaluation_mode(self), at_mean():
+            stream = x = self.tokens(x)
+            for block in self.blocks:
+                if isinstance(block.attention, ProbabilisticAttention):
+                    block.attention.place(stream[real])
+                # The path to the next layer's inducing inputs starts here, between the halves of
+                # the block.
+                stream = x + block.attention(block.norm_attention(x), *masks)
+                x = block.feed_forward_without_dropout(stream)
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
