@@ -1,7 +1,7 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,9 +80,6 @@ class Blocks(nn.Sequential):
             x = block(x, *masks)
         return x
 
-    def __iter__(self) -> Iterator[Block]:
-        return cast(Iterator[Block], super().__iter__())
-
 
 class Transformer(nn.Module):
     """Base of the networks: tokens, blocks, mean over the real tokens, layer norm, linear head.
@@ -123,7 +120,7 @@ class Transformer(nn.Module):
             Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory)
             for factory in factories
         )
-        self.blocks = Blocks(*blocks)
+        self.blocks: Any = Blocks(*blocks)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)
         self.connect_inducing_inputs()
