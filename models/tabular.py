@@ -21,7 +21,10 @@ class TabularTransformer(Transformer):
     Args:
         sizes: number of codes of each column of categories, None for a column of numbers.
         outputs: number of outputs.
-        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
+        dim: width of the tokens.
+        depth: number of blocks.
+        heads: number of heads of each block.
+        mlp_dim: hidden width of the MLP of each block.
         dropout: dropout rate.
         attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see
             :func:`last`).

@@ -20,7 +20,10 @@ class TextTransformer(Transformer):
             another network.
         max_length: maximum number of tokens.
         classes: number of outputs.
-        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
+        dim: width of the tokens.
+        depth: number of blocks.
+        heads: number of heads of each block.
+        mlp_dim: hidden width of the MLP of each block.
         dropout: dropout rate.
         attention: layer of every block, or a sequence of one per block (see :func:`last`): a name,
             a class or a factory ``(dim, heads) -> layer`` (see

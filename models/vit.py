@@ -18,7 +18,10 @@ class ViT(Transformer):
         patch_size: side of a patch in pixels.
         channels: channels of the images.
         classes: number of outputs.
-        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
+        dim: width of the tokens.
+        depth: number of blocks.
+        heads: number of heads of each block.
+        mlp_dim: hidden width of the MLP of each block.
         dropout: dropout rate.
         standardise: subtract the mean of each image and divide by its standard deviation, so that
             predictions do not depend on brightness and contrast.

@@ -36,7 +36,7 @@ MAX_FAILURES = 20
 def predict(
     run: Annotated[
         str,
-        typer.Argument(help="Folder of a run or of a shared model, or the name of one on the hub."),
+        typer.Argument(help="Folder of a run or of a shared model, or hf://USER/NAME of the hub."),
     ],
     inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT...", help=INPUTS)] = None,
     text: Annotated[
@@ -93,7 +93,7 @@ def predict(
         say(f"{out}: {len(answers)} answers")
     elif len(answers):
         _show(answers)
-        say(_legend(pipeline))
+        say(_legend(pipeline, answers))
     if read.failures:
         names = [
             reason if name in reason else f"{name}: {reason}"
@@ -150,7 +150,7 @@ def _show(answers: "pd.DataFrame") -> None:
     show_metrics(plain_table(names, frame.itertuples(index=False)))
 
 
-def _legend(pipeline: "Pipeline") -> str:
+def _legend(pipeline: "Pipeline", answers: "pd.DataFrame") -> str:
     """Return what the columns of the answers mean, and what the decisions cannot do."""
     fit = pipeline.calibration
     level = f"{90 if fit is None else 100 * fit.level:g} %"
@@ -161,10 +161,9 @@ def _legend(pipeline: "Pipeline") -> str:
             "of the label"
         )
         return "\n".join([meaning, *notes])
-    meaning = (
-        "entropy: total uncertainty in nats; mutual information: how much posterior samples "
-        "disagree"
-    )
+    meaning = "entropy: total uncertainty in nats"
+    if "mutual_information" in answers:
+        meaning += "; mutual information: how much posterior samples disagree"
     if fit is None:
         return f"{meaning}\nno prediction sets: `probattn evaluate RUN` fits them"
     meaning += (

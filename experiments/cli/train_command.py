@@ -1,6 +1,7 @@
 """``probattn presets`` and ``train``: list the presets, and train one, also on one's own data."""
 
 import shlex
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -135,19 +136,20 @@ def _list_presets(known: "dict[str, Settings]") -> None:
 
 def _list_settings(settings: "Settings") -> None:
     from probattn.experiments.config.presets import changed_defaults
-    from probattn.experiments.config.schema import first_sentence
+    from probattn.experiments.config.schema import unmarked
     from probattn.experiments.config.settings import describe
 
-    table = Table(Column("setting", no_wrap=True), "value", "choices", "meaning")
     described = describe(settings)
     defaults = changed_defaults(settings)
+    width = min(terminal.console.width, 100)
     for key, value in settings.flat().items():
         meaning, allowed = described.get(key, ("", []))
-        text = _in_words(value)
-        if key in defaults:
-            text += f" (layer: {_in_words(defaults[key])})"
-        table.add_row(key, text, ", ".join(allowed), first_sentence(meaning))
-    show_table(table)
+        of_layer = f" (layer: {_in_words(defaults[key])})" if key in defaults else ""
+        say(f"{key} = {_in_words(value)}{of_layer}", style="bold")
+        text = unmarked(meaning)
+        if allowed:
+            text += f" [{', '.join(allowed)}]"
+        say(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "))
     say("In brackets is what the layer has by its name, where the preset changes it.")
     say("Change any with --set SETTING=VALUE, or in the file that --yaml prints.")
 

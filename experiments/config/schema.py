@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from torch import nn
 
+import probattn
 from probattn.experiments.config.validation import Count, SettingsError, setting, unknown
 from probattn.experiments.data.errors import UntrustedCodeError
 
@@ -31,6 +32,9 @@ PLAIN = (bool, int, float, str, NoneType)
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # An entry of the section ``Args``: names, and a text whose further lines are indented.
 ARGUMENT = re.compile(r"^    (\w[\w, ]*):(.*(?:\n     .*)*)", re.MULTILINE)
+
+# A text that refers to that of a layer's class.
+REFERENCE = re.compile(r"as for :class:`(\w+)`")
 
 
 def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
@@ -201,11 +205,13 @@ def meanings(described: Callable[..., Any]) -> dict[str, str]:
         document = inspect.cleandoc(source.__doc__ or "")
         section = document.partition("Args:\n")[2].partition("\n\n")[0]
         for names, text in ARGUMENT.findall(section):
-            texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+            text = " ".join(text.split())
+            reference = REFERENCE.match(text)
+            for name in names.split(", "):
+                texts[name] = meanings(getattr(probattn, reference[1]))[name] if reference else text
     return texts
 
 
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a docstring's text, without its markup."""
-    unmarked = re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "")
-    return re.split(r"(?<=[^.])\.(?: |$)|; ", unmarked)[0].strip()
+def unmarked(text: str) -> str:
+    """Return a docstring's text without its markup."""
+    return re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "")

@@ -287,7 +287,7 @@ def _merged_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
     try:
         return cls(**{name: current[name] for name in names if name in current} | dict(changes))
     except ValidationError as error:
-        raise validation_error(part, error) from error
+        raise validation_error(part, error, names) from error
 
 
 def _scaled(train: TrainSettings, epochs: int) -> TrainSettings:

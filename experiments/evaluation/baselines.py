@@ -1,5 +1,5 @@
-"""Baselines without a network: models of scikit-learn on the same split, with a few settings that
-are chosen on the validation data, and calibrated there."""
+"""Baselines without attention: models of scikit-learn and a small convolutional network on the same
+split, with a few settings that are chosen on the validation data, and calibrated there."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,7 @@ from probattn.experiments.data.dataset import Dataset, Part
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.data.text.text_dataset import TextDataset
+from probattn.experiments.evaluation.convolutional import SmallCNN
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.experiments.evaluation.seed_statistics import TAILS
@@ -99,11 +100,17 @@ def _neighbours(dataset: Dataset) -> list[Any]:
     return [KNeighborsClassifier(number, weights="distance") for number in sorted(numbers)]
 
 
+def _convolutions(dataset: ImageDataset) -> list[Any]:
+    shape = dataset.train.images.shape[1:]
+    return [SmallCNN(shape, rate=rate) for rate in (1e-3, 5e-3)]
+
+
 BASELINES = {
     "constant": Baseline("constant", (Dataset,), _constants),
     "tf-idf": Baseline("TF-IDF of words and pairs, linear", (TextDataset,), _bags_of_words),
     "boosted-trees": Baseline("gradient-boosted trees", (TableDataset,), _boosted_trees),
     "svm": Baseline("RBF support vectors", (ImageDataset,), _support_vectors, most=MOST),
+    "cnn": Baseline("small CNN", (ImageDataset,), _convolutions, most=MOST),
     "neighbours": Baseline("k nearest neighbours", (ImageDataset,), _neighbours, most=MOST),
 }
 

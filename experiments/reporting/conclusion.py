@@ -1,6 +1,7 @@
 """Conclusion on a run in sentences, and the statistics by class behind it."""
 
 import math
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from probattn.inference import metrics
 from probattn.inference.metrics import regression
 from probattn.inference.metrics.chance_floor import ece_floor
 from probattn.inference.metrics.refinement import refined_log_probs
+from probattn.inference.metrics.smooth_ece import smece
 
 MANY = 100
 """Examples from which the refinement of the NLL is told."""
@@ -93,6 +95,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "uncovered": [row for row in covered if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
         "floor": ece_floor(probs, labels),
+        "smooth": smece(probs, labels) if find_spec("relplot") else None,
         "refinement": _refinement(probs, labels),
         "risks": [float(risk[place - 1]) for place in accepted],
     }

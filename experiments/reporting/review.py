@@ -34,7 +34,6 @@ FILE = "review.html"  # in the folder of a run
 # Largest number of examples of a page, and largest size of all of them in bytes.
 MAX_EXAMPLES = 5_000
 MAX_BYTES = 4_800_000
-ROUNDING = 1e-5  # mutual information in nats
 # An example of more than this share of MAX_BYTES, such as a book, is left out.
 MAX_SHARE = 0.05
 # Number of positions of the slider, about, and of the classes of a set that are named.
@@ -80,9 +79,6 @@ def page(
     steps: list[dict[str, Any]] = []
     start = 0
     if classes:
-        # Of a network without latent variables it is 0, but for rounding.
-        if table["mutual_information"].max() < ROUNDING:
-            table = table.drop(columns="mutual_information")
         accepted = math.inf if calibration is None else calibration.confidence or 0.0
         wrong = (table["predicted"] != table["true"]).to_numpy()
         steps = slider_steps(table["confidence"].to_numpy(), wrong, accepted=accepted)

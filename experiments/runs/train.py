@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.config.validation import SettingsError, naming
 from probattn.experiments.data.dataset import PREPROCESSING, Dataset
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs import build
@@ -20,6 +20,9 @@ from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.inference.io import checkpoint
 from probattn.inference.io.files import file_digest
 from probattn.models import Supervised
+
+# Number of tokens with which options are checked, before that of the data is known.
+TOKENS = 1024
 
 
 def train(
@@ -148,4 +151,22 @@ def check(settings: Settings, out: Path, *, resume: bool) -> Any:
     if fabric.world_size != world().size:
         raise SettingsError(f"train.devices={devices}: torchrun starts a process for each device")
     broadcast_result(lambda: check_free(out, settings, resume=resume))
+    _check_layer(settings)
     return fabric
+
+
+def _check_layer(settings: Settings) -> None:
+    """Build the layer once, before data are read.
+
+    Raises:
+        SettingsError: invalid options; names the settings.
+    """
+    network = cast(Any, settings.network)
+    if network.kind == "encoder":  # whose width is in its folder
+        return
+    try:
+        with torch.random.fork_rng(devices=[]):
+            settings.layer.factory(TOKENS)(network.dim, network.heads)
+    except (TypeError, ValueError) as error:
+        parts = {"layer": vars(settings.layer), "network": ("dim", "heads")}
+        raise SettingsError(naming(str(error), **parts)) from error

@@ -9,6 +9,9 @@ from probattn.experiments.displayable import csv_text, displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
 
+# Mutual information in nats of samples that differ by rounding alone.
+ROUNDING = 1e-5
+
 
 def class_answers(
     prediction: Prediction,
@@ -20,7 +23,8 @@ def class_answers(
     """Return the answers of a classifier: predicted, confidence, entropy, mutual_information,
     probs.
 
-    The mutual information is that of the posterior samples, before the probabilities are scaled.
+    The mutual information is that of the posterior samples, before the probabilities are scaled; a
+    network without a posterior, whose samples are equal, has no such column.
     ``samples`` is the number of posterior samples of a refined prediction. With a calibration an
     answer also has ``set``, the classes of the conformal set, and ``accepted``.
 
@@ -36,7 +40,9 @@ def class_answers(
     answers = pd.DataFrame({"predicted": predicted})
     answers["confidence"] = probs.amax(1).tolist()
     answers["entropy"] = scaled.entropy.tolist()
-    answers["mutual_information"] = prediction.require("mutual_information").tolist()
+    information = prediction.require("mutual_information")
+    if information.max() > ROUNDING:
+        answers["mutual_information"] = information.tolist()
     if prediction.samples_used is not None:
         answers["samples"] = prediction.samples_used.tolist()
     if calibration is not None:

@@ -56,8 +56,8 @@ class Pipeline:
         for bit what the saved pipeline does.
 
         Args:
-            pretrained_model_name_or_path: folder, or the name of a model of the hub, such as
-                ``"user/model"``.
+            pretrained_model_name_or_path: folder, or a model of the hub, such as
+                ``"hf://user/model"``.
             trust_code: import the layer and the likelihood that the folder names, if they are not
                 this library's. They can run any code: only for folders of people whom you trust.
             options: of the download, such as ``revision``, as for
@@ -69,8 +69,7 @@ class Pipeline:
             CheckpointError: no epoch is finished, damaged files, or files that do not belong
                 together.
             DatasetError: the preprocessing is missing or damaged.
-            MissingExtraError: there is no folder of that name, and ``huggingface_hub`` is not
-                installed.
+            MissingExtraError: a model of the hub, and ``huggingface_hub`` is not installed.
         """
         folder = Path(pretrained_model_name_or_path)
         is_run = folder.exists() and not (folder / CONFIG).exists()

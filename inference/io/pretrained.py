@@ -17,7 +17,6 @@ with files outside of it.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,8 @@ CARD = "README.md"
 """Names of the files, which are those of the Hugging Face hub."""
 FILES = ["*.json", "*.safetensors", CARD]
 """Patterns of the files of a model, the only ones that are downloaded and uploaded."""
-RUNS = "runs"
-"""Folder of the command's runs, whose names are not looked for on the hub."""
+HUB = "hf://"
+"""What names of the hub begin with; every other name is that of a folder."""
 PLAIN_CARD = "---\nlibrary_name: probattn\n---\nLoad it by `probattn.inference.load_pretrained`.\n"
 
 
@@ -88,7 +87,7 @@ def load_pretrained(
     that was saved.
 
     Args:
-        name: folder of :func:`save_pretrained`, or the name of a model of the Hugging Face hub.
+        name: folder of :func:`save_pretrained`, or ``hf://USER/NAME`` of the Hugging Face hub.
         model, guide: modules of the architecture that was saved; AutoGuides must be materialised
             first.
         options: of the download, as for :func:`find_pretrained`.
@@ -96,7 +95,7 @@ def load_pretrained(
     Raises:
         CheckpointError: missing, damaged, of another architecture, or files that do not belong
             together.
-        MissingExtraError: no folder of that name, and ``huggingface_hub`` is not installed.
+        MissingExtraError: a name of the hub, and ``huggingface_hub`` is not installed.
     """
     folder = find_pretrained(name, **options)
     config = read_config(folder)
@@ -126,34 +125,29 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
     """Return the folder of a model: one that exists, or the download of a model of the hub.
 
     Args:
-        name: a folder, or the name of a repository on the hub, such as ``"user/model"``.
+        name: a folder, or a repository on the hub, such as ``"hf://user/model"``.
         options: of ``huggingface_hub.snapshot_download``: ``revision``, ``token``, ``cache_dir``,
             ``force_download``, ``local_files_only``.
 
     Raises:
-        MissingExtraError: no folder of that name, and ``huggingface_hub`` is not installed.
-        OSError: the hub has no such model, or cannot be reached.
+        MissingExtraError: ``huggingface_hub`` is not installed.
+        OSError: there is no such folder; the hub has no such model, or cannot be reached.
     """
-    folder = Path(name)
-    if folder.is_dir():
-        return folder
-    is_path = folder.parent.is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name))
-    if is_path or folder.parts[0] == RUNS:  # names of the hub begin with that of a user
-        raise FileNotFoundError(
-            f"there is no folder {name}: correct the name, or train a run with --out {name}"
-        )
-    with extra(
-        "huggingface", needed_by=f"{name} is not a folder here, and a model of the Hugging Face hub"
-    ):
+    if not str(name).startswith(HUB):
+        if not Path(name).is_dir():
+            raise FileNotFoundError(
+                f"there is no folder {name}: correct the name, train a run with --out {name}, or "
+                f"name a model of the Hugging Face hub as {HUB}USER/NAME"
+            )
+        return Path(name)
+    with extra("huggingface", needed_by=str(name)):
         from huggingface_hub import snapshot_download
     try:
-        return Path(snapshot_download(str(name), allow_patterns=FILES, **options))
+        repository = str(name).removeprefix(HUB)
+        return Path(snapshot_download(repository, allow_patterns=FILES, **options))
     except (OSError, ValueError) as error:
         problem = str(error).strip().partition("\n")[0]
-        raise OSError(
-            f"there is no folder {name}: correct the name; if it is a model of the Hugging Face "
-            f"hub: {problem}"
-        ) from error
+        raise OSError(f"{name} cannot be read: {problem}") from error
 
 
 def upload_pretrained(

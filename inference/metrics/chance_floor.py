@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.inference.metrics.classes import confidence_and_correct, confidence_bins
+from probattn.inference.metrics.classes import confidence_and_correct, confidence_bins, ece
 
 BINS = 15
 """Bins of the ECE."""
@@ -21,10 +21,12 @@ class ChanceFloor(NamedTuple):
     Args:
         mean: of its ECE.
         high: exceeded with probability 0.05; an ECE below it shows no miscalibration.
+        p_value: probability that its ECE is at least as large as the measured one.
     """
 
     mean: float
     high: float
+    p_value: float
 
 
 def ece_floor(probs: Tensor, labels: Tensor, *, draws: int = DRAWS) -> ChanceFloor:
@@ -51,4 +53,6 @@ def ece_floor(probs: Tensor, labels: Tensor, *, draws: int = DRAWS) -> ChanceFlo
         # Σ_b |Σ_{i in b} (right_i − confidence_i)| / n
         errors.append(((right - confidence) @ members.double()).abs().sum(1) / number)
     drawn = torch.cat(errors)
-    return ChanceFloor(float(drawn.mean()), float(drawn.quantile(0.95)))
+    at_least = int((drawn >= ece(probs, labels, bins=BINS) - 1e-12).sum())
+    p_value = (1 + at_least) / (1 + draws)
+    return ChanceFloor(float(drawn.mean()), float(drawn.quantile(0.95)), p_value)

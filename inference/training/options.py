@@ -31,7 +31,8 @@ class TrainOptions:
 
     Args:
         epochs: number of passes over the training data.
-        lr, min_lr: learning rate after the warm-up and at the end.
+        lr: learning rate after the warm-up.
+        min_lr: learning rate at the end.
         guide_lr: learning rate of the guide's parameters after the warm-up, which follows the same
             schedule (it ends at ``min_lr * guide_lr / lr``); None is ``lr``, for natural gradients
             0.1.
@@ -69,9 +70,9 @@ class TrainOptions:
             KEP-SVGP authors' code, which keeps q(u) at the prior.
         local_kl_weight: KL weight of the sites of single examples (SGPA's ``g``); 1 is the ELBO.
         kl_anneal_epochs: number of epochs in which both weights rise linearly from 0.
-        alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last
-            step of the run, linear in between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7
-            throughout).
+        alpha_start: weight of the CGP layers' regulariser at the first step of the run (CGP paper,
+            sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
+        alpha_end: the same at the last step, linear in between.
         monitor: validation metric that selects the best epoch, one of ``metrics.MONITORS`` that the
             likelihood has: for classes ``metrics.OF_CLASSES``, for ordered classes also ``"rps"``,
             for binary labels ``"label_nll"`` …, for regression ``"rmse"``, ``"mae"``, ``"nll"``,
@@ -87,8 +88,8 @@ class TrainOptions:
             ``"high"`` on a GPU and leaves the setting of a CPU. What the layers factorise is always
             computed in float32.
         compile: compile the blocks that hold attention layers with :func:`torch.compile`, in place.
-        accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for
-            the second.
+        accelerator: where to train, as for Lightning Fabric.
+        devices: a single device, as for Lightning Fabric: ``1``, or ``"1,"`` for the second.
         seed: seed of posterior samples and dropout, or None to leave PyTorch's generator unchanged.
         deterministic: use deterministic algorithms only, so that two runs on the same machine are
             equal bit for bit (see :func:`~probattn.inference.training.device.device_settings`); on

@@ -36,7 +36,8 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
     orthogonal.
 
     Args:
-        dim, heads, rank, merge, pair, tokens, multiple, eta, bias: as in the base class.
+        dim, heads, rank, merge, pair, tokens, multiple, eta, bias: as for
+            :class:`KEPSVGPAttention`.
     """
 
     def __init__(

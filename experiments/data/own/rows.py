@@ -220,7 +220,12 @@ def read_texts(path: Path, *, kind: str, **options: Any) -> Parts:
 
 
 def read_hub_texts(source: Path, *, subset: str | None = None, **options: Any) -> Parts:
-    """Read texts and labels; arguments as for :func:`read_splits` and :func:`text_parts`."""
+    """Read texts and labels.
+
+    Args:
+        source, options: as for :func:`read_splits` and :func:`text_parts`.
+        subset: name of the configuration, or None.
+    """
     return text_parts(read_splits(source, subset), **options)
 
 

@@ -12,6 +12,7 @@ from probattn.experiments.evaluation.baselines import (
     rivals,
     suited,
 )
+from probattn.experiments.evaluation.convolutional import SmallCNN
 from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.train import train
 from probattn.inference import Prediction, metrics
@@ -78,7 +79,8 @@ def test_the_candidate_with_the_least_validation_error_is_taken(numbers):
 def test_each_kind_of_data_has_its_baselines(numbers, texts):
     assert suited(numbers) == ["constant", "boosted-trees"]
     assert suited(texts) == ["constant", "tf-idf"]
-    assert suited(load_data(preset("digits/softmax"), None)) == ["constant", "svm", "neighbours"]
+    images = suited(load_data(preset("digits/softmax"), None))
+    assert images == ["constant", "svm", "cnn", "neighbours"]
 
 
 def test_a_baseline_is_chosen_and_calibrated_on_validation_data_alone(texts):
@@ -109,7 +111,23 @@ def test_an_evaluation_scores_them_beside_the_network(tmp_path):
     train(settings, tmp_path / "run", name="digits/softmax", progress=False)
     done = evaluation.evaluate(tmp_path / "run", num_samples=1, baselines=True)
     methods = set(done.scores["method"])
-    assert {"posterior", "baseline/constant", "baseline/svm", "baseline/neighbours"} == methods
+    names = ("constant", "svm", "cnn", "neighbours")
+    assert methods == {"posterior", *(f"baseline/{name}" for name in names)}
     assert [rival.title for rival in done.result.rivals]
     best = min(done.result.rivals, key=lambda rival: rival.baseline)
     assert done.result.rivals[0] == best
+
+
+def test_the_small_network_knows_a_shape_anywhere_in_the_image():
+    """Bars across and bars down, whose pixels alone say nothing."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(2, size=600)
+    images = np.zeros((600, 1, 8, 8), dtype=np.float32)
+    for image, label, place in zip(images, labels, generator.integers(8, size=600), strict=True):
+        image[0, :, place] = 1 - label
+        image[0, place, :] = np.maximum(image[0, place, :], label)
+    pixels = images.reshape(600, -1)
+    network = SmallCNN((1, 8, 8)).fit(pixels[:400], labels[:400])
+    probs = network.predict_proba(pixels[400:])
+    np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
+    assert (probs.argmax(1) == labels[400:]).mean() > 0.95

@@ -26,6 +26,9 @@ def test_with_one_confidence_it_is_the_mean_deviation_of_a_binomial_law(confiden
     noise = 5 * (0.05 * 0.95 / 4000) ** 0.5
     assert law @ [value > floor.high + 1e-9 for value in deviations] <= 0.05 + noise
     assert law @ [value >= floor.high - 1e-9 for value in deviations] >= 0.05 - noise
+    # All labels are right, so that the measured deviation is 1 − confidence.
+    at_least = law @ [value >= 1 - confidence - 1e-9 for value in deviations]
+    assert floor.p_value == pytest.approx(at_least, abs=5 * 0.5 / 4000**0.5)
 
 
 def test_a_calibrated_model_exceeds_the_floor_in_one_case_of_twenty():
@@ -43,3 +46,4 @@ def test_overconfidence_is_no_chance():
     labels = torch.distributions.Categorical(logits=logits).sample()
     probs = (3 * logits).softmax(-1)
     assert ece(probs, labels) > ece_floor(probs, labels).high
+    assert ece_floor(probs, labels).p_value < 0.01

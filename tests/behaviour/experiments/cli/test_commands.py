@@ -7,11 +7,15 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from PIL import Image
+from rich.console import Console
 
+from probattn.experiments.cli import terminal
 from probattn.experiments.config import presets
+from probattn.experiments.config.settings import describe
 from probattn.experiments.data.images.known_sets import load
 from probattn.experiments.reporting import report
 from probattn.experiments.studies import study
+from probattn.models.layer_factories import LAYERS
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 RESULTS = Path(__file__).parents[4] / "experiments" / "results"
@@ -126,7 +130,24 @@ def test_all_presets_are_listed_however_narrow_the_terminal(command, monkeypatch
     assert [
         name for name in presets.PRESETS if not re.search(rf"(?<![\w/-]){name}(?![\w/-])", text)
     ] == []
-    assert "data.label_column" in command("presets", "tabular/csv")[1]
+
+
+@pytest.mark.parametrize("name", ["vit/folder", "digits/cgp", "text/hf", "tabular/csv"])
+def test_the_listing_of_a_preset_fits_80_columns(command, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(terminal, "console", Console(width=80))
+    text = command("presets", name)[1]
+    assert all(key in text for key in presets.preset(name).flat())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("name", ["vit/folder", "text/hf", "tabular/csv"])
+def test_each_setting_has_a_meaning_of_its_own(name, layer):
+    described = describe(presets.with_layer(presets.preset(name), layer))
+    parts = [(key.partition(".")[0], meaning) for key, (meaning, _) in described.items()]
+    assert all(meaning for _, meaning in parts)
+    assert len(set(parts)) == len(parts)
 
 
 def test_the_check_against_gpytorch_passes(command):

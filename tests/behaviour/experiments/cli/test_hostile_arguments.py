@@ -142,3 +142,21 @@ def test_a_hostile_argument_is_answered_by_a_short_message(checked, tmp_path, wo
 def test_good_arguments_are_accepted(checked, arguments):
     with pytest.raises(AcceptedError):
         checked(arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("layer.rank=0", "layer.rank"),
+        ("layer.eta=-1", "layer.eta"),
+        ("network.heads=5", "network.heads"),
+        ("train.lr=-1", "train.lr"),
+        ("layer.merge=x", "layer.merge"),
+    ],
+)
+def test_an_error_names_the_setting_before_data_are_read(command, tmp_path, change, named):
+    missing = ["--data", tmp_path / "no-such-folder"]
+    code, _, err = command("train", "vit/folder", *missing, "--set", change)
+    assert code == 1
+    assert named in err
+    assert "no-such-folder" not in err

@@ -53,6 +53,14 @@ def test_the_most_uncertain_come_first(answers):
     )
 
 
+@pytest.mark.parametrize("is_stochastic", [True, False])
+def test_samples_that_are_equal_have_no_mutual_information(is_stochastic):
+    entropy = torch.special.entr(PROBS).sum(-1)
+    expected = entropy - (0.1 if is_stochastic else 1e-7)
+    answers = class_answers(Prediction(probs=PROBS, expected_entropy=expected), ("a", "b", "c"))
+    assert ("mutual_information" in answers) == is_stochastic
+
+
 def test_files_have_the_probabilities_of_all_classes_and_the_failures(answers):
     failures = {"d\udcff": "is \ud83d"}
     table = list(csv.DictReader(io.StringIO(to_csv(answers(calibration=CALIBRATION), failures))))
