@@ -24,7 +24,7 @@ Weights = Tensor | Sequence[float] | None
 softplus_inverse = SoftplusTransform().inv
 
 
-class Likelihood(nn.Module):
+class _Likelihood(nn.Module):
     """Base of likelihoods of examples: a subclass defines :meth:`distribution`."""
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
@@ -36,7 +36,7 @@ class Likelihood(nn.Module):
         raise NotImplementedError
 
 
-class Categorical(Likelihood):
+class Categorical(_Likelihood):
     """One class per example; outputs are logits ``(*draws, batch, classes)``, labels integers
     ``(batch,)``.
 
@@ -76,7 +76,7 @@ class Categorical(Likelihood):
         return CategoricalWithEnergy(outputs, self.class_weights)
 
 
-class Bernoulli(Likelihood):
+class Bernoulli(_Likelihood):
     """Multi-label classification; outputs are logits ``(*draws, batch, labels)``, labels 0 or 1 in
     that shape."""
 
@@ -85,7 +85,7 @@ class Bernoulli(Likelihood):
         return BernoulliOfAnyDtype(logits=outputs).to_event(1)
 
 
-class Ordinal(Likelihood):
+class Ordinal(_Likelihood):
     """One of several ordered classes per example: the proportional-odds (cumulative logit) model of
     McCullagh (1980).
 
@@ -128,7 +128,7 @@ class Ordinal(Likelihood):
         return OrderedCategorical(logits=log_probs + pad(gap, (1, 1)))
 
 
-class _Scaled(Likelihood):
+class _Scaled(_Likelihood):
     """Base of likelihoods with a noise scale that does not depend on the input."""
 
     def __init__(self, scale: Scale = None) -> None:
@@ -175,7 +175,7 @@ class Gaussian(_Scaled):
         return dist.Normal(outputs, self.scale).to_event(1)
 
 
-class HeteroscedasticGaussian(Likelihood):
+class HeteroscedasticGaussian(_Likelihood):
     """Gaussian noise that depends on the input (Nix & Weigend, 1994).
 
     Outputs ``(*draws, batch, 2 · targets)`` are the means, followed by the raw standard deviations:
@@ -240,7 +240,7 @@ class StudentT(_Scaled):
         return dist.StudentT(self.df, outputs, self.scale).to_event(1)
 
 
-class Poisson(Likelihood):
+class Poisson(_Likelihood):
     """Counts with variance equal to their mean; outputs are log rates
     ``(*draws, batch, targets)``."""
 
@@ -250,7 +250,7 @@ class Poisson(Likelihood):
         return dist.Poisson(rate.clamp(min=torch.finfo(rate.dtype).tiny)).to_event(1)
 
 
-class NegativeBinomial(Likelihood):
+class NegativeBinomial(_Likelihood):
     """Overdispersed counts; outputs are log means ``(*draws, batch, targets)``.
 
     The variance is μ + μ²/r with a learned concentration r shared by all examples (NB2; Cameron &
