@@ -1,6 +1,4 @@
-"""Bootstrap over seeds and examples, and the correction for many comparisons."""
-
-from collections.abc import Sequence
+"""Bootstrap over seeds and examples."""
 
 import numpy as np
 
@@ -29,17 +27,3 @@ def over_seeds(values: np.ndarray, *, seed: int = 0) -> np.ndarray:
     number, replicates = values.shape
     drawn = np.random.default_rng(seed).integers(number, size=(number, replicates))
     return np.take_along_axis(values, drawn, axis=0).mean(0)
-
-
-def holm(p_values: Sequence[float]) -> np.ndarray:
-    """Return adjusted p-values, by which the chance of any false discovery is at most the level
-    (Holm, 1979).
-
-    The k-th smallest of m is multiplied by m − k + 1, and is no less than those before it.
-    """
-    order = np.argsort(p_values, kind="stable")
-    factors = np.arange(len(order), 0, -1)
-    products = np.minimum(1.0, factors * np.asarray(p_values)[order])
-    adjusted = np.empty(len(order))
-    adjusted[order] = np.maximum.accumulate(products)
-    return adjusted
