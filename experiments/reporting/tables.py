@@ -133,19 +133,15 @@ def _note(comparison: Comparison) -> str:
 
 
 def terminal(table: Table) -> RichTable:
-    """Return a table for the terminal, whose names and numbers fold."""
+    """Return a table for the terminal."""
     note = Text(displayable(table.note)) if table.note else None
     rich = RichTable(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=note, caption_justify="left"
     )
     first, *others = map(displayable, table.frame.columns)
-    rich.add_column(Text(first), overflow="fold")
+    rich.add_column(Text(first))
     for name in others:
-        rich.add_column(
-            Text(name.replace(" ", "\n", 1)),
-            justify="right",
-            overflow="fold",
-        )
+        rich.add_column(Text(name.replace(" ", "\n", 1)), justify="right")
     for row in table.frame.map(_rich).itertuples(index=False, name=None):
         rich.add_row(*row)
     return rich
