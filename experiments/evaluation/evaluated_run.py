@@ -73,8 +73,9 @@ class EvaluatedRun(RunRecord):
             if name in names:
                 file = prediction_file(self.folder, method, name)
                 stamp = self.content["stamp"] | {"data": digest}
-                stored[name] = load_prediction(file, stamp=stamp)
-        return {name: prediction for name, prediction in stored.items() if prediction is not None}
+                if (prediction := load_prediction(file, stamp=stamp)) is not None:
+                    stored[name] = prediction
+        return stored
 
     def examples(self, name: str, method: str) -> pd.DataFrame | None:
         """Return the kept predictions by a method on the examples of a test set, from which the

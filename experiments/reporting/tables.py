@@ -17,14 +17,8 @@ from probattn.experiments.evaluation.seed_statistics import CONFIDENCE, Cell, Co
 
 # LaTeX reads a bracket or star at the start of a row as an option of the \\ before it.
 TEX = str.maketrans(
-    {
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "&": r"\&",
-        "#": r"\#",
-        "_": r"\_",
-        "%": r"\%",
+    {character: f"\\{character}" for character in "{}$&#_%"}
+    | {
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",

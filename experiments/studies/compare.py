@@ -2,7 +2,7 @@
 a figure."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -96,23 +96,19 @@ def compare_results(
     ):
         if method.startswith(ENSEMBLE):
             ensembles.append(row)
-            continue
-        if method.startswith(BASELINE):
-            continue
-        opponent = opponent_of(
-            run,
-            method,
-            twin=baselines.get(run, ""),
-            seeds=seeds,
-        )
-        if opponent in seeds and opponent != row:
-            opponents[row] = opponent
+        elif not method.startswith(BASELINE):
+            opponents[row] = opponent_of(run, method, twin=baselines.get(run, ""), seeds=seeds)
+    known = {row: other for row, other in opponents.items() if other in seeds and other != row}
+    groups = None
+    if ensembles:
+        singles = [row for row in seeds.index if row not in ensembles]
+        groups = {"single models": singles, "ensembles": ensembles}
     scores = frame.set_index(["row", "seed"]).drop(columns=["run", "method", "set", "n"])
     scores = scores.dropna(axis=1, how="all")
     comparison = compare(
         scores,
-        baselines=opponents,
-        groups=_groups(seeds.index, ensembles),
+        baselines=known,
+        groups=groups,
         metrics=_detection(metric, scores.columns) if subject.startswith("ood/") else None,
         resampled=resampled,
     )
@@ -153,14 +149,6 @@ def comparisons(
                     resampled=(resampled or {}).get(subject),
                 )
     return compared
-
-
-def _groups(rows: Iterable[str], ensembles: Sequence[str]) -> dict[str, Sequence[str]] | None:
-    """Return the rows by heading; None without ensembles."""
-    if not ensembles:
-        return None
-    singles = [row for row in rows if row not in ensembles]
-    return {"single models": singles, "ensembles": ensembles}
 
 
 def _common_size(frame: pd.DataFrame, subject: str) -> float:
