@@ -5,26 +5,28 @@ Needs the extra ``cli``.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from probattn.experiments.evaluation.methods import row_label
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, corrected_cells
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
+from probattn.experiments.studies import collect
 from probattn.experiments.studies.compare import compare_results
 from probattn.inference.metrics import OF_CLASSES
 
 FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 METRICS = ("accuracy", "nll", "ece", "aurc")
-SEEDS = 5
+SEEDS = {"digits-splits": 20, "timm-digits": 6}
+"""Study → number of seeds, where it is not 5."""
 METHOD = "temperature"
 GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
-STANDARDISED = "(network.standardise=true)"
 SOFTMAX = {
-    "digits-standardised": f"digits/softmax {STANDARDISED}",
+    "digits-splits": "digits/softmax",
     "mnist": "mnist/softmax",
     "cifar10-small": "cifar10-small/softmax",
     "cifar10": "kep-svgp/cifar10-softmax",
@@ -33,9 +35,9 @@ SOFTMAX = {
 }
 """Study → its run with softmax attention."""
 ROWS = {
-    "digits: KEP-SVGP": ("digits-standardised", f"digits/kep-svgp {STANDARDISED}"),
-    "digits: sparse CGP": ("digits-standardised", f"digits/sparse-cgp {STANDARDISED}"),
-    "digits: anchored": ("digits-standardised", f"digits/anchored {STANDARDISED}"),
+    "digits, 20 splits: KEP-SVGP": ("digits-splits", "digits/kep-svgp"),
+    "digits, 20 splits: anchored": ("digits-splits", "digits/anchored"),
+    "digits, 20 splits: RFF-GPA": ("digits-splits", "digits/rff-gpa"),
     "MNIST: KEP-SVGP": ("mnist", "mnist/kep-svgp"),
     "MNIST: anchored": ("mnist", "mnist/anchored"),
     "CIFAR-10: anchored": ("cifar10-small", "cifar10-small/anchored"),
@@ -61,9 +63,12 @@ def cells(study: str, run: str) -> dict[str, Cell]:
             baseline.
     """
     results, baseline = pd.read_csv(RESULTS / f"{study}.csv"), SOFTMAX[study]
+    kept = RESULTS / f"{study}.parquet"
+    resampled = collect.resampled(pd.read_parquet(kept))["test"] if kept.exists() else None
     if "seed" in results:
         row, twin = row_label(run, METHOD), row_label(baseline, METHOD)
-        compared = compare_results(results, "test", baselines={run: baseline, baseline: baseline})
+        baselines = {run: baseline, baseline: baseline}
+        compared = compare_results(results, "test", baselines=baselines, resampled=resampled)
         counts = {compared.cells[name][metric].n for name in (row, twin) for metric in METRICS}
         result = {metric: compared.cells[row][metric] for metric in METRICS}
     else:
@@ -78,15 +83,18 @@ def cells(study: str, run: str) -> dict[str, Cell]:
         values = lines.reindex(METRICS)[list(Cell._fields[:-1])]
         result = {metric: Cell(*numbers) for metric, *numbers in values.itertuples()}
         counts = {cell.n for cell in result.values()}
-    if counts != {SEEDS}:
-        raise ValueError(f"{run} of {study} has other than {SEEDS} seeds beside {baseline}")
-    return {metric: cell._replace(p_value=p_value(cell)) for metric, cell in result.items()}
+    seeds = SEEDS.get(study, 5)
+    if counts != {seeds}:
+        raise ValueError(f"{run} of {study} has other than {seeds} seeds beside {baseline}")
+    # Resampled seeds and examples have a nearly normal law, seeds alone Student's.
+    law = norm() if resampled else t(seeds - 1)
+    return {metric: cell._replace(p_value=p_value(cell, law)) for metric, cell in result.items()}
 
 
-def p_value(cell: Cell) -> float:
-    """Return the p-value of Student's test whose interval a cell has."""
-    error = (cell.high - cell.low) / 2 / t.ppf(0.975, SEEDS - 1)
-    return float(2 * t.sf(abs(cell.difference) / error, SEEDS - 1))
+def p_value(cell: Cell, law: Any) -> float:
+    """Return the p-value of the test whose 95 % interval a cell has, by its standardised law."""
+    error = (cell.high - cell.low) / 2 / law.ppf(0.975)
+    return float(2 * law.sf(abs(cell.difference) / error))
 
 
 def comparison() -> Comparison:

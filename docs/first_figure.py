@@ -1,7 +1,7 @@
 """The README's first figure from the demo's runs: ``python docs/first_figure.py [runs/demo]`` after
 ``make demo``.
 
-It shows what the last layer of the demo predicts for one sure and three uncertain test images, and
+It shows what KEP-SVGP predicts for one sure and three uncertain test images, and
 how many of the accepted answers are wrong when each network answers only the corrupted images that
 it is most confident of.
 """
@@ -18,7 +18,11 @@ from probattn.experiments.runs.load import open_run
 from probattn.inference import metrics
 
 FIGURE = Path(__file__).parent / "figures" / "uncertain-digits.svg"
-LAYERS = {"softmax": "softmax attention", "anchored": "anchored GP attention"}
+LAYERS = {
+    "softmax": "softmax attention",
+    "kep-svgp": "KEP-SVGP",
+    "anchored": "anchored GP attention",
+}
 UNCERTAIN = 3
 
 
@@ -30,7 +34,7 @@ def main(demo: Path) -> None:
     }
     figure = Figure(figsize=(style.WIDTH, 2.9), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
-    draw_examples(left, list(runs.values())[-1])
+    draw_examples(left, runs[LAYERS["kep-svgp"]])
     draw_abstention(right, runs)
     style.save_figure(FIGURE, figure)
 
@@ -75,7 +79,7 @@ def draw_abstention(figure: Figure, runs: dict[str, EvaluatedRun]) -> None:
             for part in ("probs", "labels")
         )
         coverage, risk = metrics.risk_coverage(probs, labels)
-        ax.plot(coverage, risk, color=style.line_colour(1 - number), lw=1.8, label=title)
+        ax.plot(coverage, risk, color=style.line_colour(number), lw=1.8, label=title)
     ax.set(xlim=(0.5, 1.005), ylim=(0, None))
     ax.set_xlabel("share of corrupted images that are answered", **style.LABEL)
     ax.set_ylabel("share of answers that are wrong", **style.LABEL)

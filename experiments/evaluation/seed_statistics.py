@@ -45,7 +45,8 @@ class Cell(NamedTuple):
         std: sample standard deviation (n − 1 in the denominator).
         difference: mean of this row minus its baseline over the seeds that both have.
         low, high: 95 % interval of the difference, if it has a width.
-        p_value: of no difference, by Holm's correction for all cells of the comparison.
+        p_value: of no difference, by Holm's correction for all cells of the comparison; not defined
+            for two seeds.
     """
 
     n: int
@@ -223,4 +224,6 @@ def _differences(
     has_width = (frame["low"] < frame["high"]) & ~is_constant
     of_interval = ["low", "high", "p_value"]
     frame[of_interval] = frame[of_interval].where(has_width, axis=0)
+    if len(seeds) == 2:  # which say too little about the spread of others
+        frame["p_value"] = math.nan
     return frame

@@ -57,7 +57,7 @@ class AnchoredAttention(RegressionAttention):
         self.anchors = nn.Parameter(
             (0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim)
         )
-        self.is_placed = nn.Buffer(torch.tensor(False))
+        self.is_placed = nn.Buffer(torch.zeros(()))
 
     @property
     def gain(self) -> float:  # type: ignore[override]

@@ -223,7 +223,7 @@ class ProbabilisticAttention(SiteModule):
         is_placed = getattr(self, "is_placed", None)
         if is_placed is not None and not is_placed:
             self.initialise(stream)
-            is_placed.fill_(True)
+            is_placed.fill_(1.0)
 
     def signature(self) -> dict[str, int | str]:
         """Return what a checkpoint must share with this layer: its class, width, heads and

@@ -79,7 +79,7 @@ class SGPAttention(ProbabilisticAttention):
         self.add_projections(symmetric=True, bias=bias)
         self.kernel = of_tokens
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
-        self.is_placed = nn.Buffer(torch.tensor(inducing is None))
+        self.is_placed = nn.Buffer(torch.tensor(float(inducing is None)))
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:

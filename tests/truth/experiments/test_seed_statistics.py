@@ -49,7 +49,7 @@ def test_interval_is_that_of_the_paired_t_test_over_shared_seeds(
     interval = test.confidence_interval(0.95)
     assert (cell.low, cell.high) == pytest.approx((interval.low, interval.high))
     assert cell.difference == pytest.approx(np.mean(a) - np.mean(b))
-    assert cell.significant == (test.pvalue < 0.05)
+    assert cell.significant == (test.pvalue < 0.05 and shared > 2)
     assert cell.mean == pytest.approx(np.mean([run["nll"] for run in row.values()]))
     assert cell.std == pytest.approx(np.std([run["nll"] for run in row.values()], ddof=1))
     assert cell.n == shared + only_row
@@ -74,6 +74,16 @@ def test_replicates_of_the_same_seeds_give_percentiles_of_their_differences(numb
     z = cell.difference / np.std(a - b, ddof=1)
     assert cell.p_value == pytest.approx(2 * stats.norm.sf(z), rel=1e-6)
     assert cell.significant
+
+
+def test_two_seeds_show_no_difference_to_be_more_than_chance():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.9, 0.01, 1000), rng.normal(0.5, 0.01, 1000)
+    scores = {"a": seeds("accuracy", 0.9, 0.91), "b": seeds("accuracy", 0.5, 0.53)}
+    resampled = {"a": replicates(a, 0, 1), "b": replicates(b, 0, 1)}
+    cell = one(scores, baselines={"a": "b"}, resampled=resampled)["a"]
+    assert cell.has_interval
+    assert not cell.significant
 
 
 def test_replicates_of_other_seeds_are_not_used():
