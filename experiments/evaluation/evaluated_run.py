@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyro.distributions as dist
 import torch
@@ -240,18 +241,18 @@ def to_frame(
     return pd.DataFrame(rows)
 
 
-def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:
-    """Return the mean of each metric over corruptions and severities, by run, seed and method, as
-    set ``shift``.
+def mean_shifts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the means of each metric over corruptions and severities, by run, seed and method.
+
+    Set ``shift`` is of all, ``shift/photometric`` of those in :data:`PHOTOMETRIC`, ``shift/other``
+    of the others.
 
     Args:
         frame: scores in the wide form.
-        group: ``photometric`` (see :data:`PHOTOMETRIC`) or ``other`` corruptions; "" takes all.
     """
-    corruption = frame["set"].str.extract("^shift/(.+)/", expand=False)
-    is_chosen = corruption.notna()
-    if group:
-        is_chosen &= corruption.isin(PHOTOMETRIC) == (group == "photometric")
-    chosen = frame[is_chosen].drop(columns=["set"])
-    means = chosen.groupby(["run", "seed", "method"], sort=False).mean()
-    return means.reset_index().assign(set="shift")
+    corruption = frame["set"].str.extract("^shift/(.+)/", expand=False).dropna()
+    of_all = frame.loc[corruption.index].assign(set="shift")
+    kinds = np.where(corruption.isin(PHOTOMETRIC), "shift/photometric", "shift/other")
+    chosen = pd.concat([of_all, of_all.assign(set=kinds)])
+    means = chosen.groupby(["run", "seed", "method", "set"], sort=False).mean()
+    return means.reset_index()

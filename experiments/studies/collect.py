@@ -111,11 +111,10 @@ def examples(runs: Runs) -> pd.DataFrame:
             if not name.startswith(("test", "domain/")):
                 continue
             for method in members[0].scores["method"].unique():
-                kept = {run.seed: run.examples(name, method) for run in members}
-                for seed, frame in kept.items():
-                    if frame is not None:
-                        of_row = {"run": label, "seed": seed, "method": method, "set": name}
-                        frames.append(frame.assign(**of_row))
+                about = {"run": label, "method": method, "set": name}
+                for run in members:
+                    if (frame := run.examples(name, method)) is not None:
+                        frames.append(frame.assign(**about, seed=run.seed))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from probattn.experiments.config.schema import Trust
-from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.displayable import csv_text
-from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
+from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shifts
 from probattn.experiments.evaluation.kept_predictions import parquet
 from probattn.experiments.evaluation.methods import BASELINE, ENSEMBLE, row_label
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
@@ -78,9 +77,8 @@ def compare_results(
         ValueError: no results on the subject, or results on different numbers of examples.
     """
     if subject in ("shift", "shift/photometric", "shift/other"):
-        frame = mean_shift(results, subject.partition("/")[2])
-    else:
-        frame = results[results["set"] == subject]
+        results = mean_shifts(results)
+    frame = results[results["set"] == subject]
     number = _common_size(frame, subject)
     labels = [row_label(*pair) for pair in zip(frame["run"], frame["method"], strict=True)]
     frame = frame.assign(row=labels)
@@ -128,14 +126,7 @@ def comparisons(
         results: as for :func:`compare_results`.
         resampled: test set → values on its resampled examples.
     """
-    subjects = list(results["set"].unique())
-    corruptions = results["set"].str.extract("^shift/(.+)/", expand=False).dropna()
-    if len(corruptions):
-        subjects.append("shift")
-    if corruptions.isin(PHOTOMETRIC).any():
-        subjects.append("shift/photometric")
-    if not corruptions.isin(PHOTOMETRIC).all():
-        subjects.append("shift/other")
+    subjects = [*results["set"].unique(), *mean_shifts(results)["set"].unique()]
     compared = {}
     for pattern, title, detection in SUBJECTS:
         if detection and not any(column.endswith(f"_{detection}") for column in results):
