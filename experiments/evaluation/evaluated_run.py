@@ -250,9 +250,10 @@ def mean_shifts(frame: pd.DataFrame) -> pd.DataFrame:
     Args:
         frame: scores in the wide form.
     """
-    corruption = frame["set"].str.extract("^shift/(.+)/", expand=False).dropna()
-    of_all = frame.loc[corruption.index].assign(set="shift")
-    kinds = np.where(corruption.isin(PHOTOMETRIC), "shift/photometric", "shift/other")
+    corruption = frame["set"].str.extract("^shift/(.+)/", expand=False)
+    of_all = frame[corruption.notna()].assign(set="shift")
+    is_photometric = corruption.dropna().isin(PHOTOMETRIC)
+    kinds = np.where(is_photometric, "shift/photometric", "shift/other")
     chosen = pd.concat([of_all, of_all.assign(set=kinds)])
     means = chosen.groupby(["run", "seed", "method", "set"], sort=False).mean()
     return means.reset_index()

@@ -58,12 +58,7 @@ class Table:
     note: str = ""
 
 
-def plain_table(
-    columns: Iterable[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    note: str = "",
-) -> Table:
+def plain_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table of texts and numbers, which keep three digits; the first column has the names
     of the rows."""
     frame = pd.DataFrame(
@@ -71,7 +66,7 @@ def plain_table(
         columns=list(columns),
         dtype=object,
     )
-    return Table(frame.map(display.format_number), note)
+    return Table(frame.map(display.format_number))
 
 
 def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table:

@@ -11,9 +11,12 @@ from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import evaluated_run
-from probattn.experiments.evaluation.bootstrap import draw_counts, over_seeds
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun
-from probattn.experiments.evaluation.example_intervals import resampled_metrics
+from probattn.experiments.evaluation.example_intervals import (
+    draw_counts,
+    over_seeds,
+    resampled_metrics,
+)
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
 from probattn.experiments.evaluation.seed_statistics import Replicates, Resampled
 from probattn.inference.methods.ensemble import mix

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probattn.experiments.evaluation.bootstrap import over_seeds
+from probattn.experiments.evaluation.example_intervals import over_seeds
 from probattn.experiments.evaluation.seed_statistics import holm
 
 SEEDS, EXAMPLES, REPLICATES = 6, 40, 4000
