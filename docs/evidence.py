@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import norm, t
 
 from probattn.experiments.evaluation.methods import row_label
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, correct
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, corrected_cells
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
 from probattn.experiments.studies import collect
@@ -108,10 +108,12 @@ def p_value(cell: Cell, law: Any) -> float:
 def comparison() -> Comparison:
     """Return the differences of :data:`ROWS` from softmax attention."""
     columns = {metric: OF_CLASSES[metric] for metric in METRICS}
-    rows = {label: cells(*row) for label, row in ROWS.items()}
-    correct(rows)
+    rows = {}
+    for label, row in ROWS.items():
+        rows[label] = pd.DataFrame(cells(*row), index=Cell._fields).transpose()
     baselines = {label: SOFTMAX[study] for label, (study, _) in ROWS.items()}
-    return Comparison(columns, {"": tuple(ROWS)}, baselines, rows)
+    corrected = corrected_cells(pd.concat(rows))
+    return Comparison(columns, {"": tuple(ROWS)}, baselines, corrected)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probattn.experiments.evaluation.evaluated_run import mean_shift
+from probattn.experiments.evaluation.evaluated_run import mean_shifts
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import to_svg
 from probattn.inference.metrics import OF_CLASSES
@@ -96,8 +96,7 @@ def means(study):
     if "mean" in lines:
         return lines.groupby(keys)["mean"].first()
     if lines["set"].str.startswith("shift/fog").any():
-        groups = {f"shift/{group}": mean_shift(lines, group) for group in ("photometric", "other")}
-        lines = pd.concat([lines, *(frame.assign(set=name) for name, frame in groups.items())])
+        lines = pd.concat([lines, mean_shifts(lines)])
     return lines.melt(id_vars=[*lines.columns[:5]], var_name="metric").groupby(keys)["value"].mean()
 
 
