@@ -214,7 +214,8 @@ def boxes(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
             manage_ticks=False,
             medianprops={"color": style.INK, "lw": 0.8},
             whiskerprops={"color": style.INK, "lw": 0.8},
-            boxprops={"facecolor": colour, "edgecolor": colour},
+            # The edge is all that is seen of a box of one severity.
+            boxprops={"facecolor": colour, "edgecolor": colour, "lw": 3.0},
         )
         ax.plot(
             [],

@@ -54,7 +54,7 @@ FORMS: tuple[dict[str, Any], ...] = (
 
 def page(
     prediction: Prediction,
-    data: Part,
+    data: Part | None,
     *,
     name: str,
     classes: Sequence[str],
@@ -215,7 +215,7 @@ def within(entries: Iterable[Mapping[str, Any]]) -> list[Markup]:
     return kept
 
 
-def _columns(data: Part, settings: Mapping[str, Any]) -> tuple[list[str], str]:
+def _columns(data: Part | None, settings: Mapping[str, Any]) -> tuple[list[str], str]:
     """Return the columns of the downloaded list, which are those of the run's file where it is
     one, and which of them has the labels."""
     label = str(settings.get("data.label_column", "label"))
@@ -227,7 +227,7 @@ def _columns(data: Part, settings: Mapping[str, Any]) -> tuple[list[str], str]:
     return ["file" if has_files else "example", label], label
 
 
-def _entries(table: pd.DataFrame, data: Part) -> Iterator[dict[str, Any]]:
+def _entries(table: pd.DataFrame, data: Part | None) -> Iterator[dict[str, Any]]:
     """Yield what the page has of each example: its answer, its cells in the downloaded list, and a
     picture or text."""
     form: dict[str, Any] = {}

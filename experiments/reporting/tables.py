@@ -4,8 +4,9 @@ and LaTeX."""
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
@@ -100,6 +101,15 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
         ),
         _note(comparison),
     )
+
+
+def divided(table: Table, number: int) -> list[Table]:
+    """Return the parts of a table with its columns divided; each has the names of the rows, the
+    last the note."""
+    first = table.frame.columns[:1]
+    groups = np.array_split(table.frame.columns[1:], number)
+    parts = [Table(table.frame[[*first, *group]]) for group in groups]
+    return [*parts[:-1], replace(parts[-1], note=table.note)]
 
 
 def _note(comparison: Comparison) -> str:

@@ -20,6 +20,7 @@ from probattn.experiments.evaluation.example_intervals import (
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
 from probattn.experiments.evaluation.seed_statistics import Replicates, Resampled
 from probattn.inference.methods.ensemble import mix
+from probattn.inference.training.run_log import read_log
 
 IGNORED = (
     "data.path",
@@ -103,6 +104,13 @@ def rows(runs: Runs) -> pd.DataFrame:
             scores = {f"{ENSEMBLE} of {len(members)}": ensemble}
             frames.append(evaluated_run.to_frame(scores, run=label, seed=0))
     return pd.concat(frames, ignore_index=True)
+
+
+def seconds(runs: Sequence[EvaluatedRun]) -> float:
+    """Return the mean time of the training of runs, with validation; 0 without logs."""
+    logs = [run.folder / "log.jsonl" for run in runs]
+    records = [record for log in logs if log.exists() for record in read_log(log)]
+    return sum(record.get("seconds", 0.0) for record in records) / len(runs)
 
 
 def examples(runs: Runs) -> pd.DataFrame:

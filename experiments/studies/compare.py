@@ -177,11 +177,15 @@ class Results(NamedTuple):
         comparisons: by title.
         examples: kept predictions on test data, see
             :func:`~probattn.experiments.studies.collect.examples`; empty if none are kept.
+        resampled: test set → values on its resampled examples.
+        seconds: run → mean time of its training; without those read from files.
     """
 
     scores: pd.DataFrame
     comparisons: dict[str, Comparison]
     examples: pd.DataFrame
+    resampled: Mapping[str, Resampled] = {}
+    seconds: Mapping[str, float] = {}
 
 
 def read(paths: Sequence[Path], *, trust_code: Trust = False) -> Results:
@@ -197,9 +201,11 @@ def read(paths: Sequence[Path], *, trust_code: Trust = False) -> Results:
         SettingsError: no run, or runs that cannot be compared.
         IsADirectoryError: folders beside CSV files.
     """
+    seconds = {}
     if not any(path.suffix == ".csv" for path in paths):
         runs = collect.read_runs(paths, trust_code=trust_code)
         scores, examples = collect.rows(runs), collect.examples(runs)
+        seconds = {label: collect.seconds(members) for label, members in runs.items()}
     else:
         scores = pd.concat(map(pd.read_csv, paths), ignore_index=True)
         kept = [path.with_suffix(".parquet") for path in paths]
@@ -208,8 +214,9 @@ def read(paths: Sequence[Path], *, trust_code: Trust = False) -> Results:
     has_seeds = set(KEYS) <= set(scores)
     if not has_seeds or "study" in scores:
         return Results(scores, {}, examples)
-    compared = comparisons(scores, resampled=collect.resampled(examples))
-    return Results(scores, compared, examples)
+    resampled = collect.resampled(examples)
+    compared = comparisons(scores, resampled=resampled)
+    return Results(scores, compared, examples, resampled, seconds)
 
 
 def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[str, Table]:
