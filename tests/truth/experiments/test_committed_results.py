@@ -72,7 +72,6 @@ TABLES = {
             "KEP-SVGP": "",
             "KEP-SVGP, trained again, five samples": " (trained again, train.num_samples=5)",
             "anchored, 16 anchors": "-softmax anchored (layer.anchors=16)",
-            "authors' form of KEP-SVGP": "-paper",
         },
     ),
     ("evidence", "CoLA"): (
