@@ -265,9 +265,7 @@ def predicted(prediction: Prediction) -> Figure:
         color=style.BLUE,
         label="mean",
     )
-    smallest = min(truth.min(), low.min())
-    largest = max(truth.max(), high.max())
-    style.diagonal(ax, "perfect", low=float(smallest), high=float(largest))
+    style.diagonal(ax, "perfect")
     ax.set(xlabel="true number", ylabel="prediction")
     style.legend(figure)
     return figure

@@ -188,21 +188,14 @@ def slider_steps(
     if math.isfinite(accepted):
         thresholds.append(accepted)
     steps = []
-    for threshold in sorted(set(thresholds)):
+    for threshold in [*sorted(set(thresholds)), math.inf]:
         is_answered = confidence >= threshold
-        steps.append(_step(threshold, int(is_answered.sum()), int(is_wrong[is_answered].sum())))
-    return [*steps, _step(None, 0, 0)]
-
-
-def _step(threshold: float | None, answered: int, wrong: int) -> dict[str, Any]:
-    low, high = share_interval(wrong, answered) if answered else (0.0, 1.0)
-    return {
-        "threshold": threshold,
-        "answered": answered,
-        "wrong": wrong,
-        "low": low,
-        "high": high,
-    }
+        answered = int(is_answered.sum())
+        wrong = int(is_wrong[is_answered].sum())
+        low, high = share_interval(wrong, answered) if answered else (0.0, 1.0)
+        step = {"threshold": _finite(threshold), "answered": answered, "wrong": wrong}
+        steps.append(step | {"low": low, "high": high})
+    return steps
 
 
 def within(entries: Iterable[Mapping[str, Any]]) -> list[Markup]:

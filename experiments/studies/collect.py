@@ -11,9 +11,12 @@ from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import evaluated_run
-from probattn.experiments.evaluation.bootstrap import draw_counts, over_seeds
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun
-from probattn.experiments.evaluation.example_intervals import resampled_metrics
+from probattn.experiments.evaluation.example_intervals import (
+    draw_counts,
+    over_seeds,
+    resampled_metrics,
+)
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
 from probattn.experiments.evaluation.seed_statistics import Replicates, Resampled
 from probattn.inference.methods.ensemble import mix
@@ -119,11 +122,10 @@ def examples(runs: Runs) -> pd.DataFrame:
             if not name.startswith(("test", "domain/")):
                 continue
             for method in members[0].scores["method"].unique():
-                kept = {run.seed: run.examples(name, method) for run in members}
-                for seed, frame in kept.items():
-                    if frame is not None:
-                        of_row = {"run": label, "seed": seed, "method": method, "set": name}
-                        frames.append(frame.assign(**of_row))
+                about = {"run": label, "method": method, "set": name}
+                for run in members:
+                    if (frame := run.examples(name, method)) is not None:
+                        frames.append(frame.assign(**about, seed=run.seed))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 

@@ -101,6 +101,11 @@ def third_party_networks(names):
         name for name, weight in names["with_block"].named_parameters() if weight.requires_grad
     }
     assert {name.split(".")[2] for name in trained} == {"block", "head"}
+    sizes = []
+    first = names["with_block"].network.wrapped.backbone.features[0]
+    first.register_forward_hook(lambda module, args, output: sizes.append(len(output)))
+    inference.predict(names["with_block"], names["with_block_guide"], names["images"][:4])
+    assert sizes == [4]
 
 
 def latent_members(names):
