@@ -48,7 +48,7 @@ def evaluate(
         list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")
     ] = None,
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="Also score what one would use without a network.")
+        bool, typer.Option("--baselines", help="Also score what one would use without attention.")
     ] = False,
     level: Annotated[
         float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")

@@ -64,7 +64,7 @@ def evaluate(
             :mod:`probattn.experiments.evaluation.methods`).
         level: probability that conformal sets and intervals hold the label.
         max_risk: largest error rate of accepted answers.
-        baselines: also fit and score what one would use without a network (see
+        baselines: also fit and score what one would use without attention (see
             :mod:`probattn.experiments.evaluation.baselines`).
         say: called with a message about the progress.
         trust_code: as for :func:`~probattn.experiments.runs.load.open_run`.
