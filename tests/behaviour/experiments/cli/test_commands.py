@@ -40,9 +40,6 @@ def test_compare_writes_tables_and_a_figure_of_folders_and_of_its_own_results(
     code, text, err = command("compare", out / "results.csv", "--out", tmp_path / "again")
     assert (code, err) == (0, "")
     assert f"{accuracy(frame, KEP):.2f}" in text
-    page = (tmp_path / "again" / "comparison.md").read_text()
-    assert "300 paired resamples" in page  # of the kept predictions beside the results
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "again" / "results.csv"), frame)
 
 
 @pytest.mark.parametrize(
