@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import norm, t
 
 from probattn.experiments.evaluation.methods import row_label
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, correct
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, corrected_cells
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
 from probattn.experiments.studies import collect
@@ -25,8 +25,10 @@ SEEDS = {"digits-splits": 20, "timm-digits": 6}
 """Study → number of seeds, where it is not 5."""
 METHOD = "temperature"
 GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
+BETTER = "(positions 0.5, dropout 0.2)"
 SOFTMAX = {
     "digits-splits": "digits/softmax",
+    "timm-digits": "timm/softmax (positions 0.02)",
     "mnist": "mnist/softmax",
     "cifar10-small": "cifar10-small/softmax",
     "cifar10": "kep-svgp/cifar10-softmax",
@@ -38,6 +40,10 @@ ROWS = {
     "digits, 20 splits: KEP-SVGP": ("digits-splits", "digits/kep-svgp"),
     "digits, 20 splits: anchored": ("digits-splits", "digits/anchored"),
     "digits, 20 splits: RFF-GPA": ("digits-splits", "digits/rff-gpa"),
+    "timm's ViT as it starts: KEP-SVGP": ("timm-digits", "timm/kep-svgp (positions 0.02)"),
+    "timm's ViT as it starts: anchored": ("timm-digits", "timm/anchored (positions 0.02)"),
+    "timm's ViT, better start: KEP-SVGP": ("timm-digits", f"timm/kep-svgp {BETTER}"),
+    "timm's ViT, better start: anchored": ("timm-digits", f"timm/anchored {BETTER}"),
     "MNIST: KEP-SVGP": ("mnist", "mnist/kep-svgp"),
     "MNIST: anchored": ("mnist", "mnist/anchored"),
     "CIFAR-10: anchored": ("cifar10-small", "cifar10-small/anchored"),
@@ -63,6 +69,8 @@ def cells(study: str, run: str) -> dict[str, Cell]:
             baseline.
     """
     results, baseline = pd.read_csv(RESULTS / f"{study}.csv"), SOFTMAX[study]
+    if run.endswith(BETTER):
+        baseline = f"timm/softmax {BETTER}"
     kept = RESULTS / f"{study}.parquet"
     resampled = collect.resampled(pd.read_parquet(kept))["test"] if kept.exists() else None
     if "seed" in results:
@@ -100,10 +108,12 @@ def p_value(cell: Cell, law: Any) -> float:
 def comparison() -> Comparison:
     """Return the differences of :data:`ROWS` from softmax attention."""
     columns = {metric: OF_CLASSES[metric] for metric in METRICS}
-    rows = {label: cells(*row) for label, row in ROWS.items()}
-    correct(rows)
+    rows = {}
+    for label, row in ROWS.items():
+        rows[label] = pd.DataFrame(cells(*row), index=Cell._fields).transpose()
     baselines = {label: SOFTMAX[study] for label, (study, _) in ROWS.items()}
-    return Comparison(columns, {"": tuple(ROWS)}, baselines, rows)
+    corrected = corrected_cells(pd.concat(rows))
+    return Comparison(columns, {"": tuple(ROWS)}, baselines, corrected)
 
 
 if __name__ == "__main__":

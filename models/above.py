@@ -1,5 +1,6 @@
 """The part of a model above the states that do not depend on its latent variables."""
 
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -26,9 +27,9 @@ class Above(nn.Module):
 
     def __enter__(self) -> Self:
         self.number, self.states = 0, []
-        blocks = self.model.network.blocks
         self.hooks = [
-            block.register_forward_hook(self._keep(number)) for number, block in enumerate(blocks)
+            block.register_forward_hook(partial(self._keep, number))
+            for number, block in enumerate(self.model.network.blocks)
         ]
         return self
 
@@ -36,15 +37,11 @@ class Above(nn.Module):
         for hook in self.hooks:
             hook.remove()
 
-    def _keep(self, number: int) -> Any:
-        """Return the hook of a block, which keeps its input if the draws appear in its output."""
-
-        def keep(block: nn.Module, inputs: tuple, output: Tensor) -> None:
-            if output.dim() > inputs[0].dim():
-                self.number = number
-                self.states.append(inputs[0])
-
-        return keep
+    def _keep(self, number: int, block: nn.Module, inputs: tuple, output: Tensor) -> None:
+        """Keep the input of a block if the draws appear in its output."""
+        if output.dim() > inputs[0].dim():
+            self.number = number
+            self.states.append(inputs[0])
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return the states ``(batch, tokens, dim)`` of inputs; the inputs if the model kept

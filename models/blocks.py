@@ -1,7 +1,7 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,6 @@ from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.dropout import make_dropout
 from probattn.models.layer_factories import Attention, layer_factories
-
-Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 
 
 class Block(nn.Module):
@@ -67,106 +65,26 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Sequential):
-    """Sequence of blocks.
+    """Sequence of blocks."""
 
-    Args:
-        attention: layer of every block, or a sequence of one per block, as for
-            :func:`layer_factories <probattn.models.layer_factories.layer_factories>` (see
-            :func:`last`).
-        depth: number of blocks.
-        dim, heads, mlp_dim, dropout: of each :class:`Block`.
-        network: kind of the network, and its number of tokens if that is fixed, for layers by name.
-
-    Raises:
-        ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
-    """
-
-    def __init__(
-        self,
-        attention: Attention,
-        *,
-        depth: int,
-        dim: int,
-        heads: int,
-        mlp_dim: int,
-        dropout: float,
-        **network: Any,
-    ) -> None:
-        factories = layer_factories(attention, depth=depth, **network)
-        blocks = (
-            Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory)
-            for factory in factories
-        )
-        super().__init__(*blocks)
-        self.connect_inducing_inputs()
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, start: int = 0) -> Tensor:
         """Map ``(*draws, batch, tokens, dim)`` to the same shape; outputs at padding are arbitrary.
 
         Args:
             x: tokens; blocks with draws may add the draws dimension.
             mask: ``(batch, tokens)``, True at real tokens.
+            start: number of the block at whose input x is; those before it do not run.
         """
         masks = () if mask is None else (mask,)
-        for block in self:
+        for block in list(self)[start:]:
             x = block(x, *masks)
         return x
-
-    def above(self, number: int, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Apply the blocks from a number on; arguments as for :meth:`forward`."""
-        masks = () if mask is None else (mask,)
-        for block in list(self)[number:]:
-            x = block(x, *masks)
-        return x
-
-    def __iter__(self) -> Iterator[Block]:
-        return cast(Iterator[Block], super().__iter__())
-
-    def connect_inducing_inputs(self) -> None:
-        """Set the path of each layer's inducing inputs through the block below; call again after
-        replacing a layer."""
-        path: list[Callable[[Tensor], Tensor]] = []
-        for block in self:
-            if isinstance(block.attention, ProbabilisticAttention):
-                block.attention.follow(*path, block.attention_input)
-            path = [block.feed_forward_without_dropout]
-
-    @torch.no_grad()
-    def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Initialise the inducing inputs of each layer from hidden states of a batch at the input
-        of its block, once: those of a layer that has been initialised or loaded stay.
-
-        Local latent sites of lower layers are at their posterior means, global ones at their prior
-        means.
-
-        Args:
-            x: input of the first block, ``(batch, tokens, dim)``.
-            mask: ``(batch, tokens)``, True at real tokens.
-        """
-        masks, real = ((), ...) if mask is None else ((mask,), mask)
-        self.connect_inducing_inputs()
-        stream = x
-        with evaluation_mode(self), at_mean():
-            for block in self:
-                if isinstance(block.attention, ProbabilisticAttention):
-                    block.attention.place(stream[real])
-                # The path to the next layer's inducing inputs starts here, between the halves of
-                # the block.
-                stream = x + block.attention(block.norm_attention(x), *masks)
-                x = block.feed_forward_without_dropout(stream)
-
-
-def gives_outputs(forward: Forward) -> Forward:
-    """Mark a ``forward`` that returns :meth:`Transformer.outputs` as they are."""
-    forward.gives_outputs = True  # type: ignore[attr-defined]
-    return forward
 
 
 class Transformer(nn.Module):
     """Base of the networks: tokens, blocks, mean over the real tokens, layer norm, linear head.
 
-    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``, and
-    ``forward`` by :meth:`outputs`.
+    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``.
     """
 
     def add_blocks(
@@ -174,28 +92,62 @@ class Transformer(nn.Module):
         attention: Attention,
         *,
         outputs: int,
+        depth: int,
         dim: int,
+        heads: int,
+        mlp_dim: int,
         dropout: float,
-        **blocks: Any,
+        **network: Any,
     ) -> None:
-        """Add dropout, blocks, norm and head; arguments as for :class:`Blocks`, and the number of
-        outputs."""
+        """Add dropout, blocks, norm and head.
+
+        Args:
+            attention: layer of every block, or a sequence of one per block, as for
+                :func:`layer_factories <probattn.models.layer_factories.layer_factories>` (see
+                :func:`last`).
+            outputs: number of outputs.
+            depth: number of blocks.
+            dim, heads, mlp_dim, dropout: of each :class:`Block`.
+            network: kind of the network, and its number of tokens if that is fixed, for layers by
+                name.
+
+        Raises:
+            ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
+        """
         self.dropout = make_dropout(dropout)
-        self.blocks = Blocks(attention, dim=dim, dropout=dropout, **blocks)
+        factories = layer_factories(attention, depth=depth, **network)
+        blocks = (
+            Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory)
+            for factory in factories
+        )
+        self.blocks: Any = Blocks(*blocks)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)
+        self.connect_inducing_inputs()
         name_layers(self)
+
+    def connect_inducing_inputs(self) -> None:
+        """Set the path of each layer's inducing inputs through the block below; call again after
+        replacing a layer."""
+        path: list[Callable[[Tensor], Tensor]] = []
+        for block in self.blocks:
+            if isinstance(block.attention, ProbabilisticAttention):
+                block.attention.follow(*path, block.attention_input)
+            path = [block.feed_forward_without_dropout]
 
     def tokens(self, x: Tensor) -> Tensor:
         """Return the embedded tokens ``(batch, tokens, dim)`` of inputs."""
         raise NotImplementedError
 
-    def outputs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs ``(*draws, batch, outputs)``.
 
         Args:
             x: inputs ``(batch, ...)``.
             mask: ``(batch, tokens)``, True at real tokens; None if all are real.
+
+        Raises:
+            ValueError: inputs that do not fit the network.
         """
         return self.outputs_of(self.blocks(self.tokens(x), mask), mask)
 
@@ -207,29 +159,41 @@ class Transformer(nn.Module):
             states: ``(batch, tokens, dim)``.
             mask: ``(batch, tokens)``, True at real tokens; None if all are real.
         """
-        return self.outputs_of(self.blocks.above(number, states, mask), mask)
+        return self.outputs_of(self.blocks(states, mask, start=number), mask)
 
     def outputs_of(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs of the states above all blocks ``(*draws, batch, tokens, dim)``."""
         return self.head(self.norm(masked_mean(states, mask)))
 
     def is_plain(self) -> bool:
-        """Return True if the outputs are those of :meth:`outputs_above`: no subclass has changed
-        what is computed, and no other module has taken the place of the blocks."""
-        kind = type(self)
-        has_own_methods = (kind.outputs, kind.outputs_of) != (
-            Transformer.outputs,
-            Transformer.outputs_of,
-        )
-        is_marked = getattr(kind.forward, "gives_outputs", False)
-        return is_marked and not has_own_methods and isinstance(self.blocks, Blocks)
+        """Return True if the outputs are those of :meth:`outputs_above`: no subclass has a forward
+        of its own, and no other module has taken the place of the blocks."""
+        return type(self).forward is Transformer.forward and type(self.blocks) is Blocks
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Initialise the inducing inputs of each layer from hidden states of a batch of the
-        training data, once; :func:`probattn.inference.fit` does so with its first batch."""
-        with evaluation_mode(self):
-            self.blocks.initialise_inducing(self.tokens(x), mask)
+        training data at the input of its block, once: those of a layer that has been initialised or
+        loaded stay. :func:`probattn.inference.fit` does so with its first batch.
+
+        Local latent sites of lower layers are at their posterior means, global ones at their prior
+        means.
+
+        Args:
+            x: inputs ``(batch, ...)``.
+            mask: ``(batch, tokens)``, True at real tokens.
+        """
+        masks, real = ((), ...) if mask is None else ((mask,), mask)
+        self.connect_inducing_inputs()
+        with evaluation_mode(self), at_mean():
+            stream = x = self.tokens(x)
+            for block in self.blocks:
+                if isinstance(block.attention, ProbabilisticAttention):
+                    block.attention.place(stream[real])
+                # The path to the next layer's inducing inputs starts here, between the halves of
+                # the block.
+                stream = x + block.attention(block.norm_attention(x), *masks)
+                x = block.feed_forward_without_dropout(stream)
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -26,7 +26,6 @@ class CategoricalWithEnergy(dist.Categorical):
     Args:
         logits: ``(..., classes)``, normalised or not.
         class_weights: ``(classes,)``, positive, or None.
-        validate_args: as for the base class.
 
     Attributes:
         given_logits: ``logits``.
@@ -35,10 +34,8 @@ class CategoricalWithEnergy(dist.Categorical):
     # Also of copies without the attribute, as predictions make them
     class_weights: Tensor | None = None
 
-    def __init__(
-        self, logits: Tensor, class_weights: Tensor | None = None, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(logits=logits, validate_args=validate_args)
+    def __init__(self, logits: Tensor, class_weights: Tensor | None = None) -> None:
+        super().__init__(logits=logits)
         self.given_logits = logits
         self.class_weights = class_weights
 

@@ -24,7 +24,19 @@ Weights = Tensor | Sequence[float] | None
 softplus_inverse = SoftplusTransform().inv
 
 
-class Categorical(nn.Module):
+class _Likelihood(nn.Module):
+    """Base of likelihoods of examples: a subclass defines :meth:`distribution`."""
+
+    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
+        """Return the distribution of the labels; the token mask is ignored."""
+        return self.distribution(at_least_float32(outputs))
+
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the labels, of outputs in float32 or better."""
+        raise NotImplementedError
+
+
+class Categorical(_Likelihood):
     """One class per example; outputs are logits ``(*draws, batch, classes)``, labels integers
     ``(batch,)``.
 
@@ -54,26 +66,26 @@ class Categorical(nn.Module):
             buffer = nn.Buffer(weights)
         self.class_weights = buffer
 
-    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the distribution of the labels; the token mask is ignored."""
-        logits = at_least_float32(outputs)
-        if self.class_weights is not None and logits.shape[-1] != len(self.class_weights):
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the labels."""
+        classes = outputs.shape[-1]
+        if self.class_weights is not None and len(self.class_weights) != classes:
             raise ValueError(
-                f"{len(self.class_weights)} class_weights for outputs of {logits.shape[-1]} classes"
+                f"{len(self.class_weights)} class_weights for outputs of {classes} classes"
             )
-        return CategoricalWithEnergy(logits, self.class_weights)
+        return CategoricalWithEnergy(outputs, self.class_weights)
 
 
-class Bernoulli(nn.Module):
+class Bernoulli(_Likelihood):
     """Multi-label classification; outputs are logits ``(*draws, batch, labels)``, labels 0 or 1 in
     that shape."""
 
-    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the distribution of the labels; the token mask is ignored."""
-        return BernoulliOfAnyDtype(logits=at_least_float32(outputs)).to_event(1)
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the labels."""
+        return BernoulliOfAnyDtype(logits=outputs).to_event(1)
 
 
-class Ordinal(nn.Module):
+class Ordinal(_Likelihood):
     """One of several ordered classes per example: the proportional-odds (cumulative logit) model of
     McCullagh (1980).
 
@@ -103,20 +115,20 @@ class Ordinal(nn.Module):
         raw = at_least_float32(self.raw_cutpoints)
         return torch.cat([raw[:1], softplus(raw[1:])]).cumsum(0)
 
-    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the distribution of the labels; the token mask is ignored."""
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the labels."""
         if outputs.shape[-1] != 1:
             raise ValueError(
                 f"an ordinal likelihood takes one output per example, got {outputs.shape[-1]}"
             )
-        upper = self.cutpoints - at_least_float32(outputs)
+        upper = self.cutpoints - outputs
         # σ(a) − σ(b) = σ(a) σ(−b) (1 − exp(b − a)): no factor suffers from cancellation.
         gap = (-torch.expm1(-softplus(at_least_float32(self.raw_cutpoints[1:])))).log()
         log_probs = pad(logsigmoid(upper), (0, 1)) + pad(logsigmoid(-upper), (1, 0))
         return OrderedCategorical(logits=log_probs + pad(gap, (1, 1)))
 
 
-class _Scaled(nn.Module):
+class _Scaled(_Likelihood):
     """Base of likelihoods with a noise scale that does not depend on the input."""
 
     def __init__(self, scale: Scale = None) -> None:
@@ -158,12 +170,12 @@ class Gaussian(_Scaled):
         ValueError: a scale that is not positive.
     """
 
-    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the distribution of the targets; the token mask is ignored."""
-        return dist.Normal(at_least_float32(outputs), self.scale).to_event(1)
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the targets."""
+        return dist.Normal(outputs, self.scale).to_event(1)
 
 
-class HeteroscedasticGaussian(nn.Module):
+class HeteroscedasticGaussian(_Likelihood):
     """Gaussian noise that depends on the input (Nix & Weigend, 1994).
 
     Outputs ``(*draws, batch, 2 · targets)`` are the means, followed by the raw standard deviations:
@@ -181,14 +193,14 @@ class HeteroscedasticGaussian(nn.Module):
         check_positive(min_scale=min_scale)
         self.min_scale = min_scale
 
-    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the distribution of the targets; the token mask is ignored."""
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the targets."""
         if outputs.shape[-1] % 2:
             raise ValueError(
                 "needs a mean and a raw scale for each target, an even number; got "
                 f"{outputs.shape[-1]}"
             )
-        mean, raw_scale = at_least_float32(outputs).chunk(2, -1)
+        mean, raw_scale = outputs.chunk(2, -1)
         return dist.Normal(mean, self.min_scale + softplus(raw_scale)).to_event(1)
 
 
@@ -223,22 +235,22 @@ class StudentT(_Scaled):
             return self.scale.new_tensor(self.fixed_df)
         return 1 + softplus(at_least_float32(self.raw_df))
 
-    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the distribution of the targets; the token mask is ignored."""
-        return dist.StudentT(self.df, at_least_float32(outputs), self.scale).to_event(1)
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the targets."""
+        return dist.StudentT(self.df, outputs, self.scale).to_event(1)
 
 
-class Poisson(nn.Module):
+class Poisson(_Likelihood):
     """Counts with variance equal to their mean; outputs are log rates
     ``(*draws, batch, targets)``."""
 
-    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the distribution of the counts; the token mask is ignored."""
-        rate = at_least_float32(outputs).exp()
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the counts."""
+        rate = outputs.exp()
         return dist.Poisson(rate.clamp(min=torch.finfo(rate.dtype).tiny)).to_event(1)
 
 
-class NegativeBinomial(nn.Module):
+class NegativeBinomial(_Likelihood):
     """Overdispersed counts; outputs are log means ``(*draws, batch, targets)``.
 
     The variance is μ + μ²/r with a learned concentration r shared by all examples (NB2; Cameron &
@@ -261,11 +273,11 @@ class NegativeBinomial(nn.Module):
         """Concentration r, a scalar tensor."""
         return softplus(at_least_float32(self.raw_concentration))
 
-    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """Return the distribution of the counts; the token mask is ignored."""
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the counts."""
         concentration = self.concentration
         # log(μ/r), the log odds of one more count
-        logits = at_least_float32(outputs) - concentration.log()
+        logits = outputs - concentration.log()
         return dist.NegativeBinomial(concentration, logits=logits).to_event(1)
 
 

@@ -63,17 +63,17 @@ class TabularTransformer(Transformer):
         )
         self.units = None if units is None else nn.Buffer(torch.tensor(units))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return outputs ``(*draws, batch, outputs)`` of rows ``(batch, columns)``.
+    def outputs_of(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return outputs of the states above all blocks, in the units of the labels."""
+        outputs = super().outputs_of(states, mask)
+        return outputs if self.units is None else self.units[0] + self.units[1] * outputs
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """Return a token for each column, ``(batch, columns, dim)``, of rows ``(batch, columns)``.
 
         Raises:
             ValueError: another number of columns.
         """
-        outputs = self.outputs(x)
-        return outputs if self.units is None else self.units[0] + self.units[1] * outputs
-
-    def tokens(self, x: Tensor) -> Tensor:
-        """Return a token for each column, ``(batch, columns, dim)``."""
         return self.dropout(self.embedding(x))
 
 

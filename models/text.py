@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn import SoftmaxAttention
-from probattn.models.blocks import Transformer, gives_outputs
+from probattn.models.blocks import Transformer
 from probattn.models.layer_factories import Attention
 
 
@@ -60,21 +60,9 @@ class TextTransformer(Transformer):
             network="text",
         )
 
-    @gives_outputs
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return logits ``(*draws, batch, classes)``.
-
-        Args:
-            x: texts ``(batch, tokens, ...)``.
-            mask: ``(batch, tokens)``, True at real tokens; None if all are real.
-
-        Raises:
-            ValueError: more tokens than ``max_length``.
-        """
-        return self.outputs(x, mask)
-
     def tokens(self, x: Tensor) -> Tensor:
-        """Return embedded tokens plus positions, ``(batch, tokens, dim)``.
+        """Return embedded tokens plus positions, ``(batch, tokens, dim)``, of texts
+        ``(batch, tokens, ...)``.
 
         Raises:
             ValueError: more tokens than ``max_length``.
@@ -88,9 +76,9 @@ class TextTransformer(Transformer):
 
 
 class TextTagger(TextTransformer):
-    """Token classifier: the same network without pooling, for ``likelihoods.TokenCategorical``."""
+    """Token classifier: the same network without pooling, for ``likelihoods.TokenCategorical``,
+    with logits ``(*draws, batch, tokens, classes)``."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return logits ``(*draws, batch, tokens, classes)``; arguments and errors as for
-        :class:`TextTransformer`."""
-        return self.head(self.norm(self.blocks(self.tokens(x), mask)))
+    def outputs_of(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return logits of the states above all blocks."""
+        return self.head(self.norm(states))

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn import SoftmaxAttention
-from probattn.models.blocks import Transformer, gives_outputs
+from probattn.models.blocks import Transformer
 from probattn.models.layer_factories import Attention
 
 
@@ -69,18 +69,13 @@ class ViT(Transformer):
             tokens=len(self.positions),
         )
 
-    @gives_outputs
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits ``(*draws, batch, classes)`` of images
+    def tokens(self, images: Tensor) -> Tensor:
+        """Return embedded patches plus positions, ``(batch, tokens, dim)``, of images
         ``(batch, channels, height, width)``.
 
         Raises:
             ValueError: images of another shape.
         """
-        return self.outputs(images)
-
-    def tokens(self, images: Tensor) -> Tensor:
-        """Return embedded patches plus positions, ``(batch, tokens, dim)``."""
         if images.shape[1:] != self.image_shape:
             raise ValueError(
                 f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}; "

@@ -7,20 +7,14 @@ Example::
 """
 
 import argparse
-import runpy
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
-from torch import Tensor
 
 from probattn.experiments.config.presets import preset
-from probattn.experiments.data.dataset import Dataset, Part
-from probattn.experiments.data.text.text_dataset import TextDataset
-from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.experiments.data.dataset import Dataset
 from probattn.experiments.evaluation.baselines import predict_baseline, suited
 from probattn.experiments.runs.sources import load_data
 from probattn.inference import metrics
@@ -30,26 +24,6 @@ PRESETS = {
     "CoLA": "kep-svgp/cola-softmax",
     "IMDB": "kep-svgp/imdb-softmax",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Documents(Part):
-    """Texts with their mean ratings ``(n, 1)``."""
-
-    texts: tuple[str, ...]
-    labels: Tensor
-
-
-def long_documents(root: Path) -> TextDataset:
-    """Return the data set of ``long_documents.py``."""
-    study = runpy.run_path(str(Path(__file__).with_name("long_documents.py")))
-    made = {part: study["documents"](root / "aclImdb" / part, seed=0) for part in ("train", "test")}
-    number = study["VALID"]
-    parts = []
-    for documents in (made["train"][number:], made["train"][:number], made["test"]):
-        labels = torch.tensor([[rating] for _, rating in documents])
-        parts.append(Documents(tuple(text for text, _ in documents), labels))
-    return TextDataset("long documents", (), *parts, WordTokenizer, WordTokenizer)
 
 
 def scores(task: str, dataset: Dataset) -> list[dict[str, Any]]:
@@ -72,7 +46,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    rows = scores("long documents", long_documents(options.data))
+    rows: list[dict[str, Any]] = []
     for task, name in PRESETS.items():
         rows += scores(task, load_data(preset(name), options.data))
     pd.DataFrame(rows).to_csv(options.out, index=False, float_format="%.6g")

@@ -20,10 +20,11 @@ SIZES = (
 )  # half of the images are left for tests, since a trained network errs on few
 
 
-def load() -> tuple:
-    """Return the classes, and the training, validation and test part, drawn once for all."""
+def load(seed: int = 0) -> tuple:
+    """Return the classes, and the training, validation and test part, drawn by the seed of the
+    split."""
     pixels, labels = mnist_data()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     images = torch.from_numpy(pixels.astype(np.uint8)).reshape(-1, 1, 28, 28)[order]
     parts = map(Images, images.split(SIZES), torch.from_numpy(labels).long()[order].split(SIZES))
     return tuple("0123456789"), *parts

@@ -27,16 +27,19 @@ from probattn.experiments.cli.terminal import fail, lines
 # Messages of PyTorch's errors where memory does not suffice.
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
 COMMANDS = (
-    *(train_command.presets, train_command.train, evaluate_command.evaluate),
-    *(
-        review_command.review,
-        deployment.predict,
-        deployment.export,
-        study_command.study,
-        study_command.compare,
-        study_command.demo,
-    ),
-    *(reproduce.reproduce, checks.bench, checks.check_gp, checks.check_gpu),
+    train_command.presets,
+    train_command.train,
+    evaluate_command.evaluate,
+    review_command.review,
+    deployment.predict,
+    deployment.export,
+    study_command.study,
+    study_command.compare,
+    study_command.demo,
+    reproduce.reproduce,
+    checks.bench,
+    checks.check_gp,
+    checks.check_gpu,
 )
 HELP = (
     "Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a "

@@ -1,15 +1,19 @@
 """``probattn study``, ``compare`` and ``demo``: layers over seeds on any data, their comparison,
 and an example."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, say, split_words
 from probattn.models.layer_factories import LAYERS
+
+if TYPE_CHECKING:
+    from probattn.experiments.studies.study import Job
 
 # Layers of the demo, which leaves out variants of KEP-SVGP's objective.
 SHOWN = [name for name, record in LAYERS.items() if record.in_demo]
@@ -30,15 +34,45 @@ def compare(
 ) -> None:
     """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by
     the same method."""
+    _compare(results, out, trust_code=trust_code)
+
+
+def _compare(results: list[Path], out: Path, *, trust_code: Any) -> dict[str, Any]:
+    """Write and print a comparison; return what begins its report: ``verdict`` and ``tables``."""
     from probattn.experiments.studies import compare as comparison
+    from probattn.experiments.studies.verdict import verdict
 
     read = comparison.read(results, trust_code=trust_code)
     # Runs may lie in the folder of the comparison, but it in none of them.
     comparison.write(out, read, inputs=[path for path in results if path.is_file()])
-    for title, table in comparison.tables(read.scores, read.comparisons).items():
+    conclusion = verdict(read)
+    if conclusion:
+        say("\nConclusion", style="bold")
+        say("\n".join(conclusion))
+    tables = comparison.tables(read.scores, read.comparisons)
+    for title, table in tables.items():
         say(f"\n{title}", style="bold")
         terminal.show_metrics(table)
     say(f"results.csv, comparison.md, comparison.tex: {out}")
+    return {"verdict": conclusion, "tables": tables}
+
+
+def _conclude(jobs: "Sequence[Job]", out: Path, *, title: str) -> None:
+    """Compare the runs of a study, and write its report, with the first run of each kind."""
+    from probattn.experiments.evaluation.evaluate import evaluate
+    from probattn.experiments.reporting import report
+
+    typed = set[str]().union(*(job.settings.names() for job in jobs))
+    first = {job.folder.parent: job for job in reversed(jobs)}
+    sections = []
+    for job in reversed(first.values()):
+        evaluated = evaluate(job.folder, root=job.root, trust_code=typed, **job.options)
+        sections.append(report.section(evaluated.result))
+    begin = _compare([job.folder for job in jobs], out, trust_code=typed)
+    for section in sections:
+        say(f"{section['result'].name}: {section['conclusion'][-1]}")
+    report.write(out / "report.html", sections, title=title, **begin)
+    say(f"report: {out / 'report.html'}")
 
 
 def study(
@@ -53,7 +87,7 @@ def study(
     ] = None,
     seeds: Annotated[
         int, typer.Option(min=1, max=terminal.MAX_RUNS, help="Runs of each preset and layer.")
-    ] = 5,
+    ] = 3,
     new_splits: Annotated[
         bool, typer.Option("--new-splits", help="Divide the data anew for each seed.")
     ] = False,
@@ -62,13 +96,12 @@ def study(
     ] = None,
     set_: terminal.SettingChanges = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="Methods, or none; default all for the task.")
+        list[str] | None,
+        typer.Option(help="Methods, all or none; default temperature, for classes."),
     ] = None,
-    shift: Annotated[
-        bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")
-    ] = None,
+    shift: Annotated[bool, typer.Option(help="Also evaluate on corrupted images.")] = False,
     ood: Annotated[
-        list[str] | None, typer.Option(help="OOD sets, folders or none; default those of the task.")
+        list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")
     ] = None,
     workers: terminal.Workers = terminal.CORES,
     out: terminal.OutFolder = Path("runs/study"),
@@ -93,9 +126,9 @@ def study(
     )
     say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
     comparison.check(out)
-    run_study(check(jobs, by=by, shift=shift, ood=sets), workers=workers, say=say)
-    typed = set[str]().union(*(job.settings.names() for job in jobs))
-    compare([job.folder for job in jobs], out, trust_code=cast(Any, typed))
+    jobs = check(jobs, by=by, shift=shift, ood=sets or ())
+    run_study(jobs, workers=workers, say=say)
+    _conclude(jobs, out, title=f"probattn study: {', '.join(presets)}")
 
 
 def demo(
@@ -107,8 +140,6 @@ def demo(
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a
     report."""
     from probattn.experiments.config.presets import PRESETS
-    from probattn.experiments.evaluation.evaluate import evaluate
-    from probattn.experiments.reporting import report
     from probattn.experiments.studies import study
 
     options: dict[str, Any] = {
@@ -136,12 +167,4 @@ def demo(
         "half a minute or more"
     )
     study.run_study(jobs, workers=workers, say=say)
-    sections = [report.section(evaluate(job.folder, **options).result) for job in jobs]
-    for section in sections:
-        say(f"{section['result'].name}: {section['conclusion'][-1]}")
-    compare([job.folder for job in jobs], out)
-    report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
-    say(
-        f"One test image is {100 / len(sections[0]['result'].test):.2f} points of accuracy; "
-        f"report: {out}/report.html"
-    )
+    _conclude(jobs, out, title="probattn demo: handwritten digits")

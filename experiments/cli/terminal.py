@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -52,21 +53,40 @@ def say(text: str, *, style: str = "") -> None:
 def show_table(table: Table) -> None:
     """Print a table, folded between words where the terminal is narrow, and wider than it where
     words do not fit."""
+    width = max(console.width, _minimum(table))
+    Console(width=width, quiet=console.quiet).print(table, crop=False)
+
+
+def _fits(table: Table) -> bool:
+    """Return True if no line of a table is wider than the terminal."""
+    _minimum(table)  # sets how it is folded
+    lines_of_table = Segment.split_lines(console.render(table))
+    return max(map(Segment.get_line_length, lines_of_table)) <= console.width
+
+
+def _minimum(table: Table) -> int:
+    """Return the least width of a table that is folded between words."""
     for column in table.columns:
         words = " ".join(str(text) for text in (column.header, *column.cells)).split()
         longest = max(map(cell_len, words), default=1)
         column.min_width = longest if column.no_wrap else min(MAX_WORD, longest)
         column.overflow = "fold"
     wide = console.options.update(max_width=10_000)
-    width = max(console.width, console.measure(table, options=wide).minimum)
-    Console(width=width, quiet=console.quiet).print(table, crop=False)
+    return console.measure(table, options=wide).minimum
 
 
 def show_metrics(table: Any) -> None:
-    """Print a table of :mod:`~probattn.experiments.reporting.tables`."""
-    from probattn.experiments.reporting.tables import terminal
+    """Print a table of :mod:`~probattn.experiments.reporting.tables`, of several parts where all
+    its columns do not fit the terminal."""
+    from probattn.experiments.reporting.tables import divided, terminal
 
-    show_table(terminal(table))
+    last = len(table.frame.columns) - 1
+    for number in range(1, last + 1):
+        parts = [terminal(part) for part in divided(table, number)]
+        if all(map(_fits, parts)):
+            break
+    for part in parts:
+        show_table(part)
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:

@@ -240,12 +240,14 @@ def describe(settings: Settings) -> dict[str, tuple[str, list[str]]]:
     """Return the meaning of each setting, and the values that it takes if it takes only some, by
     its dotted key."""
     described = {}
-    for section, cls in (
-        (section, type(value)) for section, value in vars(settings).items() if value is not None
-    ):
+    for section, value in vars(settings).items():
+        if value is None:
+            continue
+        cls = type(value)
         texts = getattr(cls, "meanings", None) or meanings(cls)
         types = get_type_hints(cls, include_extras=True)
-        for name in (option.name for option in fields(cls)):
+        for option in fields(cls):
+            name = option.name
             described[f"{section}.{name}"] = (texts.get(name, ""), choices(types[name]))
     return described
 

@@ -2,7 +2,6 @@
 ``train --config`` reads."""
 
 import contextlib
-import functools
 import json
 from dataclasses import asdict
 from importlib.resources import files
@@ -45,7 +44,6 @@ def to_yaml(name: str, settings: Any) -> str:
     )
 
 
-@functools.cache
 def packaged(name: str) -> dict[str, Any]:
     """Return the content of a file of this package, ``preset_files/NAME.yaml``, with YAML's
     types."""

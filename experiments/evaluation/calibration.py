@@ -66,10 +66,10 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     @model_validator(mode="after")
     def _check(self) -> Self:
         has_classes = self.temperature is not None
-        if (self.confidence is not None) != has_classes:
-            raise ValueError("confidence and temperature are values of a model of classes")
-        if bool(self.class_quantiles) != has_classes:
-            raise ValueError("class_quantiles and temperature are values of a model of classes")
+        if not has_classes == bool(self.class_quantiles) == (self.confidence is not None):
+            raise ValueError(
+                "temperature, confidence and class_quantiles are values of a model of classes"
+            )
         if has_classes and self.quantile < LEAST:
             raise ValueError("the quantile of a model of classes is at least 0")
         return self

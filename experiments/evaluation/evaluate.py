@@ -12,7 +12,7 @@ import pandas as pd
 
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import Dataset, Part
+from probattn.experiments.data.dataset import Part
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation import evaluated_run, kept_predictions, methods
 from probattn.experiments.evaluation.baselines import predict_baseline, rivals, suited
@@ -100,7 +100,10 @@ def evaluate(
         )
         for name, row in calibration.by_class(posterior["test"], run.dataset.classes).items():
             of_posterior[f"class/{name}"] = row
-        of_baselines = _baselines(run.dataset, sets) if baselines else {}
+        fitted = suited(run.dataset) if baselines else []
+        of_baselines = {
+            name: predict_baseline(name, run.dataset, _plain_sets(sets)) for name in fitted
+        }
         for name, by_set in of_baselines.items():
             scores[f"{BASELINE}/{name}"] = evaluated_run.score(by_set)
         result = run_result(run, posterior, of_posterior, calibration)
@@ -124,12 +127,6 @@ def evaluate(
         text = json.dumps(content, indent=2, default=asdict)
         write_bytes(folder / evaluated_run.EVALUATION, text.encode())
     return Evaluation(result, frame)
-
-
-def _baselines(dataset: Dataset, sets: Mapping[str, TestSet]) -> dict[str, dict[str, Prediction]]:
-    """Return predictions of all baselines that suit, by name and test set."""
-    parts = _plain_sets(sets)
-    return {name: predict_baseline(name, dataset, parts) for name in suited(dataset)}
 
 
 def _plain_sets(sets: Mapping[str, TestSet]) -> dict[str, Part]:

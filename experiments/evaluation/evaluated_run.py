@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyro.distributions as dist
 import torch
@@ -73,8 +74,9 @@ class EvaluatedRun(RunRecord):
             if name in names:
                 file = prediction_file(self.folder, method, name)
                 stamp = self.content["stamp"] | {"data": digest}
-                stored[name] = load_prediction(file, stamp=stamp)
-        return {name: prediction for name, prediction in stored.items() if prediction is not None}
+                if (prediction := load_prediction(file, stamp=stamp)) is not None:
+                    stored[name] = prediction
+        return stored
 
     def examples(self, name: str, method: str) -> pd.DataFrame | None:
         """Return the kept predictions by a method on the examples of a test set, from which the
@@ -239,18 +241,19 @@ def to_frame(
     return pd.DataFrame(rows)
 
 
-def mean_shift(frame: pd.DataFrame, group: str = "") -> pd.DataFrame:
-    """Return the mean of each metric over corruptions and severities, by run, seed and method, as
-    set ``shift``.
+def mean_shifts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the means of each metric over corruptions and severities, by run, seed and method.
+
+    Set ``shift`` is of all, ``shift/photometric`` of those in :data:`PHOTOMETRIC`, ``shift/other``
+    of the others.
 
     Args:
         frame: scores in the wide form.
-        group: ``photometric`` (see :data:`PHOTOMETRIC`) or ``other`` corruptions; "" takes all.
     """
     corruption = frame["set"].str.extract("^shift/(.+)/", expand=False)
-    is_chosen = corruption.notna()
-    if group:
-        is_chosen &= corruption.isin(PHOTOMETRIC) == (group == "photometric")
-    chosen = frame[is_chosen].drop(columns=["set"])
-    means = chosen.groupby(["run", "seed", "method"], sort=False).mean()
-    return means.reset_index().assign(set="shift")
+    of_all = frame[corruption.notna()].assign(set="shift")
+    is_photometric = corruption.dropna().isin(PHOTOMETRIC)
+    kinds = np.where(is_photometric, "shift/photometric", "shift/other")
+    chosen = pd.concat([of_all, of_all.assign(set=kinds)])
+    means = chosen.groupby(["run", "seed", "method", "set"], sort=False).mean()
+    return means.reset_index()

@@ -1,5 +1,5 @@
 """Intervals over test examples: exact for shares, by resampling for other metrics, paired for two
-runs (bootstrap)."""
+runs (bootstrap); also over seeds."""
 
 from collections.abc import Mapping
 
@@ -7,16 +7,40 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from probattn.experiments.evaluation.bootstrap import draw_counts
 from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.experiments.evaluation.seed_statistics import TAILS
 from probattn.inference import Prediction
 
+RESAMPLES = 300
 BINS = 15
 NUMBERS = ("squared_error", "absolute_error", "crps", "log_prob", "width_90")
 """Columns of examples whose labels are numbers."""
 Values = dict[str, np.ndarray]
 """Metric → its values ``(r,)`` on r resamples."""
+
+
+def draw_counts(number: int, *, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    """Return how often each of n examples is drawn in n draws with replacement, ``(r, n)``."""
+    draws = np.random.default_rng(seed).integers(number, size=(resamples, number))
+    return np.stack([np.bincount(row, minlength=number) for row in draws])
+
+
+def over_seeds(values: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """Return the mean over seeds that are drawn with replacement, for each draw of the examples.
+
+    Rows with the same seeds get the same draws, so that their differences are paired.
+
+    Args:
+        values: a metric of each seed on r draws of the examples, ``(seeds, r)``. Seeds with one
+            test set share the draws, since an example is as hard for all of them.
+        seed: of the draws.
+
+    Returns:
+        ``(r,)``.
+    """
+    number, replicates = values.shape
+    drawn = np.random.default_rng(seed).integers(number, size=(number, replicates))
+    return np.take_along_axis(values, drawn, axis=0).mean(0)
 
 
 def share_interval(count: int, total: int) -> tuple[float, float]:

@@ -31,8 +31,11 @@ def example_frame(prediction: Prediction) -> pd.DataFrame:
     ``log_prob``, and of each example's mean over its numbers ``squared_error``, ``absolute_error``,
     ``crps`` and ``width_90``; of a single number ``label``, ``predicted`` and ``std``, too.
     """
-    if prediction.probs is None:
-        return pd.DataFrame(_of_numbers(prediction))
+    columns = _of_numbers(prediction) if prediction.probs is None else _of_classes(prediction)
+    return pd.DataFrame({name: column.cpu().numpy() for name, column in columns.items()})
+
+
+def _of_classes(prediction: Prediction) -> dict[str, Tensor]:
     columns = {
         "predicted": prediction.predicted,
         "confidence": prediction.confidence.double(),
@@ -41,11 +44,11 @@ def example_frame(prediction: Prediction) -> pd.DataFrame:
     if prediction.mutual_information is not None:
         columns["mutual_information"] = prediction.mutual_information.double()
     if (labels := prediction.labels) is not None:
-        probs = prediction.probs.double()
+        probs = prediction.require("probs").double()
         columns["label"] = labels
         columns["log_prob"] = prediction.log_prob(labels).double()
         columns["brier"] = (probs - one_hot(labels, probs.shape[1])).square().sum(1)
-    return pd.DataFrame({name: column.cpu().numpy() for name, column in columns.items()})
+    return columns
 
 
 def refined_frame(prediction: Prediction) -> pd.DataFrame:
@@ -59,7 +62,7 @@ def refined_frame(prediction: Prediction) -> pd.DataFrame:
     return frame
 
 
-def _of_numbers(prediction: Prediction) -> dict[str, Any]:
+def _of_numbers(prediction: Prediction) -> dict[str, Tensor]:
     labels = prediction.require("labels")
     mean = prediction.require("mean")
     low, high = regression.interval(prediction, level=0.9)
@@ -69,14 +72,14 @@ def _of_numbers(prediction: Prediction) -> dict[str, Any]:
         "crps": prediction.crps(labels),
         "width_90": high - low,
     }
-    columns: dict[str, Tensor] = {"log_prob": prediction.log_prob(labels).double()}
+    columns = {"log_prob": prediction.log_prob(labels).double()}
     for name, error in errors.items():
         columns[name] = error.double().reshape(len(labels), -1).mean(1)
     if mean[0].numel() == 1:
         columns["label"] = labels.reshape(-1)
         columns["predicted"] = mean.reshape(-1)
         columns["std"] = prediction.require("variance").sqrt().reshape(-1)
-    return {name: column.cpu().numpy() for name, column in columns.items()}
+    return columns
 
 
 def examples_file(run: Path, method: str, name: str) -> Path:

@@ -2,6 +2,7 @@
 one on another."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import torch
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.evaluation.baselines import BASELINES
-from probattn.experiments.runs.load import TrainedRun
+from probattn.experiments.runs.load import Loader, TrainedRun
 from probattn.guides import Guide
 from probattn.inference import (
     SVDKL,
@@ -76,6 +77,7 @@ SCALINGS = {"temperature": TemperatureScaling, "bias": BiasScaling}
 NAMES = (*METHODS, "mc-dropout+temperature", "laplace+temperature", "sv-dkl+temperature")
 
 
+@dataclass(eq=False)
 class Forward:
     """Forward pass of a run over its data from a seed, which all methods share that need no other.
 
@@ -83,25 +85,19 @@ class Forward:
         run, data: the run, and a part of its data.
         num_samples, seed, refine: of the posterior samples; ``refine`` leaves the methods on the
             features of the last layer as they are.
-
-    Attributes:
-        batches: the data.
     """
 
-    def __init__(
-        self,
-        run: TrainedRun,
-        data: Part,
-        *,
-        num_samples: int,
-        seed: int,
-        refine: float | None = None,
-    ) -> None:
-        self.batches = run.batches(data, by_length=True)
-        self.run = run
-        self.num_samples = num_samples
-        self.seed = seed
-        self.refine = refine
+    run: TrainedRun
+    data: Part
+    _: KW_ONLY
+    num_samples: int
+    seed: int
+    refine: float | None = None
+
+    @cached_property
+    def batches(self) -> Loader:
+        """The data."""
+        return self.run.batches(self.data, by_length=True)
 
     @cached_property
     def features(self) -> Features:

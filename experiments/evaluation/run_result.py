@@ -50,7 +50,7 @@ class RunResult:
     steps: list[dict]  # step, epoch, loss, nll, kl/SITE…, penalty/SITE…, lr
     epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
     test: Prediction  # of the test part, with its labels
-    data: Part  # the test part: images, texts or rows
+    data: Part | None  # the test part: images, texts or rows; None if it is not known
     classes: tuple[str, ...]  # empty for numbers
     spectra: dict[str, Spectrum]  # by layer
     posterior: list[SiteConvergence]  # of global latent sites, without a refit

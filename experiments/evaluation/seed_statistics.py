@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, t
 
-from probattn.experiments.evaluation.bootstrap import holm
 from probattn.experiments.evaluation.metric_display import best_of, columns
 from probattn.inference.metrics import Metric
 
@@ -145,30 +144,42 @@ def compare(
     finite = scores.reindex(columns=list(metrics)).astype(float)
     finite = finite.replace([np.inf, -np.inf], np.nan)
     by_row = {row: finite.xs(row) for row in finite.index.unique(0)}
-    cells = {}
+    statistics = {}
     for row, ours in by_row.items():
-        statistics = _of_row(ours)
+        number = ours.notna().any() * len(ours)
+        means, stds = ours.mean(skipna=False), ours.std(skipna=False)
+        statistics[row] = pd.DataFrame({"n": number, "mean": means, "std": stds})
         if row in baselines:
             baseline = baselines[row]
-            pair = resampled.get(row), resampled.get(baseline)
-            statistics = statistics.join(_differences(ours, by_row[baseline], *pair))
-        columns_of_row = statistics.to_dict("index")
-        cells[row] = {key: Cell(**values) for key, values in columns_of_row.items()}
-    correct(cells)
+            pair = [resampled.get(row), resampled.get(baseline)]
+            statistics[row] = statistics[row].join(_differences(ours, by_row[baseline], pair))
+    cells = corrected_cells(pd.concat(statistics))
     return Comparison(metrics, groups or {"": tuple(by_row)}, baselines, cells)
 
 
-def correct(cells: Mapping[str, dict[str, Cell]]) -> None:
-    """Correct the p-values of all cells for their number, in place."""
-    places = [
-        (row, key)
-        for row, of_row in cells.items()
-        for key, cell in of_row.items()
-        if not math.isnan(cell.p_value)
-    ]
-    p_values = holm([cells[row][key].p_value for row, key in places])
-    for (row, key), p_value in zip(places, p_values.tolist(), strict=True):
-        cells[row][key] = cells[row][key]._replace(p_value=p_value)
+def corrected_cells(statistics: pd.DataFrame) -> dict[str, dict[str, Cell]]:
+    """Return row → metric → cell, with p-values that are corrected for their number.
+
+    Args:
+        statistics: the fields of :class:`Cell` by row and metric; what lacks is NaN.
+    """
+    frame = statistics.reindex(columns=list(Cell._fields))
+    frame["p_value"] = holm(frame["p_value"])
+    cells: dict[str, dict[str, Cell]] = {}
+    for (row, key), *values in frame.itertuples():
+        cells.setdefault(row, {})[key] = Cell(*values)
+    return cells
+
+
+def holm(p_values: pd.Series) -> pd.Series:
+    """Return adjusted p-values, by which the chance of any false discovery is at most the level
+    (Holm, 1979).
+
+    The k-th smallest of m is multiplied by m − k + 1, and is no less than those before it.
+    """
+    ordered = p_values.dropna().sort_values(kind="stable")
+    factors = np.arange(len(ordered), 0, -1)
+    return (factors * ordered).clip(upper=1.0).cummax().reindex(p_values.index)
 
 
 def student_interval(differences: Any) -> tuple[Any, Any]:
@@ -179,48 +190,34 @@ def student_interval(differences: Any) -> tuple[Any, Any]:
     return mean - half, mean + half
 
 
-def _of_row(ours: pd.DataFrame) -> pd.DataFrame:
-    """Return ``n``, ``mean`` and ``std`` of each column."""
-    return pd.DataFrame(
-        {
-            "n": ours.notna().any() * len(ours),
-            "mean": ours.mean(skipna=False),
-            "std": ours.std(skipna=False),
-        }
-    )
-
-
 def _differences(
     ours: pd.DataFrame,
     theirs: pd.DataFrame,
-    our_replicates: Replicates | None,
-    their_replicates: Replicates | None,
+    replicates: Sequence[Replicates | None],
 ) -> pd.DataFrame:
     """Return the ``difference`` of each column, its interval, ``low`` and ``high``, and
     ``p_value``.
 
     Args:
         ours, theirs: values by seed.
-        our_replicates, their_replicates: on resampled seeds and examples, if there are any.
+        replicates: of both on resampled seeds and examples, if there are any.
     """
     seeds = ours.index.intersection(theirs.index)
     ours, theirs = ours.loc[seeds], theirs.loc[seeds]
     gaps = ours - theirs
     difference = gaps.mean(skipna=False)
     low, high = student_interval(gaps)
-    p_value = pd.Series(2 * t.sf(abs(difference) / gaps.sem(skipna=False), len(seeds) - 1))
-    p_value.index = gaps.columns
+    p_value = 2 * t.sf(abs(difference) / gaps.sem(skipna=False), len(seeds) - 1)
     shared = tuple(sorted(seeds))
-    of_both = [each for each in (our_replicates, their_replicates) if each is not None]
+    of_both = [each for each in replicates if each is not None]
     if [each.seeds for each in of_both] == [shared, shared]:
         resampled = pd.DataFrame(of_both[0].values) - pd.DataFrame(of_both[1].values)
         # Without an interval are metrics that are not resampled: one over seeds would know these
         # test examples alone, or take overlapping splits for independent.
         resampled = resampled.reindex(columns=gaps.columns)
-        low = resampled.quantile(TAILS[0])
-        high = resampled.quantile(TAILS[1])
+        low, high = map(resampled.quantile, TAILS)
         # The bootstrap's law is nearly normal, and 300 draws give its spread to 4 %.
-        p_value = pd.Series(2 * norm.sf(abs(difference) / resampled.std()), gaps.columns)
+        p_value = 2 * norm.sf(abs(difference) / resampled.std())
     frame = pd.DataFrame({"difference": difference, "low": low, "high": high, "p_value": p_value})
     largest = np.maximum(ours.abs().max(), theirs.abs().max())
     is_constant = gaps.std() <= ROUNDING * largest  # equal but for rounding

@@ -214,7 +214,8 @@ def boxes(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
             manage_ticks=False,
             medianprops={"color": style.INK, "lw": 0.8},
             whiskerprops={"color": style.INK, "lw": 0.8},
-            boxprops={"facecolor": colour, "edgecolor": colour},
+            # The edge is all that is seen of a box of one severity.
+            boxprops={"facecolor": colour, "edgecolor": colour, "lw": 3.0},
         )
         ax.plot(
             [],
@@ -264,9 +265,7 @@ def predicted(prediction: Prediction) -> Figure:
         color=style.BLUE,
         label="mean",
     )
-    smallest = min(truth.min(), low.min())
-    largest = max(truth.max(), high.max())
-    style.diagonal(ax, "perfect", low=float(smallest), high=float(largest))
+    style.diagonal(ax, "perfect")
     ax.set(xlabel="true number", ylabel="prediction")
     style.legend(figure)
     return figure

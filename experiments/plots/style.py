@@ -103,10 +103,9 @@ def line_colour(number: int) -> str:
     return LINES[number % len(LINES)]
 
 
-def diagonal(ax: Axes, label: str, *, low: float = 0, high: float = 1) -> None:
+def diagonal(ax: Axes, label: str) -> None:
     """Draw the line on which both coordinates are equal."""
-    ends = [low, high]
-    ax.plot(ends, ends, label=label, **REFERENCE)
+    ax.axline((0, 0), slope=1, label=label, **REFERENCE)
 
 
 def percent(*axes: Any) -> None:

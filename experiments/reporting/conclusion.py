@@ -81,6 +81,10 @@ def _of_classes(result: RunResult) -> dict[str, object]:
     right = int((test.predicted == labels).sum())
     _, risk = metrics.risk_coverage(probs, labels)
     accepted = [math.ceil(share * len(test)) for share in (0.5, 0.8, 1)]
+    # NLL after the best temperature and class biases
+    refinement = None
+    if len(labels) >= MANY:
+        refinement = -float(refined_log_probs(probs, labels).mean())
     classes = by_class(result)
     wrong = classes[classes["mistakes"] > 0]
     covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage").to_dict("records")
@@ -96,16 +100,9 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "confidence": float(probs.amax(-1).mean()),
         "floor": ece_floor(probs, labels),
         "smooth": smece(probs, labels) if find_spec("relplot") else None,
-        "refinement": _refinement(probs, labels),
+        "refinement": refinement,
         "risks": [float(risk[place - 1]) for place in accepted],
     }
-
-
-def _refinement(probs: Tensor, labels: Tensor) -> float | None:
-    """Return the NLL after the best temperature and class biases; None for few examples."""
-    if len(labels) < MANY:
-        return None
-    return -float(refined_log_probs(probs, labels).mean())
 
 
 def _is_uncovered(row: dict[str, float], result: RunResult) -> bool:

@@ -57,6 +57,8 @@ def write(
     sections: Sequence[Mapping[str, Any]],
     *,
     title: str,
+    verdict: Sequence[str] = (),
+    tables: Mapping[str, Table] | None = None,
 ) -> None:
     """Write a report as one self-contained HTML file, atomically; of several runs their comparison
     comes first.
@@ -65,18 +67,26 @@ def write(
         path: the file.
         sections: those of its runs, see :func:`section`.
         title: heading of the page.
+        verdict: sentences on their comparison, with which the page begins.
+        tables: of their comparison, by title; None makes them from the sections.
     """
     results = [of_run["result"] for of_run in sections]
     page = render(
         "report.html",
         title=title,
         sections=sections,
-        summary=summary_table(results),
-        shifted=shift_table(results),
+        verdict=verdict,
+        tables=tables or _tables(results),
         figures=shared_figures(results) if len(results) > 1 else {},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, page.encode())
+
+
+def _tables(results: Sequence[RunResult]) -> dict[str, Table]:
+    """Return the tables of runs, one each for test data and corrupted images, by title."""
+    tables = {"Test data": summary_table(results), "Corrupted images": shift_table(results)}
+    return {title: table for title, table in tables.items() if table}
 
 
 def save_figures(folder: Path, part: Mapping[str, Any]) -> None:

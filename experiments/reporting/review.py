@@ -54,7 +54,7 @@ FORMS: tuple[dict[str, Any], ...] = (
 
 def page(
     prediction: Prediction,
-    data: Part,
+    data: Part | None,
     *,
     name: str,
     classes: Sequence[str],
@@ -188,21 +188,14 @@ def slider_steps(
     if math.isfinite(accepted):
         thresholds.append(accepted)
     steps = []
-    for threshold in sorted(set(thresholds)):
+    for threshold in [*sorted(set(thresholds)), math.inf]:
         is_answered = confidence >= threshold
-        steps.append(_step(threshold, int(is_answered.sum()), int(is_wrong[is_answered].sum())))
-    return [*steps, _step(None, 0, 0)]
-
-
-def _step(threshold: float | None, answered: int, wrong: int) -> dict[str, Any]:
-    low, high = share_interval(wrong, answered) if answered else (0.0, 1.0)
-    return {
-        "threshold": threshold,
-        "answered": answered,
-        "wrong": wrong,
-        "low": low,
-        "high": high,
-    }
+        answered = int(is_answered.sum())
+        wrong = int(is_wrong[is_answered].sum())
+        low, high = share_interval(wrong, answered) if answered else (0.0, 1.0)
+        step = {"threshold": _finite(threshold), "answered": answered, "wrong": wrong}
+        steps.append(step | {"low": low, "high": high})
+    return steps
 
 
 def within(entries: Iterable[Mapping[str, Any]]) -> list[Markup]:
@@ -222,7 +215,7 @@ def within(entries: Iterable[Mapping[str, Any]]) -> list[Markup]:
     return kept
 
 
-def _columns(data: Part, settings: Mapping[str, Any]) -> tuple[list[str], str]:
+def _columns(data: Part | None, settings: Mapping[str, Any]) -> tuple[list[str], str]:
     """Return the columns of the downloaded list, which are those of the run's file where it is
     one, and which of them has the labels."""
     label = str(settings.get("data.label_column", "label"))
@@ -234,7 +227,7 @@ def _columns(data: Part, settings: Mapping[str, Any]) -> tuple[list[str], str]:
     return ["file" if has_files else "example", label], label
 
 
-def _entries(table: pd.DataFrame, data: Part) -> Iterator[dict[str, Any]]:
+def _entries(table: pd.DataFrame, data: Part | None) -> Iterator[dict[str, Any]]:
     """Yield what the page has of each example: its answer, its cells in the downloaded list, and a
     picture or text."""
     form: dict[str, Any] = {}

@@ -4,8 +4,9 @@ and LaTeX."""
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
@@ -17,14 +18,8 @@ from probattn.experiments.evaluation.seed_statistics import CONFIDENCE, Cell, Co
 
 # LaTeX reads a bracket or star at the start of a row as an option of the \\ before it.
 TEX = str.maketrans(
-    {
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "&": r"\&",
-        "#": r"\#",
-        "_": r"\_",
-        "%": r"\%",
+    {character: f"\\{character}" for character in "{}$&#_%"}
+    | {
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
@@ -64,12 +59,7 @@ class Table:
     note: str = ""
 
 
-def plain_table(
-    columns: Iterable[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    note: str = "",
-) -> Table:
+def plain_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table of texts and numbers, which keep three digits; the first column has the names
     of the rows."""
     frame = pd.DataFrame(
@@ -77,7 +67,7 @@ def plain_table(
         columns=list(columns),
         dtype=object,
     )
-    return Table(frame.map(display.format_number), note)
+    return Table(frame.map(display.format_number))
 
 
 def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table:
@@ -113,6 +103,15 @@ def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table
     )
 
 
+def divided(table: Table, number: int) -> list[Table]:
+    """Return the parts of a table with its columns divided; each has the names of the rows, the
+    last the note."""
+    first = table.frame.columns[:1]
+    groups = np.array_split(table.frame.columns[1:], number)
+    parts = [Table(table.frame[[*first, *group]]) for group in groups]
+    return [*parts[:-1], replace(parts[-1], note=table.note)]
+
+
 def _note(comparison: Comparison) -> str:
     """Return what the numbers of a comparison are, and its own note."""
     cells = [cell for row in comparison.cells.values() for cell in row.values()]
@@ -133,19 +132,15 @@ def _note(comparison: Comparison) -> str:
 
 
 def terminal(table: Table) -> RichTable:
-    """Return a table for the terminal, whose names and numbers fold."""
+    """Return a table for the terminal."""
     note = Text(displayable(table.note)) if table.note else None
     rich = RichTable(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=note, caption_justify="left"
     )
     first, *others = map(displayable, table.frame.columns)
-    rich.add_column(Text(first), overflow="fold")
+    rich.add_column(Text(first))
     for name in others:
-        rich.add_column(
-            Text(name.replace(" ", "\n", 1)),
-            justify="right",
-            overflow="fold",
-        )
+        rich.add_column(Text(name.replace(" ", "\n", 1)), justify="right")
     for row in table.frame.map(_rich).itertuples(index=False, name=None):
         rich.add_row(*row)
     return rich

@@ -74,9 +74,7 @@ class RunRecord:
         for kind, name, known in named:
             check_trusted(kind, name, known, trust_code=trust_code, where=where)
         parts = stored.settings if is_read else stored.settings | {"data": stored_settings(data)}
-        return cls(
-            stored.name, Settings.from_dict(parts), stored.environment, stored.data, stored.summary
-        )
+        return cls(**dict(stored) | {"settings": Settings.from_dict(parts)})
 
 
 class StoredRecord(BaseModel, extra="forbid"):

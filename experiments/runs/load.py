@@ -47,12 +47,8 @@ class TrainedRun(RunRecord):
             DatasetError: images of another size or number of channels than the network was trained
                 on.
         """
-        options = {
-            "batch_size": self.settings.data.batch_size,
-            "device": self.device,
-            "by_length": by_length,
-        }
-        return self.dataset.batches(data, **options)
+        size = self.settings.data.batch_size
+        return self.dataset.batches(data, batch_size=size, device=self.device, by_length=by_length)
 
 
 def open_run(folder: Path, *, root: Path | None = None, trust_code: Trust = False) -> TrainedRun:

@@ -80,7 +80,8 @@ def export_program(
         OutputError: ``out`` is a file of something else, or lies in the folder of a run or model.
     """
     run = pipeline.run
-    data = pipeline.run.dataset
+    data = run.dataset
+    calibration = pipeline.calibration
     (place,) = check_outputs([out], mark=METADATA, inputs=[run.folder])
     model = run.model.cpu()
     guide = run.guide.cpu()
@@ -102,12 +103,12 @@ def export_program(
     takes = ", ".join(
         f"{str(x.dtype)[6:]} ({shape})" for x, shape in zip(example, shapes, strict=True)
     )
-    if pipeline.calibration is not None and pipeline.calibration.refine is not None:
+    if calibration is not None and calibration.refine is not None:
         raise ValueError(
             "a program gives all inputs the same samples: evaluate the run without --refine first"
         )
-    if pipeline.calibration is not None and data.classes:
-        network = Calibrated(network, pipeline.calibration, by_class=by_class)
+    if calibration is not None and data.classes:
+        network = Calibrated(network, calibration, by_class=by_class)
     about: dict[str, Any] = {
         "name": run.name,
         "data": data.name,
@@ -119,8 +120,8 @@ def export_program(
         **environment("cpu"),
     }
     files = {PREPROCESSING: (run.folder / PREPROCESSING).read_text()}
-    if pipeline.calibration is not None:
-        files[CALIBRATION] = pipeline.calibration.to_json().decode()
+    if calibration is not None:
+        files[CALIBRATION] = calibration.to_json().decode()
     place.parent.mkdir(parents=True, exist_ok=True)
     export(place, network, *example, files={METADATA: json.dumps(about, indent=2), **files})
     return about

@@ -11,12 +11,16 @@ from probattn.experiments.config.presets import preset, with_layer
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import evaluated_run
-from probattn.experiments.evaluation.bootstrap import draw_counts, over_seeds
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun
-from probattn.experiments.evaluation.example_intervals import resampled_metrics
+from probattn.experiments.evaluation.example_intervals import (
+    draw_counts,
+    over_seeds,
+    resampled_metrics,
+)
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
 from probattn.experiments.evaluation.seed_statistics import Replicates, Resampled
 from probattn.inference.methods.ensemble import mix
+from probattn.inference.training.run_log import read_log
 
 IGNORED = (
     "data.path",
@@ -102,6 +106,13 @@ def rows(runs: Runs) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def seconds(runs: Sequence[EvaluatedRun]) -> float:
+    """Return the mean time of the training of runs, with validation; 0 without logs."""
+    logs = [run.folder / "log.jsonl" for run in runs]
+    records = [record for log in logs if log.exists() for record in read_log(log)]
+    return sum(record.get("seconds", 0.0) for record in records) / len(runs)
+
+
 def examples(runs: Runs) -> pd.DataFrame:
     """Return the kept predictions of runs on test data and other domains, with columns ``run, seed,
     method, set``; of a method that a seed lacks none."""
@@ -111,11 +122,10 @@ def examples(runs: Runs) -> pd.DataFrame:
             if not name.startswith(("test", "domain/")):
                 continue
             for method in members[0].scores["method"].unique():
-                kept = {run.seed: run.examples(name, method) for run in members}
-                for seed, frame in kept.items():
-                    if frame is not None:
-                        of_row = {"run": label, "seed": seed, "method": method, "set": name}
-                        frames.append(frame.assign(**of_row))
+                about = {"run": label, "method": method, "set": name}
+                for run in members:
+                    if (frame := run.examples(name, method)) is not None:
+                        frames.append(frame.assign(**about, seed=run.seed))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 

@@ -2,7 +2,7 @@
 a figure."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,9 +10,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from probattn.experiments.config.schema import Trust
-from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.displayable import csv_text
-from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shift
+from probattn.experiments.evaluation.evaluated_run import KEYS, mean_shifts
 from probattn.experiments.evaluation.kept_predictions import parquet
 from probattn.experiments.evaluation.methods import BASELINE, ENSEMBLE, row_label
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
@@ -78,9 +77,8 @@ def compare_results(
         ValueError: no results on the subject, or results on different numbers of examples.
     """
     if subject in ("shift", "shift/photometric", "shift/other"):
-        frame = mean_shift(results, subject.partition("/")[2])
-    else:
-        frame = results[results["set"] == subject]
+        results = mean_shifts(results)
+    frame = results[results["set"] == subject]
     number = _common_size(frame, subject)
     labels = [row_label(*pair) for pair in zip(frame["run"], frame["method"], strict=True)]
     frame = frame.assign(row=labels)
@@ -96,23 +94,19 @@ def compare_results(
     ):
         if method.startswith(ENSEMBLE):
             ensembles.append(row)
-            continue
-        if method.startswith(BASELINE):
-            continue
-        opponent = opponent_of(
-            run,
-            method,
-            twin=baselines.get(run, ""),
-            seeds=seeds,
-        )
-        if opponent in seeds and opponent != row:
-            opponents[row] = opponent
+        elif not method.startswith(BASELINE):
+            opponents[row] = opponent_of(run, method, twin=baselines.get(run, ""), seeds=seeds)
+    known = {row: other for row, other in opponents.items() if other in seeds and other != row}
+    groups = None
+    if ensembles:
+        singles = [row for row in seeds.index if row not in ensembles]
+        groups = {"single models": singles, "ensembles": ensembles}
     scores = frame.set_index(["row", "seed"]).drop(columns=["run", "method", "set", "n"])
     scores = scores.dropna(axis=1, how="all")
     comparison = compare(
         scores,
-        baselines=opponents,
-        groups=_groups(seeds.index, ensembles),
+        baselines=known,
+        groups=groups,
         metrics=_detection(metric, scores.columns) if subject.startswith("ood/") else None,
         resampled=resampled,
     )
@@ -132,14 +126,7 @@ def comparisons(
         results: as for :func:`compare_results`.
         resampled: test set → values on its resampled examples.
     """
-    subjects = list(results["set"].unique())
-    corruptions = results["set"].str.extract("^shift/(.+)/", expand=False).dropna()
-    if len(corruptions):
-        subjects.append("shift")
-    if corruptions.isin(PHOTOMETRIC).any():
-        subjects.append("shift/photometric")
-    if not corruptions.isin(PHOTOMETRIC).all():
-        subjects.append("shift/other")
+    subjects = [*results["set"].unique(), *mean_shifts(results)["set"].unique()]
     compared = {}
     for pattern, title, detection in SUBJECTS:
         if detection and not any(column.endswith(f"_{detection}") for column in results):
@@ -153,14 +140,6 @@ def comparisons(
                     resampled=(resampled or {}).get(subject),
                 )
     return compared
-
-
-def _groups(rows: Iterable[str], ensembles: Sequence[str]) -> dict[str, Sequence[str]] | None:
-    """Return the rows by heading; None without ensembles."""
-    if not ensembles:
-        return None
-    singles = [row for row in rows if row not in ensembles]
-    return {"single models": singles, "ensembles": ensembles}
 
 
 def _common_size(frame: pd.DataFrame, subject: str) -> float:
@@ -198,11 +177,15 @@ class Results(NamedTuple):
         comparisons: by title.
         examples: kept predictions on test data, see
             :func:`~probattn.experiments.studies.collect.examples`; empty if none are kept.
+        resampled: test set → values on its resampled examples.
+        seconds: run → mean time of its training; without those read from files.
     """
 
     scores: pd.DataFrame
     comparisons: dict[str, Comparison]
     examples: pd.DataFrame
+    resampled: Mapping[str, Resampled] = {}
+    seconds: Mapping[str, float] = {}
 
 
 def read(paths: Sequence[Path], *, trust_code: Trust = False) -> Results:
@@ -218,9 +201,11 @@ def read(paths: Sequence[Path], *, trust_code: Trust = False) -> Results:
         SettingsError: no run, or runs that cannot be compared.
         IsADirectoryError: folders beside CSV files.
     """
+    seconds = {}
     if not any(path.suffix == ".csv" for path in paths):
         runs = collect.read_runs(paths, trust_code=trust_code)
         scores, examples = collect.rows(runs), collect.examples(runs)
+        seconds = {label: collect.seconds(members) for label, members in runs.items()}
     else:
         scores = pd.concat(map(pd.read_csv, paths), ignore_index=True)
         kept = [path.with_suffix(".parquet") for path in paths]
@@ -229,8 +214,9 @@ def read(paths: Sequence[Path], *, trust_code: Trust = False) -> Results:
     has_seeds = set(KEYS) <= set(scores)
     if not has_seeds or "study" in scores:
         return Results(scores, {}, examples)
-    compared = comparisons(scores, resampled=collect.resampled(examples))
-    return Results(scores, compared, examples)
+    resampled = collect.resampled(examples)
+    compared = comparisons(scores, resampled=resampled)
+    return Results(scores, compared, examples, resampled, seconds)
 
 
 def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[str, Table]:

@@ -163,7 +163,13 @@ def run(
         Exception: the first one of a run.
     """
     root = next(iter(plan.jobs.values()))[0].root
-    known = [name for name in _options(plan.cells)["ood"] if _is_there(name, root, say)]
+    known = []
+    for name in _options(plan.cells)["ood"]:
+        try:
+            ood_sets.load(name, root=root, size=32, channels=3, limit=1)
+            known.append(name)
+        except DatasetError as error:
+            say(f"left out: {error}")
     jobs: list[Job] = []
     for model, cells in plan.cells.groupby(["preset", "changes"], sort=False):
         options = _options(cells)
@@ -189,26 +195,6 @@ def _options(cells: pd.DataFrame) -> dict[str, Any]:
         "corruptions": list(shifted[1].unique()),
         "severities": sorted(map(int, shifted[2].unique())),
     }
-
-
-def _is_there(
-    name: str,
-    root: Path | None,
-    say: Callable[[str], None],
-) -> bool:
-    """Return True if an OOD set can be read or downloaded; otherwise say that it is left out."""
-    try:
-        ood_sets.load(
-            name,
-            root=root,
-            size=32,
-            channels=3,
-            limit=1,
-        )
-    except DatasetError as error:
-        say(f"left out: {error}")
-        return False
-    return True
 
 
 def _read(name: str, index: str) -> pd.DataFrame:

@@ -14,8 +14,6 @@ from probattn.experiments.config.presets import PRESETS, preset, with_layer
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Dataset
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
@@ -23,6 +21,9 @@ from probattn.experiments.runs import build, train
 from probattn.experiments.runs.sources import load_data
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import predict, warm_start
+
+# Methods of a study that names none.
+CHEAP = ("temperature",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +123,8 @@ def check(
     jobs: Sequence[Job],
     *,
     by: Sequence[str] | None = None,
-    shift: bool | None = None,
-    ood: Sequence[str] | None = None,
+    shift: bool = False,
+    ood: Sequence[str] = (),
     severities: Sequence[int] = (1, 3, 5),
     **tests: Any,
 ) -> list[Job]:
@@ -132,9 +133,10 @@ def check(
 
     Args:
         jobs: the runs.
-        by: methods besides the posterior predictive; None takes all that all models can.
-        shift: evaluate on corrupted images; None if the data are images.
-        ood: OOD image sets; None takes the default ones of images.
+        by: methods besides the posterior predictive; ``("all",)`` takes all that all models can,
+            None temperature scaling, which costs next to nothing, of classes.
+        shift: evaluate on corrupted images.
+        ood: OOD image sets; ``default`` stands for those of the data set.
         severities, tests: ``severities`` and ``corruptions`` of the corrupted images.
 
     Returns:
@@ -146,7 +148,9 @@ def check(
         Exception: that of a layer that fails.
     """
     datasets: dict[str, Dataset] = {}
-    names: Sequence[str] = methods.check(methods.METHODS if by is None else by)[1:]
+    is_chosen = by is not None and list(by) != ["all"]
+    chosen = CHEAP if by is None else by
+    names: Sequence[str] = methods.check(chosen if is_chosen or by is None else methods.METHODS)[1:]
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
     one_of_each_kind = {job.folder.parent: job for job in jobs}.values()
@@ -155,23 +159,16 @@ def check(
         if key not in datasets:
             datasets[key] = load_data(job.settings, job.root)
         dataset = datasets[key]
-        if by is None and not dataset.classes:
+        if not is_chosen and not dataset.classes:
             names = ()
-        names = _suited_methods(job, dataset, names, all_must_suit=by is not None)
+        names = _suited_methods(job, dataset, names, all_must_suit=is_chosen)
     by_digest = {dataset.test.digest: dataset.name for dataset in datasets.values()}
     if len(by_digest) > 1:
         different = " and ".join(by_digest.values())
         raise SettingsError(
             f"the presets have different test data, {different}: choose presets of one data set"
         )
-    has_images = isinstance(dataset, ImageDataset)
-    if ood is None:
-        ood = default_names(dataset.name) if has_images else ()
-    tests |= {
-        "shift": has_images if shift is None else shift,
-        "ood": tuple(ood),
-        "severities": severities,
-    }
+    tests |= {"shift": shift, "ood": tuple(ood), "severities": severities}
     eval_sets(dataset, root=jobs[0].root, **tests)
     options = tests | {"by": tuple(names), "baselines": True}
     return [replace(job, options=options) for job in jobs]

@@ -147,18 +147,21 @@ def token_mask(mask: Tensor, x: Tensor) -> Tensor:
     """
     visible = mask == 0 if mask.is_floating_point() else mask != 0
     if mask.is_floating_point():
-        feature = "adds numbers other than 0 and −∞ to the scores (a relative position bias, …)"
-        errors.refuse(
-            ~(visible | (mask <= -1e4)), lambda rows: _unsupported(f"this attention mask {feature}")
+        _refuse_mask(
+            ~(visible | (mask <= -1e4)),
+            "adds numbers other than 0 and −∞ to the scores (a relative position bias, …)",
         )
     if mask.dim() == 4:
-        feature = "differs between queries or heads (causal, windowed, …)"
-        errors.refuse(
-            visible != visible[:, :1, :1],
-            lambda rows: _unsupported(f"this attention mask {feature}"),
+        _refuse_mask(
+            visible != visible[:, :1, :1], "differs between queries or heads (causal, windowed, …)"
         )
         visible = visible[:, 0, 0]
     return visible.expand(x.shape[:2])
+
+
+def _refuse_mask(failed: Tensor, feature: str) -> None:
+    if errors.is_any(failed):
+        raise _unsupported(f"this attention mask {feature}")
 
 
 def _unsupported(what: str) -> ValueError:

@@ -221,10 +221,11 @@ def _run_with_draws(
             )
         return torch.cat([value] * number, dim)
 
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise _FirstStochasticLayer
+
     def run_once(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
         """Run a module and store a copy of its output, which the network may change in place."""
-        if module in stochastic:
-            raise _FirstStochasticLayer
         output = forward(*args, **kwargs)
         stored[module].append(
             (_shape(args, kwargs), apply_to_collection(output, Tensor, Tensor.clone))
@@ -243,27 +244,17 @@ def _run_with_draws(
         return forward(*args, **kwargs)
 
     if stochastic and number > 1:
-        parts = {*stochastic, *_largest_without(stochastic, network)}
+        parts = [module for module in network.modules() if stochastic.isdisjoint(module.modules())]
         with (
             suppress(_FirstStochasticLayer),
             draws_in_batch(1),
+            _replaced_forwards(stochastic, stop),
             _replaced_forwards(parts, run_once),
         ):
             return call_network(network, x, mask)
     with draws_in_batch(number), _replaced_forwards(list(stored), replay):
         output = call_network(network, repeat(x), None if mask is None else repeat(mask))
     return output.unflatten(0, (number, batch))
-
-
-def _largest_without(stochastic: set[nn.Module], module: nn.Module) -> Iterator[nn.Module]:
-    """Iterate over the largest submodules that contain no stochastic layer, without containers that
-    are not called."""
-    is_container = isinstance(module, nn.ModuleList | nn.ModuleDict)
-    if is_container or not stochastic.isdisjoint(module.modules()):
-        for child in module.children():
-            yield from _largest_without(stochastic, child)
-    else:
-        yield module
 
 
 class _FirstStochasticLayer(Exception):  # noqa: N818
@@ -281,11 +272,22 @@ def _shape(args: tuple, kwargs: dict[str, Any]) -> torch.Size:
 @contextmanager
 def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) -> Iterator[None]:
     """Let modules call ``replacement(module, forward, ...)`` instead of their method ``forward``,
-    for one thread.
+    for one thread; what a replacement calls runs as it is.
 
     PyTorch's hooks cannot skip a module. An attribute of an instance comes before the method of its
     class.
     """
+    under_way: list[nn.Module] = []
+
+    def call(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+        if under_way:
+            return forward(*args, **kwargs)
+        under_way.append(module)
+        try:
+            return replacement(module, forward, *args, **kwargs)
+        finally:
+            under_way.clear()
+
     with one_thread_at_a_time, ExitStack() as stack:
         for module in modules:
             attributes = vars(module)
@@ -293,7 +295,7 @@ def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) ->
             before = {"forward": forward} if "forward" in attributes else {}
             stack.callback(attributes.update, before)
             stack.callback(attributes.pop, "forward")
-            attributes["forward"] = partial(replacement, module, forward)
+            attributes["forward"] = partial(call, module, forward)
         yield
 
 

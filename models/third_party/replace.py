@@ -71,7 +71,7 @@ def replace_attention(
     located = list(find_attention(copied))
     known = [path for path, is_known in located if is_known]
     unknown = [_describe(copied, path) for path, is_known in located if not is_known]
-    if (len(layers) and not known) or (unknown and isinstance(layers, str) and layers == "all"):
+    if (len(layers) and not known) or (unknown and layers == "all"):
         raise ValueError(
             f"attention that can be replaced is {', '.join(KINDS.values())}; this network has "
             f"{', '.join(unknown[:3]) or 'none'}: choose other layers by index, or {ALTERNATIVE}"

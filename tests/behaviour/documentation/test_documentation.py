@@ -101,6 +101,11 @@ def third_party_networks(names):
         name for name, weight in names["with_block"].named_parameters() if weight.requires_grad
     }
     assert {name.split(".")[2] for name in trained} == {"block", "head"}
+    sizes = []
+    first = names["with_block"].network.wrapped.backbone.features[0]
+    first.register_forward_hook(lambda module, args, output: sizes.append(len(output)))
+    inference.predict(names["with_block"], names["with_block_guide"], names["images"][:4])
+    assert sizes == [4]
 
 
 def latent_members(names):
@@ -196,11 +201,17 @@ EXAMPLES = {
     "regression_intervals": lambda names: (
         names["results"]["rmse"] < 70 and 0.8 < names["values"]["coverage"] <= 1
     ),
+    "serve_with_fastapi": lambda names: (
+        len(names["answers"]) == 5
+        and all(0.1 < answer["probability"] <= 1 for answer in names["answers"])
+        and names["refused"] == 422
+    ),
     "export_and_serve": lambda names: (
         torch.tensor(names["answers"]["probs"]).sum(1).sub(1).abs().max() < 1e-4
     ),
 }
 NEEDS = {
+    "serve_with_fastapi": ("fastapi", "httpx"),
     "finetune_text_classifier": ("transformers", "accelerate"),
     "lightning_training": ("lightning.pytorch",),
 }

@@ -112,7 +112,9 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(caplog):
         progress=False,
     )
     assert "one after another" in caplog.text
+    caplog.clear()
     prediction = predict(model, guide, [(x, y)], num_samples=400)
+    assert "one after another" in caplog.text
     precision = torch.eye(4) + features.T @ features / SIGMA**2
     weight = torch.linalg.solve(precision, features.T @ y / SIGMA**2)
     covariance = torch.linalg.inv(precision)

@@ -1,9 +1,11 @@
 """Intervals over seeds and examples, and Holm's adjustment, against exact laws."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from probattn.experiments.evaluation.bootstrap import holm, over_seeds
+from probattn.experiments.evaluation.example_intervals import over_seeds
+from probattn.experiments.evaluation.seed_statistics import holm
 
 SEEDS, EXAMPLES, REPLICATES = 6, 40, 4000
 
@@ -58,7 +60,7 @@ def test_rows_share_the_draws_of_seeds():
 def test_holm_rejects_step_by_step():
     """Rejected at α are the k smallest p with p_(j) ≤ α / (m − j + 1) for all j ≤ k."""
     p_values = np.random.uniform(size=7) ** 3
-    adjusted = holm(p_values)
+    adjusted = holm(pd.Series(p_values))
     for level in (0.01, 0.05, 0.2, 0.5):
         rejected = set()
         for step, row in enumerate(np.argsort(p_values)):
@@ -70,4 +72,4 @@ def test_holm_rejects_step_by_step():
 
 def test_holm_by_hand():
     """3 · 0.01; then 2 · 0.03; then the larger of 0.04 and what came before."""
-    np.testing.assert_allclose(holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
+    np.testing.assert_allclose(holm(pd.Series([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])

@@ -10,8 +10,11 @@ from evaluated_runs import random_prediction
 from metric_cases import predicted
 from scipy import stats
 
-from probattn.experiments.evaluation.bootstrap import draw_counts
-from probattn.experiments.evaluation.example_intervals import metric_intervals, resampled_metrics
+from probattn.experiments.evaluation.example_intervals import (
+    draw_counts,
+    metric_intervals,
+    resampled_metrics,
+)
 from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.inference import Prediction, metrics
 

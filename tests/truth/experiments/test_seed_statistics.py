@@ -4,15 +4,15 @@ SciPy's paired t-test."""
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from evaluated_runs import score_frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from probattn.experiments.evaluation.bootstrap import holm
 from probattn.experiments.evaluation.metric_display import best_of, format_value
-from probattn.experiments.evaluation.seed_statistics import Replicates, compare
+from probattn.experiments.evaluation.seed_statistics import Replicates, compare, holm
 from probattn.inference.metrics import OF_CLASSES, Metric
 
 ACC = OF_CLASSES["accuracy"]
@@ -120,7 +120,7 @@ def test_p_values_are_corrected_for_all_cells_of_a_comparison():
         for row, key in places
     ]
     corrected = [table.cells[row][key].p_value for row, key in places]
-    assert corrected == pytest.approx(holm([test.pvalue for test in tests]).tolist())
+    assert corrected == pytest.approx(holm(pd.Series([test.pvalue for test in tests])).tolist())
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.01, -0.2])

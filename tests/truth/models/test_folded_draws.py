@@ -182,6 +182,16 @@ def test_blocks_below_the_first_stochastic_one_run_once_and_nothing_stays_replac
     assert not any("forward" in vars(module) for module in model.modules())
 
 
+def test_parts_of_a_module_that_are_called_without_it_run_once():
+    """As those of a backbone of which a network calls ``forward_features``."""
+    network, sizes = replace_attention(Own(halves=True), attention=KEP), []
+    for block in network.wrapped.blocks:
+        block.mlp.register_forward_hook(lambda module, args, output: sizes.append(len(output)))
+        block.mlp = nn.Sequential(block.mlp)  # of which the layer runs where it is computed
+    run(Classifier(network, num_data=4).eval(), 3, torch.randn(4, 5, 8), None)
+    assert sizes == [4, 4, 12]
+
+
 @pytest.mark.parametrize(
     ("name", "attention"),
     [*((name, KEP) for name in MASKED), ("tagger", KernelAttention), ("bert-eager", CGPAttention)],

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from probattn import RFFGPAttention, guides
 from probattn.inference import TrainOptions, fit, predict
-from probattn.models import Classifier, Depths, Members, group_heads
+from probattn.models import Classifier, Depths, Members, TabularTransformer, group_heads
 
 LABELS = torch.tensor([0, 2, 1, 1, 0])
 
@@ -69,6 +69,13 @@ def test_a_depth_is_the_network_without_the_blocks_above():
             tokens = block(tokens)
         assert_close(outputs[depth - 1], whole.head(whole.norm(tokens.mean(-2))))
     assert_close(outputs[-1], whole(x))
+
+
+def test_depths_of_a_table_are_in_the_units_of_the_labels():
+    sizes = {"outputs": 1, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
+    table = TabularTransformer([None, 3], **sizes, units=(10.0, 3.0)).double()
+    x = torch.tensor([[0.5, 1.0], [-1.0, 2.0]], dtype=torch.float64)
+    assert_close(Depths(table)(x)[-1], table(x))
 
 
 def test_a_group_depends_on_its_own_heads_and_together_they_are_the_whole():

@@ -68,10 +68,10 @@ class Doubled(ViT):
 
 
 class Twice(ViT):
-    """A network with ``outputs`` of its own."""
+    """A network with ``outputs_of`` its own."""
 
-    def outputs(self, x, mask=None):
-        return 2 * super().outputs(x, mask)
+    def outputs_of(self, states, mask=None):
+        return 2 * super().outputs_of(states, mask)
 
 
 def network_with_a_forward_of_its_own():

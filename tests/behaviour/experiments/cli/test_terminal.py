@@ -15,6 +15,7 @@ from rich.table import Column, Table
 
 from probattn.experiments.cli import main, terminal
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.reporting.tables import plain_table
 from probattn.experiments.runs import train
 
 KEP = "digits/kep-svgp"
@@ -42,6 +43,22 @@ def test_tables_lose_no_cell_on_a_narrow_terminal(monkeypatch, capsys):
     assert [n for n in range(8) if f" {n}.123456 " not in text] == []
     assert text.count("x") == 99
     assert "a-rather-long-name-of-a-run" in text
+
+
+@pytest.mark.parametrize("width", [80, 120, 300])
+def test_a_table_of_metrics_fits_the_terminal_and_keeps_its_cells(monkeypatch, capsys, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(terminal, "console", Console(width=width, color_system=None))
+    names = [f"METRIC{number}" for number in range(9)]
+    cells = [f"[{number}.1234,{number}.5678]" for number in range(9)]
+    table = plain_table(
+        ["run", *names], [["digits/softmax of " + "long words " * 9, *cells]], note="A note."
+    )
+    terminal.show_metrics(table)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    assert [cell for cell in (*names, *cells) if text.count(cell) != 1] == []
+    assert text.count("A note.") == 1
 
 
 def test_an_error_is_shown_as_it_is_without_markup_and_control_characters(

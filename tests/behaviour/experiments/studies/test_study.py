@@ -156,8 +156,8 @@ def test_new_splits_need_a_function_with_a_seed(tmp_path):
 
 
 def test_methods_and_test_sets_follow_from_the_task(data):
-    def options(*names, **changes):
-        (job,) = study.check(plan(data, *names, **changes))
+    def options(*names, by=("all",), **changes):
+        (job,) = study.check(plan(data, *names, **changes), by=by)
         return tuple(job.options[name] for name in ("by", "shift", "ood"))
 
     table = {
@@ -166,7 +166,9 @@ def test_methods_and_test_sets_follow_from_the_task(data):
     }
     assert options("tabular/csv", layers=("softmax",), **table) == ((), False, ())
     images = options("digits/softmax", changes=SMALL)
-    assert images == (tuple(methods.METHODS)[1:], True, ("letters", "patches"))
+    assert images == (tuple(methods.METHODS)[1:], False, ())
+    assert options("digits/softmax", changes=SMALL, by=None) == (("temperature",), False, ())
+    assert options("tabular/csv", layers=("softmax",), by=None, **table) == ((), False, ())
     without = options(
         "text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"]
     )
