@@ -1,27 +1,18 @@
 """Networks with dropout, for tests of MC dropout."""
 
 import torch
+from small_vit import small_vit
 from torch import nn
 
 from probattn import SoftmaxAttention, guides
-from probattn.models import Classifier, ViT, last
+from probattn.models import Classifier, last
 
 F64 = torch.float64
 
 
 def vit(attention=SoftmaxAttention, *, dropout=0.3, depth=2, number=1):
-    network = ViT(
-        image_size=4,
-        patch_size=2,
-        channels=1,
-        classes=3,
-        dim=4,
-        depth=depth,
-        heads=2,
-        mlp_dim=6,
-        dropout=dropout,
-        attention=last(number, attention, of=depth),
-    )
+    attention = last(number, attention, of=depth)
+    network = small_vit(attention, depth=depth, dropout=dropout, dim=4, mlp_dim=6)
     model = Classifier(network, num_data=9).double()
     return model, guides.for_model(model)
 

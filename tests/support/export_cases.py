@@ -2,12 +2,13 @@
 
 import attention_layers
 import torch
+from small_vit import small_vit
 from torch.testing import assert_close
 
 from probattn import CGPAttention, KEPSVGPAttention, SparseCGPAttention, guides
 from probattn.draws import at_mean
 from probattn.inference import mean_network, predict, predictor_network
-from probattn.models import Supervised, TextTransformer, ViT
+from probattn.models import Supervised, TextTransformer
 from probattn.models.embeddings import WordEmbedding
 from probattn.models.likelihoods import Categorical
 
@@ -51,16 +52,7 @@ def images(number=5):
 
 def vit(layer=KEP, *, likelihood=None, depth=1, **options):
     """A model of images whose outputs depend strongly on attention, and its guide."""
-    sizes = {
-        "image_size": 4,
-        "patch_size": 2,
-        "channels": 1,
-        "classes": 3,
-        "dim": 8,
-        "heads": 2,
-        "mlp_dim": 8,
-    }
-    network = ViT(**sizes, depth=depth, attention=layer, **options)
+    network = small_vit(layer, depth=depth, **options)
     model = Supervised(network, likelihood or Categorical(), num_data=10).double()
     model.network.initialise_inducing(images())
     return model, guides.for_model(model)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import TrainOptions
+from probattn.inference import Callback, TrainOptions
 from probattn.inference.training.run_log import read_log
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian
@@ -123,6 +123,17 @@ def short(**options):
     """Return arguments of fit: options of training, and whether to resume."""
     options = {"resume": False, "epochs": 4, "lr": 0.02, "log_every": 1, "num_samples": 3} | options
     return {"resume": options.pop("resume"), "options": TrainOptions(**options), "progress": False}
+
+
+class Killed(Callback):
+    """Ends a run after the first step that follows ``after`` whole epochs."""
+
+    def __init__(self, *, after):
+        self.after = after
+
+    def on_train_step_end(self, trainer, outputs):
+        if trainer.epoch == self.after:
+            raise KeyboardInterrupt
 
 
 def kill(batch):

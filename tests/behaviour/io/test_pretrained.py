@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from small_vit import small_vit
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
@@ -18,21 +19,12 @@ from probattn.inference import (
     upload_pretrained,
 )
 from probattn.inference.imports import MissingExtraError
-from probattn.models import Classifier, ViT
+from probattn.models import Classifier
 
 
 def classifier(*, classes=3, heads=2):
     layer = KEPSVGPAttention.partial(rank=2, multiple=2)
-    sizes = {
-        "image_size": 4,
-        "patch_size": 2,
-        "channels": 1,
-        "dim": 8,
-        "depth": 1,
-        "heads": heads,
-        "mlp_dim": 8,
-    }
-    model = Classifier(ViT(**sizes, classes=classes, attention=layer), num_data=10)
+    model = Classifier(small_vit(layer, heads=heads, classes=classes), num_data=10)
     return model, guides.for_model(model)
 
 

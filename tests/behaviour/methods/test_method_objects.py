@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 import torch
+from small_vit import TRAIN, X, Y, classifier
 from torch import nn
 
-from probattn import KEPSVGPAttention, guides
 from probattn.inference import (
     SVDKL,
     BiasScaling,
@@ -28,21 +28,9 @@ from probattn.inference import (
     save,
     save_safetensors,
 )
-from probattn.models import Classifier, Supervised, ViT
+from probattn.models import Supervised
 from probattn.models.likelihoods import Gaussian
 
-SHAPE = {
-    "image_size": 4,
-    "patch_size": 2,
-    "channels": 1,
-    "classes": 3,
-    "dim": 8,
-    "depth": 1,
-    "heads": 2,
-    "mlp_dim": 8,
-}
-X, Y = torch.linspace(-2, 2, 60 * 16).sin().view(60, 1, 4, 4), torch.arange(60) % 3
-TRAIN = [(X[:40], Y[:40]), (X[40:], Y[40:])]
 CLASSES = {
     "temperature": TemperatureScaling,
     "bias": BiasScaling,
@@ -61,13 +49,6 @@ NUMBERS = {
     "cqr": lambda base: conformal.CQR(base, alpha=0.3),
 }
 UNFITTED = ("ensemble", "dropout")
-
-
-def classifier(seed):
-    torch.manual_seed(seed)
-    attention = KEPSVGPAttention.partial(rank=2, multiple=2)
-    model = Classifier(ViT(**SHAPE, dropout=0.2, attention=attention), num_data=60)
-    return model, guides.for_model(model)
 
 
 def regression(seed):

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
+from small_vit import TRAIN, X, classifier
 
-from probattn import KEPSVGPAttention, guides
 from probattn.inference import (
     Ensemble,
     Laplace,
@@ -18,12 +18,7 @@ from probattn.inference import (
     predictor_network,
 )
 from probattn.inference.prediction.class_labels import entropy
-from probattn.models import Classifier, ViT
 
-SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3}
-SIZES |= {"dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
-X, Y = torch.linspace(-2, 2, 60 * 16).sin().view(60, 1, 4, 4), torch.arange(60) % 3
-TRAIN = [(X[:40], Y[:40]), (X[40:], Y[40:])]
 NEW = X[:7] + 0.1
 # Each decision with its key, as a function of the predictor inside.
 DECISIONS = {
@@ -31,13 +26,6 @@ DECISIONS = {
     "set": lambda inside: conformal.LAC(inside, alpha=0.3),
 }
 ORDERS = list(itertools.permutations(["accepted", "set", "temperature"]))
-
-
-def classifier():
-    torch.manual_seed(0)
-    attention = KEPSVGPAttention.partial(rank=2, multiple=2)
-    model = Classifier(ViT(**SIZES, dropout=0.2, attention=attention), num_data=60)
-    return model, guides.for_model(model)
 
 
 @pytest.fixture(scope="module")

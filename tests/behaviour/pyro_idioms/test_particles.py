@@ -241,9 +241,3 @@ def test_a_random_lambda_is_drawn_for_each_particle(problem):
         node, scale = trace.nodes["attention.u"], trace.nodes["attention.log_scale"]["value"].exp()
         expected = dist.Normal(0.0, scale.unsqueeze(-2)).log_prob(node["value"]).sum((-3, -2, -1))
         assert_close(node["log_prob"], expected)
-
-
-def test_predict_refuses_labels_that_are_in_no_plate_of_the_examples():
-    model, x = Unplated(), torch.randn(N, 3, 4)
-    with pytest.raises(ValueError, match="plate"):
-        predict(model, guides.for_model(model), x, num_samples=2)

@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from small_fit import assert_same, build, short, weights
+from small_fit import Killed, assert_same, build, short, weights
 
-from probattn.inference import Callback, CheckpointError, fit, metrics
+from probattn.inference import CheckpointError, fit, metrics
 from probattn.inference.io import checkpoint
 from probattn.inference.training import trainer
 from probattn.inference.training.validation import is_better
@@ -119,17 +119,6 @@ def trained(out, callbacks=(), **options):
     model, guide, *_ = built
     history = fit(*built, out=out, callbacks=callbacks, **options)
     return history, weights(model, guide)
-
-
-class Killed(Callback):
-    """Ends a run in the epoch after a number of epochs."""
-
-    def __init__(self, *, after):
-        self.after = after
-
-    def on_train_step_end(self, trainer, outputs):
-        if trainer.epoch == self.after:
-            raise KeyboardInterrupt
 
 
 def test_a_resumed_run_keeps_the_best_epoch_from_before_it_was_killed(tmp_path, scripted):

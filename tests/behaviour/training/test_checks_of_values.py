@@ -11,13 +11,14 @@ import pytest
 import torch
 from attention_layers import LAYERS
 from small_fit import build, data, short, weights
+from small_vit import small_vit
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.functional.jitter import JitterWarning
 from probattn.inference import Callback, ELBOLoss, NonFiniteError, fit, predict
-from probattn.models import Classifier, Supervised, TextTagger, ViT
+from probattn.models import Classifier, Supervised, TextTagger
 from probattn.models.embeddings import WordEmbedding
 from probattn.models.likelihoods import (
     Bernoulli,
@@ -76,8 +77,7 @@ def deep(name):
             num_data=4,
         )
         return model, guides.for_model(model), texts()
-    network = ViT(image_size=4, patch_size=2, channels=1, attention=LAYERS[name], **SIZES)
-    model = Classifier(network, num_data=4)
+    model = Classifier(small_vit(LAYERS[name], depth=7), num_data=4)
     return model, guides.for_model(model), (torch.randn(4, 1, 4, 4), torch.arange(4) % 3)
 
 

@@ -4,13 +4,14 @@ import pyro
 import pytest
 import torch
 from attention_layers import ANY_LENGTH, LAYERS
+from small_vit import small_vit
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from probattn import guides
 from probattn.functional.errors import branch_free
 from probattn.inference import TrainOptions
 from probattn.inference.training.step import Objective, StepCoefficients
-from probattn.models import Classifier, TextTransformer, ViT
+from probattn.models import Classifier, TextTransformer
 from probattn.models.embeddings import WordEmbedding
 
 NETWORK = {"classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8, "dropout": 0.1}
@@ -51,9 +52,7 @@ def test_the_loss_of_texts_or_of_images_is_on_the_gpu(layer, monkeypatch):
                 )
                 x, masks = torch.ones(4, 5, dtype=torch.long), (torch.ones(4, 5, dtype=torch.bool),)
             else:
-                network = ViT(
-                    image_size=4, patch_size=2, channels=1, attention=LAYERS[layer], **NETWORK
-                )
+                network = small_vit(LAYERS[layer], depth=2, dropout=0.1)
                 x, masks = torch.randn(4, 1, 4, 4), ()
             model, y = Classifier(network, num_data=10), torch.ones(4, dtype=torch.long)
             guide = guides.for_model(model)

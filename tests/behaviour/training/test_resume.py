@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from small_fit import (
+    Killed,
     Regularised,
     assert_same,
     build,
@@ -24,7 +25,7 @@ from small_fit import (
 from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
-from probattn.inference import Callback, CheckpointError, fit
+from probattn.inference import CheckpointError, fit
 from probattn.inference.io import checkpoint
 from probattn.inference.random_states import first_of, random_states
 
@@ -174,17 +175,6 @@ def test_a_look_at_the_first_batch_leaves_the_order_and_the_noise_as_they_are(na
     before = flat(random_states(loader))
     first_of(loader)
     assert flat(random_states(loader)) == before
-
-
-class Killed(Callback):
-    """Ends a run after the first step that follows ``epochs`` whole ones."""
-
-    def __init__(self, *, after):
-        self.epochs = after
-
-    def on_train_step_end(self, trainer, outputs):
-        if trainer.epoch == self.epochs:
-            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("name", LOADERS)

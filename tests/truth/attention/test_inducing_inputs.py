@@ -5,26 +5,18 @@ import copy
 import pytest
 import torch
 from sampling import randn
+from small_vit import small_vit
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention
-from probattn.models import ViT, last
+from probattn.models import last
 
-SIZES = {
-    "image_size": 4,
-    "patch_size": 2,
-    "channels": 1,
-    "classes": 3,
-    "dim": 6,
-    "heads": 2,
-    "mlp_dim": 8,
-}
 STOCHASTIC = SGPAttention.partial(inducing=3)
 
 
 def vit(depth=3, attention=STOCHASTIC, **options):
     torch.manual_seed(0)
-    network = ViT(**SIZES, depth=depth, attention=attention, **options).double()
+    network = small_vit(attention, dim=6, depth=depth, **options).double()
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if "norm" in name:

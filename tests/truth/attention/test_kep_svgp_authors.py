@@ -4,12 +4,13 @@ import pytest
 import torch
 from elbos import TraceMeanField_ELBO
 from sampling import output, randn
+from small_vit import small_vit
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import draws, guides
 from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
-from probattn.models import Classifier, ViT
+from probattn.models import Classifier
 
 
 def make(**options):
@@ -66,20 +67,11 @@ def test_initial_values_are_those_of_the_authors_code():
 
 
 def test_the_loss_is_mean_cross_entropy_plus_the_whole_kl_plus_the_penalty():
-    network = ViT(
-        image_size=8,
-        patch_size=4,
-        channels=1,
-        classes=3,
-        dim=6,
-        depth=1,
-        heads=2,
-        mlp_dim=6,
-        attention=AuthorsKEPSVGPAttention.partial(rank=2, eta=0.7),
-    )
+    attention = AuthorsKEPSVGPAttention.partial(rank=2, eta=0.7)
+    network = small_vit(attention, dim=6)
     model = Classifier(network, num_data=50).double().eval()
     guide = guides.for_model(model)
-    x, y = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.tensor([0, 2, 1, 1])
+    x, y = torch.randn(4, 1, 4, 4, dtype=torch.float64), torch.tensor([0, 2, 1, 1])
     layer = network.blocks[0].attention
     loc, tril = posterior(layer)
     q = MultivariateNormal(loc, scale_tril=tril)

@@ -134,16 +134,6 @@ def test_output_given_u_has_the_variance_of_the_left_out_kernel(merge, pair):
     )
 
 
-def test_padding_changes_no_real_token():
-    layer, x, noise = noisy(), randn(3, 6, 12), randn(3, 3, 6, 2, seed=4)
-    expected = output(layer, x, MASK, u=U, residual=noise)
-    broken = x.where(MASK.unsqueeze(-1), torch.nan)
-    assert_close(output(layer, broken, MASK, u=U, residual=noise)[MASK], expected[MASK])
-    for b, real in enumerate(MASK):
-        alone = output(layer, x[b : b + 1, real], u=U, residual=noise[b : b + 1, :, real])
-        assert_close(expected[b, real], alone[0])
-
-
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("options", [{}, {"projection": "svd", "mean": "softmax"}])
 def test_the_site_is_local_needs_no_guide_and_has_no_kl(elbo, options):

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import pyro.distributions as dist
 import pytest
 import torch
 from evaluated_runs import random_prediction
-from metric_cases import predicted
 
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.kept_predictions import (
@@ -21,22 +19,6 @@ from probattn.experiments.studies import collect
 from probattn.inference import metrics
 
 N = 60
-
-
-def numbers():
-    law = dist.Normal(torch.randn(3, N, 1), 0.5 + torch.rand(3, N, 1)).to_event(1)
-    return replace(predicted(law), labels=torch.randn(N, 1))
-
-
-@pytest.mark.parametrize("make", [lambda: random_prediction(N, 4), numbers])
-def test_metrics_are_those_of_the_examples(make):
-    prediction = make()
-    once = np.ones((1, N), dtype=int)
-    values = resampled_metrics(example_frame(prediction), once)
-    expected = metrics.evaluate(prediction)
-    assert len(values) == (5 if prediction.probs is None else 7)
-    made_again = {key: value[0] for key, value in values.items()}
-    assert made_again == pytest.approx({key: expected[key] for key in values}, rel=1e-6)
 
 
 def test_the_refinement_is_a_column():

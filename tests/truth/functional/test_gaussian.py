@@ -109,26 +109,3 @@ def test_moments_of_the_draws(kind, masked):
                 joint, torch.zeros_like(joint[0]), torch.kron(law.covariance_matrix[h, 0], eye)
             )
         assert (noise[:, b, :, ~REAL[masked][b]] == 0).all()
-
-
-def test_gradcheck():
-    lower = randn(1, 3, 3).tril() + 2 * eye64(3)
-    inputs = (
-        randn(1, 3, 2, seed=1),
-        lower,
-        randn(1, 3, seed=2).abs() + 0.5,
-        randn(1, 3, 2, seed=3),
-        randn(1, 3).exp(),
-    )
-
-    def function(loc, tril, scale, factor, noise):
-        dense, other = Dense(tril.tril(), 3), Dense(tril.tril() * scale.unsqueeze(-1), 3)
-        low, lower = LowRank(factor, noise, None, 3), LowRank(factor * 2, scale, None, 3)
-        terms = [covariance.log_density(loc) for covariance in (dense, other, low, lower)]
-        terms += [
-            gaussian.kl_divergence(loc, q, p)
-            for q, p in ((low, lower), (lower, low), (dense, other))
-        ]
-        return torch.stack(terms)
-
-    assert torch.autograd.gradcheck(function, [x.detach().requires_grad_() for x in inputs])

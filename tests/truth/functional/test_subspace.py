@@ -67,16 +67,6 @@ def test_covariances_of_the_scores_do_not_depend_on_the_basis_of_the_start():
     assert_close(one @ one.mT, other @ other.mT, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients():
-    inputs = (
-        low_rank(tokens=5, width=4, rank=4, batch=1).requires_grad_(),
-        randn(4, 2, seed=3).requires_grad_(),
-    )
-    assert torch.autograd.gradcheck(
-        lambda phi, start: subspace.iterate(subspace.grams(phi), start, 2), inputs
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", ["repeated", "fewer than s", "one", "none", "no kernel"])
 def test_degenerate_kernels_have_finite_values_and_gradients(case, dtype):

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from float64 import eye64, randn64
+from small_vit import small_vit
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors
@@ -15,16 +16,13 @@ from probattn.inference import TrainOptions, fit, metrics, predict
 from probattn.inference.methods import gp_readout
 from probattn.inference.methods.gp_readout import NOISE, FeatureGP, GPReadout, with_gp_readout
 from probattn.inference.prediction.predictor import PosteriorPredictive
-from probattn.models import Classifier, ViT
+from probattn.models import Classifier
 
 CLASSES, F64 = 3, torch.float64
-SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "heads": 2, "mlp_dim": 8}
 
 
 def vit(attention="softmax", depth=1):
-    return Classifier(
-        ViT(**SIZES, classes=CLASSES, depth=depth, attention=attention), num_data=60
-    ).double()
+    return Classifier(small_vit(attention, depth=depth), num_data=60).double()
 
 
 def with_readout(attention, **options):

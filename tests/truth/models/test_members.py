@@ -6,19 +6,19 @@ import pytest
 import torch
 from pyro.infer import TraceEnum_ELBO
 from sampling import randn
+from small_vit import small_vit
 from torch.testing import assert_close
 
 from probattn import RFFGPAttention, guides
 from probattn.inference import TrainOptions, fit, predict
-from probattn.models import Classifier, Depths, Members, TabularTransformer, ViT, group_heads
+from probattn.models import Classifier, Depths, Members, TabularTransformer, group_heads
 
-SIZES = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "heads": 4, "mlp_dim": 8}
 LABELS = torch.tensor([0, 2, 1, 1, 0])
 
 
 def network(depth=3):
     torch.manual_seed(0)
-    return ViT(**SIZES, classes=3, depth=depth, attention=RFFGPAttention).double()
+    return small_vit(RFFGPAttention, depth=depth, heads=4).double()
 
 
 def grouped(of):

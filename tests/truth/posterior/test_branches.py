@@ -10,12 +10,13 @@ import torch
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDelta
 from pyro.nn import PyroModule, PyroSample
+from small_vit import small_vit
 from torch.testing import assert_close
 
 from probattn import guides
 from probattn.inference import TrainOptions, fit, predict
 from probattn.inference.posterior.branches import Branches
-from probattn.models import Classifier, ViT
+from probattn.models import Classifier
 
 
 def two_modes():
@@ -38,16 +39,7 @@ def test_the_objective_is_the_mean_of_those_of_its_points():
 
 
 def test_a_head_that_branches_is_an_ensemble_of_heads():
-    sizes = {
-        "image_size": 4,
-        "patch_size": 2,
-        "channels": 1,
-        "dim": 8,
-        "depth": 1,
-        "heads": 2,
-        "mlp_dim": 8,
-    }
-    model = Classifier(ViT(**sizes, classes=3, attention="kep-svgp"), num_data=20)
+    model = Classifier(small_vit("kep-svgp"), num_data=20)
     head = PyroModule[torch.nn.Linear](8, 3)
     head.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 8]).to_event(2))
     model.network.head = head

@@ -13,11 +13,6 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-LABELS = torch.arange(4).repeat_interleave(torch.tensor([50, 50, 7, 1]))[
-    torch.randperm(108, generator=seeded())
-]
-
-
 def test_every_prefix_holds_the_classes_in_proportion():
     labels = torch.arange(7).repeat(9)
     order = stratified_order(labels, generator=seeded())
@@ -25,14 +20,6 @@ def test_every_prefix_holds_the_classes_in_proportion():
     for end in range(1, 64):
         counts = labels[order[:end]].bincount(minlength=7)
         assert counts.max() - counts.min() <= 1
-
-
-def test_parts_are_disjoint_and_keep_the_order_of_the_data():
-    data = Images(torch.arange(108, dtype=torch.uint8).view(-1, 1, 1, 1), LABELS)
-    parts = [part.images.flatten().long() for part in data.split(60, 30, 10, generator=seeded())]
-    assert [len(part) for part in parts] == [60, 30, 10]
-    assert len(set(torch.cat(parts).tolist())) == 100
-    assert all((part.diff() > 0).all() for part in parts)
 
 
 def test_channel_statistics_are_those_of_the_scaled_pixels():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small_vit import small_vit
 
 from probattn import guides
 from probattn.experiments.config import presets
@@ -10,7 +11,7 @@ from probattn.experiments.runs import build, train
 from probattn.experiments.runs.sources import load_data
 from probattn.inference import TrainOptions, fit
 from probattn.inference.io.checkpoint import read
-from probattn.models import Classifier, ViT
+from probattn.models import Classifier
 
 SETTINGS = ["warm_start=none", "train.epochs=1", "layer.last=none"]
 
@@ -37,13 +38,11 @@ def test_python_and_the_command_train_the_same_network(tmp_path, tiny):
 def test_fit_places_inducing_inputs_at_the_data_once(layer):
     """With another scale of the data the inputs are others; later fits, and those of a network with
     loaded weights, leave them where they are."""
-    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "mlp_dim": 8}
     options = TrainOptions(epochs=1, lr=1e-30, min_lr=0.0, seed=3)
 
     def placed(scale, weights=None):
         torch.manual_seed(1)
-        network = ViT(**sizes, classes=2, depth=1, heads=2, attention=layer)
-        model = Classifier(network, num_data=16)
+        model = Classifier(small_vit(layer, classes=2), num_data=16)
         if weights is not None:
             model.load_state_dict(weights)
         data = [(scale * torch.linspace(-1, 1, 256).view(16, 1, 4, 4), torch.arange(16) % 2)]

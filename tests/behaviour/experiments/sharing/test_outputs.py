@@ -57,14 +57,26 @@ REFUSED = {
     "another file": ["mine.csv", "link.csv", "mine.pt2"],
     "no file": ["fifo", "/dev/null", "loop/x.csv"],
 }
+COMMANDS = {
+    ("predict", "run", "photos"): REFUSED,
+    ("export", "run", "--num-samples", 0): {
+        "a program": ["mine.pt2", "run/a.pt2", "shared/a.pt2", "encoder/a.pt2"]
+    },
+    ("bench", "layers", "--rounds", 1): {
+        "figures": ["mine.csv", "run/new.csv", "encoder/config.json", "/dev/null"]
+    },
+}
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_answers_go_over_nothing_else(command, home, contents, kind):
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [(arguments, kind) for arguments, kinds in COMMANDS.items() for kind in kinds],
+)
+def test_no_command_goes_over_anything_else(command, home, contents, arguments, kind):
     before = contents(home)
-    for out in REFUSED[kind]:
-        code, text, err = command("predict", "run", "photos", "--out", out)
-        assert (code in (1, 2), text, err.startswith("error: ")) == (True, "", True), (out, err)
+    for out in COMMANDS[arguments][kind]:
+        code, text, err = command(*arguments, "--out", out)
+        assert (code in (1, 2), text, "error: " in err) == (True, "", True), (out, err)
         assert contents(home) == before, out
     assert os.path.islink("link.csv")
 
@@ -166,14 +178,9 @@ def test_a_model_that_was_trained_further_predicts_uncalibrated_and_says_so(
     assert Pipeline.from_pretrained("run").calibration is not None
 
 
-def test_a_program_goes_over_no_other_file(command, succeed, home, contents):
-    options = ("--num-samples", 0)
-    before = contents(home)
-    for out in ("mine.pt2", "run/a.pt2", "shared/a.pt2", "encoder/a.pt2"):
-        assert command("export", "run", "--out", out, *options)[0] == 1
-        assert contents(home) == before
+def test_a_program_goes_over_an_earlier_one(succeed, home):
     for _ in range(2):
-        succeed("export", "run", "--out", "a.pt2", *options)
+        succeed("export", "run", "--out", "a.pt2", "--num-samples", 0)
     torch.export.load("a.pt2")
 
 
@@ -194,13 +201,6 @@ def test_a_comparison_goes_over_no_other_file(command, succeed, home, contents):
     for paths in (["run"], ["other.csv"], ["run"]):
         succeed("compare", *paths, "--out", "compared")
     succeed("compare", "run", "--out", ".")  # beside the run
-
-
-@pytest.mark.parametrize("out", ["mine.csv", "run/new.csv", "encoder/config.json", "/dev/null"])
-def test_a_benchmark_goes_over_no_other_file(command, home, contents, out):
-    before = contents(home)
-    assert command("bench", "layers", "--rounds", 1, "--out", out)[0] in (1, 2)
-    assert contents(home) == before
 
 
 FORMULAS = [

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import os
 
 import pandas as pd
 import pytest
@@ -14,19 +15,22 @@ def predict(command):
 
 
 def test_images_are_answered_and_what_is_none_is_named(predict, digits_run, photos, tmp_path):
+    os.link(photos / "wide.png", os.fsencode(photos) + b"/\xff.png")  # a name that is not UTF-8
+    (photos / "README.md").write_text("no image")
+    (photos / "more" / "labels.json").write_text("{}")
     path = tmp_path / "new" / "answers.csv"
     code, _, err = predict(
         digits_run, photos, photos / "missing.png", "--out", path, "--sort", "entropy"
     )
     lines = pd.read_csv(path)
     assert code == 1
-    names = ("wide.png", "more/fits.png", "broken.jpg", "missing.png")
+    names = ("wide.png", "more/fits.png", "\\xff.png", "broken.jpg", "missing.png")
     assert set(lines.input) == {str(photos / name) for name in names}
     answers = lines[lines.error.isna()]
-    assert len(answers) == 2
+    assert len(answers) == 3
     assert answers.entropy.is_monotonic_decreasing
     assert (answers.confidence == answers.filter(like="p(").max(axis=1)).all()
-    assert err.startswith("error: 2 of 4 inputs could not be read\n")
+    assert err.startswith("error: 2 of 5 inputs could not be read\n")
     assert "missing.png" in err
 
 

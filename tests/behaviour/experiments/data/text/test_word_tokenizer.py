@@ -110,7 +110,7 @@ def test_every_text_has_a_token_and_ids_fit_the_tables_and_a_saved_one_gives_the
     assert all((tokenizer.encode(text) != 1).all() for text in data)
 
 
-words = st.lists(st.text("abcé不错", min_size=1, max_size=5), min_size=1, max_size=6)
+words = st.lists(st.text("abcé不错が한жλب", min_size=1, max_size=5), min_size=1, max_size=6)
 
 
 @settings(deadline=None)
@@ -129,8 +129,10 @@ def test_a_word_that_the_vocabulary_lacks_is_its_letters_and_every_token_is_trai
     for letter in known[len(whole) :]:
         assert len(letter) == 1
         assert every.count(letter) >= min_count
-    rare = set(every.split()) - set(whole)
-    if not any(every.count(letter) >= min_count for letter in "".join(rare)):
+    letters = set("".join(set(every.split()) - set(whole)))
+    frequent = {letter for letter in letters if every.count(letter) >= min_count}
+    assert frequent <= set(known)
+    if not frequent:
         assert known == whole
         assert tokenizer.pipeline.to_str() == plain.pipeline.to_str()
         return
@@ -224,39 +226,6 @@ def test_saved_tokenizers_of_earlier_versions_give_the_ids_that_they_gave():
         [2, 2, 6, 5, 4],
         [1, 2, 1, 1, 1],
     ]
-
-
-SCRIPTS = {
-    "Chinese": ("这部电影很好看不喜欢故事演员", ""),
-    "Japanese": ("私は映画が好きですガーデン", ""),
-    "Korean": ("이영화는정말좋아요배우", " "),
-    "Russian": ("абвгдежзик", " "),
-    "Greek": ("αβγδεζηθικ", " "),
-    "Arabic": ("ابتثجحخدذر", " "),
-}
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize("spelling", [0, 5])
-def test_words_of_a_rare_script_are_read_by_letters_and_those_of_others_as_words(script, spelling):
-    generator = random.Random(0)
-    letters, space = SCRIPTS[script]
-    common = [
-        " ".join(generator.choices(["the", "cat", "sat", "on", "a", "mat"], k=8))
-        for _ in range(400)
-    ]
-    rare = [
-        space.join("".join(generator.choices(letters, k=7)) for _ in range(4)) for _ in range(60)
-    ]
-    options = {"max_length": 99, "spelling": spelling, "letters": True}
-    tokenizer = WordTokenizer.fit(common + rare[:50], **options)
-    assert all("?" not in words_of(tokenizer, text) for text in common)
-    assert words_of(tokenizer, "the cat") == ["the", "cat"]
-    for text in rare:  # also new ones
-        assert words_of(tokenizer, text) == [letter for letter in text.lower() if letter != " "]
-    mixed = f"the cat {rare[0].split(' ')[0]} zebra"
-    assert words_of(tokenizer, mixed)[:2] == ["the", "cat"]
-    assert words_of(tokenizer, mixed)[-2:] == ["?", "a"]  # of zebra, no other letter is known
 
 
 def test_where_most_words_are_rare_each_letter_is_a_token():
