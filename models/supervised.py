@@ -130,7 +130,7 @@ def _check_labels(likelihood: dist.TorchDistribution, y: Tensor, shape: tuple[in
     checks other supports.
 
     Raises:
-        ValueError: another shape, or other labels.
+        ValueError: another shape, or other labels, with their rows.
     """
     if y.shape != shape:
         raise ValueError(
@@ -142,5 +142,9 @@ def _check_labels(likelihood: dist.TorchDistribution, y: Tensor, shape: tuple[in
         number = classes.param_shape[-1]
         if isinstance(tokens, Masked):
             y = y.where(tokens.real.reshape(-1, *y.shape)[0], 0)  # of any draw
-        if errors.is_any((y < 0) | (y >= number)):
-            raise ValueError(f"labels must lie in 0..{number - 1}, got {y.min()}..{y.max()}")
+
+        def error(rows: list[int]) -> ValueError:
+            actual = f"{y.min()}..{y.max()} (rows {sorted(set(rows))[:10]} of the batch)"
+            return ValueError(f"labels must lie in 0..{number - 1}, got {actual}")
+
+        errors.refuse((y < 0) | (y >= number), error)

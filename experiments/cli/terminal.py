@@ -81,7 +81,7 @@ def show_metrics(table: Any) -> None:
     from probattn.experiments.reporting.tables import divided, terminal
 
     last = len(table.frame.columns) - 1
-    for number in range(1, last + 1):
+    for number in range(1, max(last, 1) + 1):
         parts = [terminal(part) for part in divided(table, number)]
         if all(map(_fits, parts)):
             break

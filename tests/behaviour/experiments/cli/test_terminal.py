@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import filelock
 import pytest
@@ -51,9 +52,8 @@ def test_a_table_of_metrics_fits_the_terminal_and_keeps_its_cells(monkeypatch, c
     monkeypatch.setattr(terminal, "console", Console(width=width, color_system=None))
     names = [f"METRIC{number}" for number in range(9)]
     cells = [f"[{number}.1234,{number}.5678]" for number in range(9)]
-    table = plain_table(
-        ["run", *names], [["digits/softmax of " + "long words " * 9, *cells]], note="A note."
-    )
+    table = plain_table(["run", *names], [["digits/softmax of " + "long words " * 9, *cells]])
+    table = replace(table, note="A note.")
     terminal.show_metrics(table)
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= width
