@@ -4,6 +4,7 @@ to ``docs/figures``.
 Needs the extra ``cli``.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ import pandas as pd
 from scipy.stats import norm, t
 
 from probattn.experiments.evaluation.methods import row_label
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, corrected_cells
+from probattn.experiments.evaluation.seed_statistics import (
+    Cell,
+    Comparison,
+    Resampled,
+    corrected_cells,
+)
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
 from probattn.experiments.studies import collect
@@ -60,6 +66,17 @@ ROWS = {
 layers."""
 
 
+@cache
+def resampled_rows(study: str) -> Resampled | None:
+    """Return the metrics of a study's rows on resampled seeds and examples; None without kept
+    predictions."""
+    kept = RESULTS / f"{study}.parquet"
+    if not kept.exists():
+        return None
+    examples = pd.read_parquet(kept)
+    return collect.resampled(examples[examples["method"] == METHOD])["test"]
+
+
 def cells(study: str, run: str) -> dict[str, Cell]:
     """Return metric → cell with the difference from softmax attention, both with temperature
     scaling.
@@ -71,8 +88,7 @@ def cells(study: str, run: str) -> dict[str, Cell]:
     results, baseline = pd.read_csv(RESULTS / f"{study}.csv"), SOFTMAX[study]
     if run.endswith(BETTER):
         baseline = f"timm/softmax {BETTER}"
-    kept = RESULTS / f"{study}.parquet"
-    resampled = collect.resampled(pd.read_parquet(kept))["test"] if kept.exists() else None
+    resampled = resampled_rows(study)
     if "seed" in results:
         row, twin = row_label(run, METHOD), row_label(baseline, METHOD)
         baselines = {run: baseline, baseline: baseline}

@@ -33,7 +33,7 @@ class Gap:
         """Whether the chosen row is better, and whether that is more than chance."""
         if self.cell.significant or not self.cell.has_interval:
             return "better than" if self.cell.difference < 0 else "worse than"
-        return "not told from"
+        return "not distinguishable from"
 
 
 def verdict(results: Results) -> list[str]:

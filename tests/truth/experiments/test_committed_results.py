@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -99,6 +100,13 @@ def means(study):
     return lines.melt(id_vars=[*lines.columns[:5]], var_name="metric").groupby(keys)["value"].mean()
 
 
+@cache
+def evidence():
+    """Return the file of the figure of evidence, and what it shows."""
+    page = runpy.run_path(str(ROOT / "docs" / "evidence.py"))
+    return page["FIGURE"], page["comparison"]()
+
+
 def agrees(text, value):
     digits = len(text.partition(".")[2])
     return abs(float(text) - value) <= 10.0**-digits * (0.5 + 1e-6)
@@ -148,7 +156,7 @@ LABELS = {"digits": "digits, 20 splits"}
 
 @pytest.mark.parametrize("section", ["digits", "MNIST", "CIFAR-10"])
 def test_the_differences_of_anchored_attention_are_rounded_from_the_differences(section):
-    table = runpy.run_path(str(ROOT / "docs" / "evidence.py"))["comparison"]()
+    table = evidence()[1]
     cells = table.cells[f"{LABELS.get(section, section)}: anchored"]
     text = PAGES["evidence"].read_text(encoding="utf-8").replace("−", "-")
     sentence = re.search(
@@ -166,7 +174,7 @@ def test_the_differences_of_anchored_attention_are_rounded_from_the_differences(
 
 
 def test_four_differences_of_the_figure_are_more_than_chance_after_holms_correction():
-    table = runpy.run_path(str(ROOT / "docs" / "evidence.py"))["comparison"]()
+    table = evidence()[1]
     cells = {(row, key): cell for row, line in table.cells.items() for key, cell in line.items()}
     found = {place for place, cell in cells.items() if cell.significant}
     others = {("timm's ViT as it starts: KEP-SVGP", key) for key in ("accuracy", "nll", "aurc")}
@@ -176,7 +184,7 @@ def test_four_differences_of_the_figure_are_more_than_chance_after_holms_correct
 def test_the_figure_is_that_of_the_committed_results():
     """Its texts, ticks among them, are those of a new drawing; lines may differ between versions of
     Matplotlib."""
-    evidence = runpy.run_path(str(ROOT / "docs" / "evidence.py"))
-    figures = evidence["FIGURE"].read_bytes(), to_svg(differences(evidence["comparison"]()))
+    committed, table = evidence()
+    figures = committed.read_bytes(), to_svg(differences(table))
     drawn, expected = (re.findall(r"<!-- (.*?) -->", svg.decode()) for svg in figures)
     assert drawn == expected
