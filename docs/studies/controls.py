@@ -16,7 +16,7 @@ class L2Softmax(KernelAttention):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend over the real tokens; arguments, result and errors as in the base class."""
-        query, key, value = self._project(self.checked(x, mask))
+        query, key, value = self.project(self.checked(x, mask))
         with self.precise():
             weights = padding.columns(self.kernel(query, key), mask)
             attended = weights @ value / weights.sum(-1, keepdim=True)
@@ -28,7 +28,7 @@ class ExactGP(KernelAttention):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend over the real tokens; arguments, result and errors as in the base class."""
-        query, key, value = self._project(self.checked(x, mask))
+        query, key, value = self.project(self.checked(x, mask))
         with self.precise():
             gram = padding.columns(self.kernel(key, key), mask)
             identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
