@@ -1,4 +1,4 @@
-"""What it costs to choose the epoch, fit the temperature and fit the decisions on one part.
+"""Cost of choosing the epoch and fitting temperature and decisions on one part.
 
 A small network is trained on digits and keeps its logits after each epoch. In each division of the
 other examples, one half of the calibration examples (or all of them) chooses the epoch and the

@@ -66,7 +66,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     @model_validator(mode="after")
     def _check(self) -> Self:
         has_classes = self.temperature is not None
-        if not has_classes == bool(self.class_quantiles) == (self.confidence is not None):
+        has_confidence = self.confidence is not None
+        if has_confidence != has_classes or bool(self.class_quantiles) != has_classes:
             raise ValueError(
                 "temperature, confidence and class_quantiles are values of a model of classes"
             )

@@ -100,23 +100,14 @@ def evaluate(
         )
         for name, row in calibration.by_class(posterior["test"], run.dataset.classes).items():
             of_posterior[f"class/{name}"] = row
-        fitted = suited(run.dataset) if baselines else []
-        of_baselines = {
-            name: predict_baseline(name, run.dataset, _plain_sets(sets)) for name in fitted
-        }
-        for name, by_set in of_baselines.items():
-            method = f"{BASELINE}/{name}"
-            scores[method] = evaluated_run.score(by_set)
-            kept_predictions.save_examples(
-                kept_predictions.examples_file(folder, method, "test"),
-                _example_frame("test", by_set["test"]),
-                run.dataset.test.keys,
-                stamp={**stamp, "data": sets["test"].digest},
-            )
         result = run_result(run, posterior, of_posterior, calibration)
-        on_test = {name: by_set["test"] for name, by_set in of_baselines.items()}
-        calibrated = calibration.apply(posterior["test"])
-        result = replace(result, rivals=rivals(calibrated, on_test))
+        if baselines:
+            of_baselines = _predict_baselines(run, sets, stamp=stamp)
+            for name, by_set in of_baselines.items():
+                scores[f"{BASELINE}/{name}"] = evaluated_run.score(by_set)
+            on_test = {name: by_set["test"] for name, by_set in of_baselines.items()}
+            calibrated = calibration.apply(posterior["test"])
+            result = replace(result, rivals=rivals(calibrated, on_test))
         frame = evaluated_run.to_frame(
             scores,
             run=result.name,
@@ -136,11 +127,54 @@ def evaluate(
     return Evaluation(result, frame)
 
 
-def _plain_sets(sets: Mapping[str, TestSet]) -> dict[str, Part]:
-    """Return the examples of the validation and test data, without corruptions and other data."""
-    return {
-        name: test.load() for name, test in sets.items() if not name.startswith(("shift/", "ood/"))
-    }
+def _predict_baselines(
+    run: TrainedRun, sets: Mapping[str, TestSet], *, stamp: Mapping[str, Any]
+) -> dict[str, dict[str, Prediction]]:
+    """Return predictions of all baselines that suit, by name and test set, without corruptions and
+    other data; stored ones if up to date."""
+    plain = {name: test for name, test in sets.items() if not name.startswith(("shift/", "ood/"))}
+    predicted: dict[str, dict[str, Prediction]] = {}
+    for baseline in suited(run.dataset):
+        method = f"{BASELINE}/{baseline}"
+        by_set = predicted[baseline] = {}
+        for name, test in plain.items():
+            stored = _load(run.folder, method, name, stamp={**stamp, "data": test.digest})
+            if stored is not None:
+                by_set[name] = stored
+        if len(by_set) == len(plain):
+            continue
+        parts = {name: test.load() for name, test in plain.items()}
+        by_set |= predict_baseline(baseline, run.dataset, parts)
+        for name, test in plain.items():
+            of_set = {**stamp, "data": test.digest}
+            _save(run.folder, method, name, by_set[name], parts[name], stamp=of_set)
+    return predicted
+
+
+def _load(folder: Path, method: str, name: str, *, stamp: Mapping[str, Any]) -> Prediction | None:
+    """Return a stored prediction with this stamp, if its kept examples are there, too."""
+    examples = kept_predictions.examples_file(folder, method, name)
+    if kept_predictions.read_examples(examples, stamp=stamp) is None:
+        return None
+    file = evaluated_run.prediction_file(folder, method, name)
+    return evaluated_run.load_prediction(file, stamp=stamp)
+
+
+def _save(
+    folder: Path,
+    method: str,
+    name: str,
+    prediction: Prediction,
+    part: Part,
+    *,
+    stamp: Mapping[str, Any],
+) -> None:
+    """Store a prediction on a part, and keep its examples."""
+    file = evaluated_run.prediction_file(folder, method, name)
+    evaluated_run.save_prediction(file, prediction, stamp=stamp)
+    examples = kept_predictions.examples_file(folder, method, name)
+    frame = _example_frame(name, prediction)
+    kept_predictions.save_examples(examples, frame, part.keys, stamp=stamp)
 
 
 def _example_frame(name: str, prediction: Prediction) -> pd.DataFrame:
@@ -178,17 +212,13 @@ def predict_sets(
         of_set = {**stamp, "data": test.digest}
         forward = None
         for method in names:
-            file = evaluated_run.prediction_file(run.folder, method, name)
-            examples = kept_predictions.examples_file(run.folder, method, name)
-            prediction = evaluated_run.load_prediction(file, stamp=of_set)
-            if prediction is None or not examples.exists():
+            prediction = _load(run.folder, method, name, stamp=of_set)
+            if prediction is None:
                 forward = forward or methods.Forward(run, test.load(), **draws)
                 prediction = fitted(method)(forward)
-                evaluated_run.save_prediction(file, prediction, stamp=of_set)
-                frame = _example_frame(name, prediction)
                 # A corrupted image keeps its identity, by which comparisons pair the examples.
                 part = run.dataset.test if name.startswith("shift/") else test.load()
-                kept_predictions.save_examples(examples, frame, part.keys, stamp=of_set)
+                _save(run.folder, method, name, prediction, part, stamp=of_set)
             predicted[method][name] = prediction
         say(f"{run.folder}: {number} of {len(sets)} test sets predicted")
     return predicted

@@ -21,7 +21,11 @@ from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.displayable import displayable
-from probattn.experiments.evaluation.kept_predictions import examples_file, read_examples
+from probattn.experiments.evaluation.kept_predictions import (
+    examples_file,
+    read_examples,
+    refined_log_prob,
+)
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
 from probattn.inference.io.files import (
@@ -32,7 +36,6 @@ from probattn.inference.io.files import (
     write_archive,
 )
 from probattn.inference.metrics import ood
-from probattn.inference.metrics.refinement import FOLDS, refined_log_probs
 from probattn.inference.prediction.mixture import innermost, values
 from probattn.inference.prediction.result import PER_EXAMPLE
 
@@ -209,20 +212,13 @@ def score(predictions: Mapping[str, Prediction]) -> dict[str, dict[str, Any]]:
         if not name.startswith("ood/"):
             scores[name] |= metrics.evaluate(prediction)
             if name.startswith(("test", "domain/")):
-                scores[name] |= _refinement(prediction)
+                refined = refined_log_prob(prediction)
+                scores[name] |= {} if refined is None else {"refinement": -float(refined.mean())}
             continue
         detectors = ood.evaluate(predictions["test"], prediction, fitted_on=predictions["valid"])
         for detector, row in detectors.items():
             scores[name] |= {f"{detector}_{metric}": value for metric, value in row.items()}
     return scores
-
-
-def _refinement(prediction: Prediction) -> dict[str, float]:
-    """Return the refinement part of the NLL of classes, with at least :data:`FOLDS` examples."""
-    if prediction.probs is None or len(prediction) < FOLDS:
-        return {}
-    refined = refined_log_probs(prediction.probs, prediction.require("labels"))
-    return {"refinement": -float(refined.mean())}
 
 
 def to_frame(

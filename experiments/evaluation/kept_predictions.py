@@ -53,13 +53,19 @@ def _of_classes(prediction: Prediction) -> dict[str, Tensor]:
 
 def refined_frame(prediction: Prediction) -> pd.DataFrame:
     """Return :func:`example_frame` with a column ``refined_log_prob`` of classes: the log
-    probability of the label after the scaling that is best on other examples (see
-    :func:`~probattn.inference.metrics.refinement.refined_log_probs`)."""
+    probability of the label after the scaling that is best on other examples."""
     frame = example_frame(prediction)
-    if prediction.probs is not None and len(frame) >= FOLDS:
-        refined = refined_log_probs(prediction.probs, prediction.require("labels"))
+    if (refined := refined_log_prob(prediction)) is not None:
         frame["refined_log_prob"] = refined.numpy()
     return frame
+
+
+def refined_log_prob(prediction: Prediction) -> Tensor | None:
+    """Return the log probabilities of the labels of classes whose mean is minus the refinement part
+    of the NLL, ``(n,)``; None for numbers, or fewer than :data:`FOLDS` examples."""
+    if prediction.probs is None or len(prediction) < FOLDS:
+        return None
+    return refined_log_probs(prediction.probs, prediction.require("labels"))
 
 
 def _of_numbers(prediction: Prediction) -> dict[str, Tensor]:

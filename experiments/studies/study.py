@@ -149,8 +149,11 @@ def check(
     """
     datasets: dict[str, Dataset] = {}
     is_chosen = by is not None and list(by) != ["all"]
-    chosen = CHEAP if by is None else by
-    names: Sequence[str] = methods.check(chosen if is_chosen or by is None else methods.METHODS)[1:]
+    if by is None:
+        by = CHEAP
+    elif not is_chosen:
+        by = tuple(methods.METHODS)
+    names: Sequence[str] = methods.check(by)[1:]
     for job in jobs:
         train.check(job.settings, job.folder, resume=True)
     one_of_each_kind = {job.folder.parent: job for job in jobs}.values()

@@ -1,4 +1,5 @@
-"""Conclusion of a comparison in sentences: which network, by how much, and whether by chance."""
+"""Conclusion of a comparison in sentences: the best network, its lead, and whether that is more
+than chance."""
 
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class Gap:
 
     @property
     def verdict(self) -> str:
-        """Whether the chosen row is better, and whether that is more than chance."""
+        """Relation of the chosen row to the other: a difference, unless it may be chance."""
         if self.cell.significant or not self.cell.has_interval:
             return "better than" if self.cell.difference < 0 else "worse than"
         return "not distinguishable from"
@@ -69,6 +70,7 @@ def verdict(results: Results) -> list[str]:
     cells = [cell for of_row in table.cells.values() for cell in of_row.values()]
     content = {
         "best": best,
+        "choices": len(networks),
         "mean": means[best],
         "title": table.metrics[metric].title,
         "softmax": softmax and Gap(softmax, means[softmax], table.cells[best][metric]),

@@ -41,7 +41,7 @@ CARD = "README.md"
 FILES = ["*.json", "*.safetensors", CARD]
 """Patterns of the files of a model, the only ones that are downloaded and uploaded."""
 HUB = "hf://"
-"""What names of the hub begin with; every other name is that of a folder."""
+"""Beginning of the names of models on the hub; every other name is that of a folder."""
 PLAIN_CARD = "---\nlibrary_name: probattn\n---\nLoad it by `probattn.inference.load_pretrained`.\n"
 
 

@@ -1,4 +1,4 @@
-"""What a run shows on stderr: a bar in a terminal, a line for each epoch in a file."""
+"""Progress of a run on stderr: a bar in a terminal, a line for each epoch in a file."""
 
 import sys
 import time

@@ -1,6 +1,7 @@
 """Baselines outside the networks, on data whose best answers are known."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -106,7 +107,7 @@ def test_a_rival_is_compared_on_the_same_examples():
     assert same.low == same.high == 0
 
 
-def test_an_evaluation_scores_them_beside_the_network(tmp_path):
+def test_an_evaluation_scores_them_beside_the_network_and_fits_them_once(tmp_path, monkeypatch):
     settings = preset("digits/softmax").with_changes(["data.limit=100"], epochs=1)
     train(settings, tmp_path / "run", name="digits/softmax", progress=False)
     done = evaluation.evaluate(tmp_path / "run", num_samples=1, baselines=True)
@@ -116,6 +117,9 @@ def test_an_evaluation_scores_them_beside_the_network(tmp_path):
     assert [rival.title for rival in done.result.rivals]
     best = min(done.result.rivals, key=lambda rival: rival.baseline)
     assert done.result.rivals[0] == best
+    monkeypatch.setattr(evaluation, "predict_baseline", lambda *parts: pytest.fail("fitted again"))
+    again = evaluation.evaluate(tmp_path / "run", num_samples=1, baselines=True)
+    pd.testing.assert_frame_equal(again.scores, done.scores)
 
 
 def test_the_small_network_knows_a_shape_anywhere_in_the_image():

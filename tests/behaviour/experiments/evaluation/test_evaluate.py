@@ -146,6 +146,22 @@ def test_outdated_and_damaged_predictions_are_made_anew(copy, damage):
     assert "ood/letters" not in predictions(copy)  # not asked for
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut", "of another evaluation"])
+def test_kept_examples_that_are_missing_or_outdated_are_made_anew(copy, damage):
+    path = copy / "predictions" / "posterior" / "test.parquet"
+    before = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(before[:200])
+    else:
+        frame = pd.read_parquet(path)
+        frame.attrs["stamp"]["seed"] = 99
+        frame.to_parquet(path)
+    evaluate.evaluate(copy, num_samples=4, seed=3)
+    assert path.read_bytes() == before
+
+
 def test_refine_reaches_evaluation_prediction_and_its_calibration(trained, tmp_path):
     folder = shutil.copytree(trained[KEP], tmp_path / "run")
     options = {"num_samples": 4, "refine": 0.3, "by": ["temperature"]}
