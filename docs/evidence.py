@@ -6,22 +6,21 @@ Needs the extra ``cli``.
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from scipy.stats import norm, t
+from scipy.stats import t
 
 from probattn.experiments.evaluation.methods import row_label
 from probattn.experiments.evaluation.seed_statistics import (
     Cell,
     Comparison,
     Resampled,
+    compare,
     corrected_cells,
 )
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.style import save_figure
 from probattn.experiments.studies import collect
-from probattn.experiments.studies.compare import compare_results
 from probattn.inference.metrics import OF_CLASSES
 
 FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
@@ -79,46 +78,59 @@ def resampled_rows(study: str) -> Resampled | None:
 
 def cells(study: str, run: str) -> dict[str, Cell]:
     """Return metric → cell with the difference from softmax attention, both with temperature
-    scaling.
+    scaling; its p-value is not corrected.
 
     Raises:
         ValueError: another number of seeds than :data:`SEEDS`, or a difference from another
             baseline.
     """
-    results, baseline = pd.read_csv(RESULTS / f"{study}.csv"), SOFTMAX[study]
-    if run.endswith(BETTER):
-        baseline = f"timm/softmax {BETTER}"
-    resampled = resampled_rows(study)
-    if "seed" in results:
-        row, twin = row_label(run, METHOD), row_label(baseline, METHOD)
-        baselines = {run: baseline, baseline: baseline}
-        compared = compare_results(results, "test", baselines=baselines, resampled=resampled)
-        counts = {compared.cells[name][metric].n for name in (row, twin) for metric in METRICS}
-        result = {metric: compared.cells[row][metric] for metric in METRICS}
-    else:
-        wanted = {
-            "run": run,
-            "method": METHOD,
-            "set": "test",
-            "baseline": baseline,
-            "baseline_method": METHOD,
-        }
-        lines = results[(results[[*wanted]] == pd.Series(wanted)).all(axis=1)].set_index("metric")
-        values = lines.reindex(METRICS)[list(Cell._fields[:-1])]
-        result = {metric: Cell(*numbers) for metric, *numbers in values.itertuples()}
-        counts = {cell.n for cell in result.values()}
+    results = pd.read_csv(RESULTS / f"{study}.csv")
+    baseline = softmax_run(study, run)
+    of_kind = _of_seeds if "seed" in results else _of_summary
+    found = of_kind(results, study, run, baseline)
     seeds = SEEDS.get(study, 5)
-    if counts != {seeds}:
+    if {cell.n for cell in found.values()} != {seeds}:
         raise ValueError(f"{run} of {study} has other than {seeds} seeds beside {baseline}")
-    # Resampled seeds and examples have a nearly normal law, seeds alone Student's.
-    law = norm() if resampled else t(seeds - 1)
-    return {metric: cell._replace(p_value=p_value(cell, law)) for metric, cell in result.items()}
+    return found
 
 
-def p_value(cell: Cell, law: Any) -> float:
-    """Return the p-value of the test whose 95 % interval a cell has, by its standardised law."""
-    error = (cell.high - cell.low) / 2 / law.ppf(0.975)
-    return float(2 * law.sf(abs(cell.difference) / error))
+def softmax_run(study: str, run: str) -> str:
+    """Return the run with softmax attention with which a run is compared."""
+    return f"timm/softmax {BETTER}" if run.endswith(BETTER) else SOFTMAX[study]
+
+
+def _of_seeds(results: pd.DataFrame, study: str, run: str, baseline: str) -> dict[str, Cell]:
+    """Return the cells of results of single seeds; each is compared alone, without correction."""
+    is_chosen = (results["set"] == "test") & (results["method"] == METHOD)
+    chosen = results[is_chosen & results["run"].isin([run, baseline])]
+    rows = [row_label(name, METHOD) for name in chosen["run"]]
+    scores = chosen.assign(row=rows).set_index(["row", "seed"])
+    pair = {row_label(run, METHOD): row_label(baseline, METHOD)}
+    found = {}
+    for metric in METRICS:
+        compared = compare(scores[[metric]], baselines=pair, resampled=resampled_rows(study))
+        found[metric] = compared.cells[row_label(run, METHOD)][metric]
+    return found
+
+
+def _of_summary(results: pd.DataFrame, study: str, run: str, baseline: str) -> dict[str, Cell]:
+    """Return the cells of results that hold differences and their Student's intervals alone."""
+    wanted = {
+        "run": run,
+        "method": METHOD,
+        "set": "test",
+        "baseline": baseline,
+        "baseline_method": METHOD,
+    }
+    lines = results[(results[[*wanted]] == pd.Series(wanted)).all(axis=1)].set_index("metric")
+    values = lines.reindex(METRICS)[list(Cell._fields[:-1])]
+    found = {}
+    for metric, *numbers in values.itertuples():
+        cell = Cell(*numbers)
+        law = t(SEEDS.get(study, 5) - 1)
+        error = (cell.high - cell.low) / 2 / law.ppf(0.975)
+        found[metric] = cell._replace(p_value=float(2 * law.sf(abs(cell.difference) / error)))
+    return found
 
 
 def comparison() -> Comparison:
@@ -127,7 +139,7 @@ def comparison() -> Comparison:
     rows = {}
     for label, row in ROWS.items():
         rows[label] = pd.DataFrame(cells(*row), index=Cell._fields).transpose()
-    baselines = {label: SOFTMAX[study] for label, (study, _) in ROWS.items()}
+    baselines = {label: softmax_run(*row) for label, row in ROWS.items()}
     corrected = corrected_cells(pd.concat(rows))
     return Comparison(columns, {"": tuple(ROWS)}, baselines, corrected)
 
