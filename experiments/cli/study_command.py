@@ -63,9 +63,11 @@ def _conclude(jobs: "Sequence[Job]", out: Path, *, title: str) -> None:
     from probattn.experiments.reporting import report
 
     typed = set[str]().union(*(job.settings.names() for job in jobs))
-    first = {job.folder.parent: job for job in reversed(jobs)}
+    first: dict[Path, Job] = {}
+    for job in jobs:
+        first.setdefault(job.folder.parent, job)
     sections = []
-    for job in reversed(first.values()):
+    for job in first.values():
         evaluated = evaluate(job.folder, root=job.root, trust_code=typed, **job.options)
         sections.append(report.section(evaluated.result))
     begin = _compare([job.folder for job in jobs], out, trust_code=typed)
