@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import t
 
-from probattn.experiments.evaluation.methods import row_label
+from probattn.experiments.evaluation.methods import POSTERIOR, row_label
 from probattn.experiments.evaluation.seed_statistics import (
     Cell,
     Comparison,
@@ -45,6 +45,8 @@ ROWS = {
     "digits, 20 splits: KEP-SVGP": ("digits-splits", "digits/kep-svgp"),
     "digits, 20 splits: anchored": ("digits-splits", "digits/anchored"),
     "digits, 20 splits: RFF-GPA": ("digits-splits", "digits/rff-gpa"),
+    "digits, 20 splits: support vectors": ("digits-splits", "digits/softmax", "baseline/svm"),
+    "digits, 20 splits: small CNN": ("digits-splits", "digits/softmax", "baseline/cnn"),
     "timm's ViT as it starts: KEP-SVGP": ("timm-digits", "timm/kep-svgp (positions 0.02)"),
     "timm's ViT as it starts: anchored": ("timm-digits", "timm/anchored (positions 0.02)"),
     "timm's ViT, better start: KEP-SVGP": ("timm-digits", f"timm/kep-svgp {BETTER}"),
@@ -61,8 +63,8 @@ ROWS = {
     "CoLA, fine-tuned: softmax plus GP": ("finetune-cola", f"finetune/cola {GP}"),
     "CoLA, fine-tuned: sparse CGP": ("finetune-cola", "finetune/cola-sparse"),
 }
-"""Row of the figure → study and run of the results; test data, with temperature scaling of both
-layers."""
+"""Row of the figure → study, run and method of the results on test data; the method is temperature
+scaling, as that of softmax attention, if none is named."""
 
 
 @cache
@@ -73,12 +75,12 @@ def resampled_rows(study: str) -> Resampled | None:
     if not kept.exists():
         return None
     examples = pd.read_parquet(kept)
-    return collect.resampled(examples[examples["method"] == METHOD])["test"]
+    return collect.resampled(examples[examples["method"] != POSTERIOR])["test"]
 
 
-def cells(study: str, run: str) -> dict[str, Cell]:
-    """Return metric → cell with the difference from softmax attention, both with temperature
-    scaling; its p-value is not corrected.
+def cells(study: str, run: str, method: str = METHOD) -> dict[str, Cell]:
+    """Return metric → cell with the difference of a run by a method from softmax attention with
+    temperature scaling; its p-value is not corrected.
 
     Raises:
         ValueError: another number of seeds than :data:`SEEDS`, or a difference from another
@@ -86,8 +88,10 @@ def cells(study: str, run: str) -> dict[str, Cell]:
     """
     results = pd.read_csv(RESULTS / f"{study}.csv")
     baseline = softmax_run(study, run)
-    of_kind = _of_seeds if "seed" in results else _of_summary
-    found = of_kind(results, study, run, baseline)
+    if "seed" in results:
+        found = _of_seeds(results, study, (run, method), (baseline, METHOD))
+    else:
+        found = _of_summary(results, study, run, baseline)
     seeds = SEEDS.get(study, 5)
     if {cell.n for cell in found.values()} != {seeds}:
         raise ValueError(f"{run} of {study} has other than {seeds} seeds beside {baseline}")
@@ -99,17 +103,24 @@ def softmax_run(study: str, run: str) -> str:
     return f"timm/softmax {BETTER}" if run.endswith(BETTER) else SOFTMAX[study]
 
 
-def _of_seeds(results: pd.DataFrame, study: str, run: str, baseline: str) -> dict[str, Cell]:
-    """Return the cells of results of single seeds; each is compared alone, without correction."""
-    is_chosen = (results["set"] == "test") & (results["method"] == METHOD)
-    chosen = results[is_chosen & results["run"].isin([run, baseline])]
-    rows = [row_label(name, METHOD) for name in chosen["run"]]
-    scores = chosen.assign(row=rows).set_index(["row", "seed"])
-    pair = {row_label(run, METHOD): row_label(baseline, METHOD)}
+def _of_seeds(
+    results: pd.DataFrame, study: str, ours: tuple[str, str], theirs: tuple[str, str]
+) -> dict[str, Cell]:
+    """Return the cells of results of single seeds; each is compared alone, without correction.
+
+    Args:
+        results: in the wide form.
+        study: its name.
+        ours, theirs: run and method of both rows.
+    """
+    tests = results[results["set"] == "test"]
+    labels = [row_label(*pair) for pair in zip(tests["run"], tests["method"], strict=True)]
+    row, twin = row_label(*ours), row_label(*theirs)
+    scores = tests.assign(row=labels).set_index(["row", "seed"]).loc[[row, twin]]
     found = {}
     for metric in METRICS:
-        compared = compare(scores[[metric]], baselines=pair, resampled=resampled_rows(study))
-        found[metric] = compared.cells[row_label(run, METHOD)][metric]
+        compared = compare(scores[[metric]], baselines={row: twin}, resampled=resampled_rows(study))
+        found[metric] = compared.cells[row][metric]
     return found
 
 
@@ -139,7 +150,7 @@ def comparison() -> Comparison:
     rows = {}
     for label, row in ROWS.items():
         rows[label] = pd.DataFrame(cells(*row), index=Cell._fields).transpose()
-    baselines = {label: softmax_run(*row) for label, row in ROWS.items()}
+    baselines = {label: softmax_run(*row[:2]) for label, row in ROWS.items()}
     corrected = corrected_cells(pd.concat(rows))
     return Comparison(columns, {"": tuple(ROWS)}, baselines, corrected)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm, t
+from scipy.stats import t
 
 from probattn.experiments.evaluation.metric_display import best_of, columns
 from probattn.inference.metrics import Metric
@@ -120,9 +120,9 @@ def compare(
 ) -> Comparison:
     """Aggregate the scores of several rows over their seeds.
 
-    Intervals of differences are over seeds and test examples: percentiles of the differences on
-    resampled ones, widened for few seeds. Without them, they are Student's t on the seeds that a
-    row and its baseline share, which knows this test set alone.
+    Intervals of differences are over seeds and test examples: Student's t with their spread on
+    resampled ones. Without them, they are Student's t on the seeds that a row and its baseline
+    share, which knows this test set alone.
 
     Args:
         scores: a column a metric, unscaled, indexed by the names of the rows and by seeds.
@@ -238,11 +238,8 @@ def _differences(
         # test examples alone, or take overlapping splits for independent.
         resampled = resampled.reindex(columns=gaps.columns)
         error, freedom = _error(gaps, resampled.std())
-        # Percentiles, as far from the difference as its error and Student's law ask for.
-        factor = error * t.ppf(TAILS[1], freedom) / (resampled.std() * norm.ppf(TAILS[1]))
-        low, high = (
-            difference + factor * (resampled.quantile(tail) - difference) for tail in TAILS
-        )
+        half = error * t.ppf(TAILS[1], freedom)
+        low, high = difference - half, difference + half
         p_value = 2 * t.sf(abs(difference) / error, freedom)
     frame = pd.DataFrame({"difference": difference, "low": low, "high": high, "p_value": p_value})
     largest = np.maximum(ours.abs().max(), theirs.abs().max())

@@ -26,6 +26,7 @@ SETS = {
 }
 CONTROLS = {
     "RBF support vectors": "softmax",
+    "small CNN": "softmax",
     "RFF-GPA": "rff-gpa",
     "exact GP": "exact-gp",
     "L2 softmax": "l2-softmax",
@@ -43,7 +44,7 @@ TIMM = {
     "anchored in all blocks, better start": f"anchored, all blocks {BETTER}",
     "RFF-GPA, better start": f"rff-gpa {BETTER}",
 }
-METHODS = {"RBF support vectors": "baseline/svm"}
+METHODS = {"RBF support vectors": "baseline/svm", "small CNN": "baseline/cnn"}
 """Row → method, where it is not that of the others."""
 NAMES = {"KEP-SVGP": "kep-svgp", "sparse CGP": "sparse-cgp"}
 TABLES = {
