@@ -128,10 +128,12 @@ def separate_entries(module: nn.Module) -> None:
 
 def _structure(content: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
     """Return the settings of layers and the shapes of weights by name; a module's extra state has
-    any shape."""
+    any shape, and weights of earlier versions lack the marks of placed inducing inputs."""
     structure = {f"layer {name}:": settings for name, settings in content["layers"].items()}
     for role in roles:
         for name, value in content[role].items():
+            if name.rpartition(".")[-1] == "is_placed":
+                continue
             structure[f"{role}: {name}"] = (
                 None if name.endswith("_extra_state") else tuple(value.shape)
             )

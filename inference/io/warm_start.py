@@ -53,6 +53,8 @@ def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> d
                 f"layer {path} of the source has {heads} heads, here {layer.heads}"
             )
         prefix = f"{path}.".lstrip(".")
+        if not {prefix + name for name in layer.state_dict()} <= carried.keys():
+            carried.pop(f"{prefix}is_placed", None)  # inducing inputs may be fresh
         number_of[type(layer).__name__] += sum(name.startswith(prefix) for name in matrices)
     lacking = [kind for kind, number in number_of.items() if number == 0]
     if lacking or not carried:

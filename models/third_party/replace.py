@@ -48,7 +48,7 @@ def replace_attention(
 
     Args:
         network: the network, which is not changed; for how it is called see :func:`call_network
-            <probattn.models.third_party.converted_network.call_network>`.
+            <probattn.models.third_party.folded_draws.call_network>`.
         attention: name, class or factory ``(dim, heads) -> layer`` of the new layers (see
             :func:`layer_factory <probattn.models.layer_factories.layer_factory>`). A ``bias`` or
             ``dropout`` parameter that it leaves open is set as in the old layer.

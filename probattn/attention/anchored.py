@@ -19,8 +19,8 @@ class AnchoredAttention(RegressionAttention):
 
     The output at a query is the posterior mean of a sparse GP (see
     :mod:`probattn.functional.feature_regression`), or a draw from its posterior, at O(N M²) a head
-    without an N×N matrix. The anchors are parameters; take their initial values from data by
-    ``network.initialise_inducing(batch)``. Regression of values on keys is that of RFF-GPA
+    without an N×N matrix. The anchors are parameters, which the first batch of ``fit`` places (see
+    :meth:`place`). Regression of values on keys is that of RFF-GPA
     (:class:`RFFGPAttention`) and of regression at test time (Wang et al., 2025), the features are
     those of Nyström attention (Xiong et al., 2021); ours are anchors that are learned. The mean
     output is a form of attention; its posterior variance is no measure of uncertainty.
@@ -57,7 +57,7 @@ class AnchoredAttention(RegressionAttention):
         self.anchors = nn.Parameter(
             (0.5 / self.head_dim) ** 0.5 * torch.randn(heads, anchors, self.head_dim)
         )
-        self.is_placed = nn.Buffer(torch.zeros(()))
+        self.remember_placement(is_placed=False)
 
     @property
     def gain(self) -> float:  # type: ignore[override]
@@ -67,9 +67,9 @@ class AnchoredAttention(RegressionAttention):
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:
         """Set the anchors to the keys of vectors ``(..., dim)`` seen at the start of the path."""
-        linear = self.query_value if self.symmetric else self.query_key_value
-        key = linear(self.along_path(stream)).chunk(2 if self.symmetric else 3, -1)[-2]
-        self.anchors.copy_(sgpa.pick_of_heads(key, self.heads, self.anchors.shape[1]))
+        _, key, _ = self.project(self.along_path(stream))
+        keys = self.join_heads(key)
+        self.anchors.copy_(sgpa.pick_of_heads(keys, self.heads, self.anchors.shape[1]))
 
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:
         """Return the law of the output at checked tokens; pure."""

@@ -217,6 +217,12 @@ class ProbabilisticAttention(SiteModule):
         """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start
         of its path."""
 
+    def remember_placement(self, *, is_placed: bool) -> None:
+        """Add the buffer ``is_placed`` of :meth:`place`; weights without it, of earlier versions,
+        count as placed when they are loaded."""
+        self.is_placed = nn.Buffer(torch.tensor(float(is_placed)))
+        self.register_load_state_dict_pre_hook(_count_as_placed)
+
     def place(self, stream: Tensor) -> None:
         """Call :meth:`initialise` once in the life of the layer's weights, which the buffer
         ``is_placed`` of layers with inducing inputs remembers."""
@@ -279,3 +285,11 @@ class ProbabilisticAttention(SiteModule):
         """Return the output map ``out`` of what the heads have computed,
         ``(..., heads, N, width)``."""
         return dtypes.apply_linear(self.out, self.join_heads(x))
+
+
+def _count_as_placed(layer: nn.Module, weights: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Add ``is_placed`` to weights of a layer that lack nothing else."""
+    mark = f"{prefix}is_placed"
+    others = {prefix + name for name in layer.state_dict()} - {mark}
+    if others <= weights.keys():
+        weights.setdefault(mark, torch.ones(()))

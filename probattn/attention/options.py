@@ -37,13 +37,18 @@ def dropout_rate(rate: float) -> float:
 
 
 def full_signature(cls: type) -> inspect.Signature:
-    """Return the signature of a class with its bases' options in place of ``**options``."""
-    parameters: dict[str, inspect.Parameter] = {}
-    for base in cls.__mro__:
-        if "__init__" in vars(base):
-            own = inspect.signature(vars(base)["__init__"]).parameters
-            parameters = parameters | {name: own[name] for name in own if name not in parameters}
-            if "options" not in own:
-                break
-    named = [option for name, option in parameters.items() if name not in ("self", "options")]
-    return inspect.Signature(named)
+    """Return the signature of a class with its bases' keyword-only options in place of
+    ``**options``."""
+    inits = [vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)]
+    _, *parameters = inspect.signature(inits[0]).parameters.values()
+    passed_on = (inspect.Parameter.VAR_KEYWORD, "options")
+    for init in inits[1:]:
+        if not parameters or (parameters[-1].kind, parameters[-1].name) != passed_on:
+            break
+        parameters.pop()
+        known = {parameter.name for parameter in parameters}
+        for parameter in inspect.signature(init).parameters.values():
+            is_option = parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD)
+            if is_option and parameter.name not in known:
+                parameters.append(parameter)
+    return inspect.Signature(parameters)

@@ -3,7 +3,6 @@
 from typing import Literal, cast
 
 import pyro.distributions as dist
-import torch
 from torch import Tensor, nn
 
 from probattn import priors
@@ -20,7 +19,7 @@ class SGPAttention(ProbabilisticAttention):
 
     *Decoupled* (``inducing=M``): M global inducing inputs β for each head, which are vectors of the
     network's residual stream and pass through the block below (see :meth:`follow`); they are N(0,
-    I) until ``network.initialise_inducing(batch)`` takes them from data. The program: **u ~ N(0,
+    I) until the first batch of ``fit`` places them (see :meth:`place`). The program: **u ~ N(0,
     I)** for each head and output, u_β = L u with L Lᵀ = 𝒦_ββ; **g ~ N(0, C)** at the tokens, C = 𝒦
     − 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq; f = 𝒦_qβ 𝒦_ββ⁻¹ u_β + g. g's posterior N(C v, C) has the tokens' values v;
     q(u) = N(Lᵀ v_β, T Tᵀ) is the method's N(𝒦_ββ v_β, L T Tᵀ Lᵀ). *Standard* (``inducing=None``):
@@ -79,7 +78,7 @@ class SGPAttention(ProbabilisticAttention):
         self.add_projections(symmetric=True, bias=bias)
         self.kernel = of_tokens
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
-        self.is_placed = nn.Buffer(torch.tensor(float(inducing is None)))
+        self.remember_placement(is_placed=inducing is None)
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
@@ -101,8 +100,9 @@ class SGPAttention(ProbabilisticAttention):
 
     def initialise(self, stream: Tensor) -> None:
         """Set the inducing inputs to vectors ``(..., dim)`` seen at the start of the path."""
-        vectors = cast(Decoupled, self.form).inducing
-        vectors.data.copy_(sgpa.pick_inducing(stream, self.heads, vectors.shape[1]))
+        if isinstance(self.form, Decoupled):
+            vectors = self.form.inducing
+            vectors.data.copy_(sgpa.pick_inducing(stream, self.heads, vectors.shape[1]))
 
     def inducing_points(self) -> Tensor:
         """Return β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or

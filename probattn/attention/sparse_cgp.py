@@ -55,7 +55,7 @@ class SparseCGPAttention(CorrelatedAttention):
         else:  # mixtures that preserve the variance of the vectors
             initial = [torch.randn(number, tokens) / tokens**0.5 for number in numbers]
         self.inducing = nn.ParameterList([nn.Parameter(points) for points in initial])
-        self.is_placed = nn.Buffer(torch.tensor(float(tokens is not None)))
+        self.remember_placement(is_placed=tokens is not None)
 
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:

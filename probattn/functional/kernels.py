@@ -23,10 +23,10 @@ def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
     Args:
         a: points ``(..., N, d)``.
         b: points ``(..., M, d)``; pass the same tensor for the kernel of one set of points.
-        log_factor: log c ``(...)``, None for 0.
+        log_factor: log c ``(...)``, of no more dimensions than the product; None for 0.
 
     Returns:
-        ``(..., N, M)``, in (0, c].
+        ``(..., N, M)``, at most c.
     """
     centre = b.detach().mean(-2, keepdim=True)
     # contiguous, so that no product copies them again
@@ -46,7 +46,7 @@ class _RBF(Function):
         log = a @ b.mT
         rows = (log.diagonal(dim1=-2, dim2=-1) if is_same else a.square().sum(-1)) / -2
         columns = rows if is_same else b.square().sum(-1) / -2
-        log.add_(rows.unsqueeze(-1)).add_(columns.unsqueeze(-2)).clamp_(max=0)
+        log.add_(rows.unsqueeze(-1)).add_(columns.unsqueeze(-2)).clamp_max_(0)
         if log_factor is not None:
             log.add_(log_factor[..., None, None])
         return log.exp_()

@@ -1,5 +1,6 @@
 """Errors of every layer, with a word that helps; signatures; names of sites; precision."""
 
+import inspect
 import math
 
 import pyro.poutine as poutine
@@ -113,6 +114,26 @@ def test_signatures_differ_where_the_program_does_and_not_where_training_does():
     assert len(signatures) == len(names)
     for layer, option in ((probattn.SoftmaxAttention, "dropout"), (probattn.CGPAttention, "alpha")):
         assert layer(8, 2, **{option: 0.3}).signature() == layer(8, 2).signature()
+
+
+def test_layers_of_ones_own_may_pass_on_options_in_any_form():
+    class Passing(SGPAttention):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+
+    class Fixed(SGPAttention):
+        def __init__(self, width=8, *, inducing=2, **options):
+            super().__init__(width, 2, inducing=inducing, **options)
+
+    class Own(SGPAttention):
+        def __init__(self, dim, heads, *, options=None):
+            super().__init__(dim, heads)
+
+    of_base = {*inspect.signature(SGPAttention).parameters} - {"dim", "heads"}
+    names = [{*inspect.signature(kind).parameters} for kind in (Passing, Fixed, Own)]
+    assert names == [of_base | {"args"}, of_base | {"width"}, {"dim", "heads", "options"}]
+    assert Passing(8, 2, inducing=3).inducing == 3
+    assert Fixed(draws="joint").draws == "joint"
 
 
 @pytest.mark.parametrize("name", LAYERS)

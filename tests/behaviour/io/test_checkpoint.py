@@ -13,7 +13,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn import (
+    AnchoredAttention,
+    KEPSVGPAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+    guides,
+)
 from probattn.inference import CheckpointError, load, load_safetensors, save, save_safetensors
 from probattn.inference.io import checkpoint
 from probattn.inference.objective import guide_checks
@@ -88,6 +95,21 @@ def test_what_is_saved_is_loaded_bit_by_bit(tmp_path, write, read, kind):
     if kind != "guide":
         lazy = AutoNormal(pairs[1][0]) if kind == "auto guide" else pairs[1][1]
         refused(read, tmp_path / "a", (pairs[1][0], lazy), "guide: .*missing")
+
+
+@FORMATS
+@pytest.mark.parametrize("layer", [AnchoredAttention, SGPAttention, SparseCGPAttention])
+def test_weights_of_a_version_without_the_mark_of_placed_inducing_inputs_count_as_placed(
+    tmp_path, write, read, layer
+):
+    saved, loaded = (nn.Sequential(nn.Linear(4, 4), layer(4, 2)) for _ in range(2))
+    del saved[1].is_placed
+    write(tmp_path / "a", saved)
+    read(tmp_path / "a", loaded)
+    loaded[1].place(torch.randn(5, 4))
+    after = loaded.state_dict()
+    assert after.pop("1.is_placed") == 1
+    assert same([after], weights(saved))
 
 
 def test_extra_values_come_back_and_pytorch_reads_a_checkpoint_without_this_library(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from probattn import KEPSVGPAttention, SoftmaxAttention
+from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention
 from probattn.inference import CheckpointError, save, warm_start
 
 
@@ -67,6 +67,15 @@ def test_the_models_dtype_and_its_parameters_stay():
         for parameter in parameters.values()
     )
     torch.testing.assert_close(model.head.weight, source.head.weight.float())
+
+
+@pytest.mark.parametrize(("inducing", "is_placed"), [(3, True), (2, False)])
+def test_inducing_inputs_that_are_not_carried_are_still_to_be_placed(inducing, is_placed):
+    source, model = (SGPAttention(4, 2, inducing=number) for number in (3, inducing))
+    source.place(torch.randn(5, 4))
+    report = warm_start(model, source.state_dict())
+    assert bool(model.is_placed) == is_placed
+    assert ("is_placed" in report["carried"]) == is_placed
 
 
 def refused(model, source, *words):

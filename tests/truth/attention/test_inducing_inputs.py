@@ -113,6 +113,13 @@ def test_initialise_inducing_takes_vectors_of_the_stream(lower, training):
         assert block.attention.form.inducing.requires_grad
 
 
+def test_the_standard_form_has_nothing_to_initialise():
+    layer = SGPAttention(6, 2, inducing=None)
+    before = copy.deepcopy(layer.state_dict())
+    layer.initialise(torch.randn(5, 6))
+    assert_close(layer.state_dict(), before)
+
+
 def test_deep_copies_keep_the_path_inside_the_copy():
     network = vit()
     copied = copy.deepcopy(network)

@@ -52,6 +52,15 @@ def test_gradients_with_a_factor_for_each_head():
     assert torch.autograd.gradgradcheck(rbf, (a, b, log_factor))
 
 
+def test_gradients_under_vmap_are_those_of_a_loop():
+    a, b, log_factor = randn(4, 3, 3, 2), randn(3, 5, 2, seed=1), randn(3, seed=2)
+    gradients = torch.func.grad(lambda *x: rbf(*x).square().sum(), argnums=(0, 1, 2))
+    mapped = torch.vmap(gradients, in_dims=(0, None, None))(a, b, log_factor)
+    for number, points in enumerate(a):
+        expected = gradients(points, b, log_factor)
+        assert_close(tuple(gradient[number] for gradient in mapped), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_gradient_at_equal_points_is_zero_and_finite(dtype):
     a = randn(4, 3, dtype=dtype)
@@ -73,6 +82,14 @@ def test_float32_diagonal_is_one_whatever_the_scale(scale, offset):
     assert (matrix.diagonal(dim1=-2, dim2=-1) == 1).all()
     assert_close(matrix[:, 3, 5], torch.ones(8), atol=1e-6, rtol=0)
     assert (matrix <= 1).all()
+
+
+@pytest.mark.parametrize("factor", [None, 0.5])
+def test_float32_values_of_equal_points_are_not_above_the_factor(factor):
+    """Rounding leaves about half of the ‖a − a‖² of two copies below 0."""
+    a = (100 * randn(8, 64, 32)).float()
+    log_factor = None if factor is None else torch.full((8,), factor).log()
+    assert (rbf(a, a.clone(), log_factor) <= (factor or 1)).all()
 
 
 def test_a_common_offset_cancels_before_the_square():

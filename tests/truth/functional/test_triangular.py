@@ -50,6 +50,8 @@ def test_derivatives_forwards_twice_and_under_vmap(function, shapes):
     assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(function, inputs)
     assert_close(torch.vmap(function)(*inputs), function(*inputs))
+    total = torch.func.grad(lambda *x: function(*x).square().sum())
+    assert_close(torch.vmap(total)(*inputs), total(*inputs))
 
 
 def test_the_gradient_of_a_factor_is_that_of_torch_for_symmetric_changes():

@@ -29,7 +29,7 @@ from probattn import (
     SparseCGPAttention,
 )
 from probattn.models import replace_attention
-from probattn.models.third_party.converted_network import call_network
+from probattn.models.third_party.folded_draws import call_network
 
 PAGE = Path(__file__).parents[3] / "docs" / "third-party-networks.md"
 WINDOWS = {"patch_size": 2, "window_size": 4, "embed_dim": 8, "depths": (2, 2), "num_heads": (2, 2)}
