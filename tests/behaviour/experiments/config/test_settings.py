@@ -51,6 +51,7 @@ WRONG = {
     "layer.rank": (PRESETS["digits/softmax"], "layer.rank=3"),
     "layer.mean": (KEP, "layer.dropout=0.1"),
     "data.task": (PRESETS["tabular/csv"], "data.likelihood=student-t"),
+    "data.augment": (PRESETS["vit/folder"].with_changes(["data.flip=true"]), "data.augment=false"),
 }
 
 
