@@ -27,7 +27,7 @@ def train() -> None:
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     for _ in range(100):
         optimiser.zero_grad()
-        (inputs, targets) = train[0]
+        inputs, targets = train[0]
         nn.functional.cross_entropy(network(inputs), targets).backward()
         optimiser.step()
     scaled = TemperatureScaling(Logits(network)).fit(valid)
@@ -48,7 +48,7 @@ class Request(BaseModel):
 
 
 class Answer(BaseModel):
-    """What is known of one image: to be answered by a person unless it is accepted."""
+    """Answer to one image; unless it is accepted, a person answers instead."""
 
     digit: int
     probability: float

@@ -150,7 +150,8 @@ def _list_settings(settings: "Settings") -> None:
         if allowed:
             text += f" [{', '.join(allowed)}]"
         say(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "))
-    say("In brackets is what the layer has by its name, where the preset changes it.")
+    say("(layer: VALUE) is what the layer has by its name, where the preset changes it.")
+    say("[VALUE, …] are all values that a setting takes.")
     say("Change any with --set SETTING=VALUE, or in the file that --yaml prints.")
 
 

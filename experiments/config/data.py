@@ -76,6 +76,10 @@ class OwnImageSettings(OwnDataSettings):
     augment: bool = True
     flip: bool = False
 
+    def __post_init__(self) -> None:
+        if self.flip and not self.augment:
+            raise ValueError("flip mirrors what augment shifts: set data.augment=true, too")
+
 
 @setting()
 class OwnTableSettings(OwnDataSettings):

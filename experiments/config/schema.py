@@ -32,8 +32,7 @@ PLAIN = (bool, int, float, str, NoneType)
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # An entry of the section ``Args``: names, and a text whose further lines are indented.
 ARGUMENT = re.compile(r"^    (\w[\w, ]*):(.*(?:\n     .*)*)", re.MULTILINE)
-
-# A text that refers to that of a layer's class.
+# A text that refers to that of a layer of this library.
 REFERENCE = re.compile(r"as for :class:`(\w+)`")
 
 
@@ -207,8 +206,10 @@ def meanings(described: Callable[..., Any]) -> dict[str, str]:
         for names, text in ARGUMENT.findall(section):
             text = " ".join(text.split())
             reference = REFERENCE.match(text)
+            layer = getattr(probattn, reference[1], None) if reference else None
+            of_layer = {} if layer is None else meanings(layer)
             for name in names.split(", "):
-                texts[name] = meanings(getattr(probattn, reference[1]))[name] if reference else text
+                texts[name] = of_layer.get(name, text)
     return texts
 
 

@@ -73,8 +73,10 @@ CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
 PARTS = (*SELECTORS, *CLASSES)
 # Settings that say where something is; what is there is compared by its content.
 PATHS = ("data.path=", "network.encoder=")
-# Likelihood of a table, also of one of classes, which does not use it.
-DEFAULT = OwnTableSettings.likelihood
+# Likelihood of the numbers of a table.
+LIKELIHOOD = OwnTableSettings.likelihood
+# Those that settings of classes may have, which do not use them: also that of earlier versions.
+UNUSED = (LIKELIHOOD, "gaussian")
 LISTING = "`probattn presets NAME` lists all keys"
 
 
@@ -96,7 +98,7 @@ class Settings:
         is_regression = getattr(self.data, "task", "classes") == "regression"
         if is_regression and self.train.class_weights is not None:
             raise SettingsError("train.class_weights are for classes, and data.task is regression")
-        if not is_regression and getattr(self.data, "likelihood", DEFAULT) != DEFAULT:
+        if not is_regression and getattr(self.data, "likelihood", LIKELIHOOD) not in UNUSED:
             raise SettingsError(
                 "data.likelihood is for numbers: set data.task=regression, or leave it out"
             )
@@ -123,7 +125,7 @@ class Settings:
 
     def names(self) -> set[str]:
         """Return the names of what may be code of others: layer, data set and likelihood."""
-        return {self.layer.name, self.data.name, getattr(self.data, "likelihood", DEFAULT)}
+        return {self.layer.name, self.data.name, getattr(self.data, "likelihood", LIKELIHOOD)}
 
     @property
     def epochs(self) -> int:

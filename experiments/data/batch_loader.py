@@ -95,8 +95,8 @@ class ImageLoader(BatchLoader):
         images: uint8 (n, C, H, W).
         labels: int64 (n,).
         mean, std: per channel, of pixels scaled to 0..1; ``x = (pixel / 255 - mean) / std``.
-        augment: crop with zero padding at random, before normalisation.
-        flip: and mirror at random.
+        augment: shift at random, filling with zeros, before normalisation.
+        flip: also mirror at random what is shifted.
         options: as for :class:`BatchLoader`.
     """
 

@@ -265,7 +265,7 @@ def predicted(prediction: Prediction) -> Figure:
         color=style.BLUE,
         label="mean",
     )
-    style.diagonal(ax, "perfect")
+    style.diagonal(ax, "perfect", through=float(truth[0]))
     ax.set(xlabel="true number", ylabel="prediction")
     style.legend(figure)
     return figure

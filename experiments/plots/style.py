@@ -103,9 +103,9 @@ def line_colour(number: int) -> str:
     return LINES[number % len(LINES)]
 
 
-def diagonal(ax: Axes, label: str) -> None:
-    """Draw the line on which both coordinates are equal."""
-    ax.axline((0, 0), slope=1, label=label, **REFERENCE)
+def diagonal(ax: Axes, label: str, *, through: float = 0) -> None:
+    """Draw the line on which both coordinates are equal, through a number that the axes show."""
+    ax.axline((through, through), slope=1, label=label, **REFERENCE)
 
 
 def percent(*axes: Any) -> None:

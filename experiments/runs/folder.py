@@ -17,7 +17,7 @@ from probattn.experiments.config import layers
 from probattn.experiments.config.data import NAMES, stored_settings
 from probattn.experiments.config.presets import preset
 from probattn.experiments.config.schema import Trust, check_trusted
-from probattn.experiments.config.settings import PATHS, Settings
+from probattn.experiments.config.settings import LIKELIHOOD, PATHS, Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.runs import build
@@ -66,7 +66,7 @@ class RunRecord:
         data = stored.settings["data"]
         named = [
             ("layer", layer.get("name"), layers.KNOWN),
-            ("likelihood", data.get("likelihood", "heteroscedastic"), tuple(build.KNOWN)),
+            ("likelihood", data.get("likelihood", LIKELIHOOD), tuple(build.KNOWN)),
         ]
         is_read = with_data or data["name"] in NAMES
         if is_read:

@@ -51,7 +51,8 @@ def train(
     Raises:
         FileExistsError: the folder holds other files, or a run while ``resume`` is False.
         filelock.Timeout: another process trains or evaluates the run.
-        SettingsError: the folder holds a run of other settings or data.
+        SettingsError: the folder holds a run of other settings or data; no such device; invalid
+            options of the layer, whose settings are named before data are read.
         CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm
             start's.
     """
@@ -136,11 +137,12 @@ def _summary(settings: Settings, dataset: Dataset, say: Callable[[str], None]) -
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:
-    """Connect the processes of torchrun by Lightning's Fabric, which is returned; check the device
-    and the folder.
+    """Connect the processes of torchrun by Lightning's Fabric, which is returned; check the
+    device, the folder and the options of the layer.
 
     Raises:
-        FileExistsError, SettingsError: as for :func:`train`.
+        FileExistsError: as for :func:`train`.
+        SettingsError: as for :func:`train`; no such device; invalid options of the layer.
     """
     accelerator, devices = settings.train.accelerator, settings.train.devices
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():

@@ -19,12 +19,13 @@ def class_answers(
     *,
     calibration: Calibration | None = None,
     by_class: bool = False,
+    has_posterior: bool = False,
 ) -> pd.DataFrame:
     """Return the answers of a classifier: predicted, confidence, entropy, mutual_information,
     probs.
 
-    The mutual information is that of the posterior samples, before the probabilities are scaled; a
-    network without a posterior, whose samples are equal, has no such column.
+    The mutual information is that of the posterior samples, before the probabilities are scaled;
+    where all samples are equal there is no such column, unless the network has a posterior.
     ``samples`` is the number of posterior samples of a refined prediction. With a calibration an
     answer also has ``set``, the classes of the conformal set, and ``accepted``.
 
@@ -33,6 +34,7 @@ def class_answers(
         classes: names of the classes.
         calibration: of the run; None leaves the probabilities as they are.
         by_class: sets that hold each class with the calibration's level.
+        has_posterior: keep the mutual information, also where all samples are equal.
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
     probs = scaled.require("probs").double().cpu()
@@ -41,7 +43,7 @@ def class_answers(
     answers["confidence"] = probs.amax(1).tolist()
     answers["entropy"] = scaled.entropy.tolist()
     information = prediction.require("mutual_information")
-    if information.max() > ROUNDING:
+    if has_posterior or information.max() > ROUNDING:
         answers["mutual_information"] = information.tolist()
     if prediction.samples_used is not None:
         answers["samples"] = prediction.samples_used.tolist()

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probattn import ProbabilisticAttention
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
@@ -165,14 +166,20 @@ class Pipeline:
         Args:
             inputs: as for :meth:`predict`.
             by_class: sets that hold each class with the calibration's level.
-            options: ``calibrated``, ``num_samples`` and ``seed`` of :meth:`predict`.
+            options: ``calibrated``, ``num_samples``, ``seed`` and ``refine`` of :meth:`predict`.
         """
         calibration = self.calibration if options.get("calibrated", True) else None
         options["calibrated"] = False
         prediction = self.predict(inputs, **options)
         if self.classes:
+            layers = self.run.model.modules()
+            attention = [layer for layer in layers if isinstance(layer, ProbabilisticAttention)]
             answers = class_answers(
-                prediction, self.classes, calibration=calibration, by_class=by_class
+                prediction,
+                self.classes,
+                calibration=calibration,
+                by_class=by_class,
+                has_posterior=any(layer.is_stochastic() for layer in attention),
             )
         else:
             answers = number_answers(prediction, calibration=calibration)

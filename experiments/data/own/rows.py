@@ -6,6 +6,7 @@ import json
 import logging
 import zlib
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,8 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> pd.Data
 
 
 def _read_table(path: Path, source: str) -> pd.DataFrame:
-    """Return the cells of a Parquet or Excel file as texts, empty where missing, and floats, which
-    have no decimal mark; line 1 has the names."""
+    """Return the cells of a Parquet or Excel file as texts, empty where missing, and numbers with
+    decimals as floats, which have no decimal mark; line 1 has the names."""
     try:
         if suffix(path) == ".parquet":
             sheets = {"": pd.read_parquet(path)}
@@ -136,7 +137,7 @@ def _read_table(path: Path, source: str) -> pd.DataFrame:
 
 
 def _float_or_text(cell: Any) -> float | str:
-    return cell if isinstance(cell, float) else str(cell)
+    return float(cell) if isinstance(cell, float | Decimal) else str(cell)
 
 
 def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:

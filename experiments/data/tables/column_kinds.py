@@ -42,7 +42,8 @@ def find_columns(
         chosen: kinds that the data's owner has chosen: ``number``, ``category`` or ``ignored``.
         decimal: decimal mark, ``"."`` or ``","``; None finds it.
         day_first: whether the day is before the month where both may be; None finds it.
-        label_column: column whose numbers keep their units: two readings of them are unclear.
+        label_column: column whose numbers keep their units: two readings of them are unclear, if
+            no other column decides.
     """
     numeric = [name for name in cells if chosen.get(name, "number") == "number"]
     possible = {name: readings(list(cells[name]), decimal=decimal) for name in numeric}
@@ -170,10 +171,13 @@ def _find_column(
 def _doubt(present: pd.Series, notations: Sequence[Notation], *, is_strict: bool) -> str:
     """Return why it matters that two decimal marks read a column, empty if it does not.
 
-    It does for labels, and where the other columns of the file have both marks. For others it does
-    not if the numbers differ by a factor alone, apart
-    from those that stand for missing ones, nor if commas without points make it one of thousands,
-    such as ``1,234`` beside ``999``.
+    Args:
+        present: cells that are not missing.
+        notations: both.
+        is_strict: it matters: the cells are labels, or other columns of the file have both marks.
+            Otherwise it does not if the numbers differ by a factor alone, apart from those that
+            stand for missing ones, nor if commas without points make the mark one of thousands,
+            such as ``1,234`` beside ``999``.
     """
     texts = present.astype(str).str.strip()
     texts = texts[~texts.str.fullmatch(_SENTINEL)]

@@ -11,24 +11,11 @@ import numpy as np
 LARGEST = 1e18  # magnitude of a number: its square is finite in single precision
 # Cells, in lower case, that stand for a missing number.
 MISSING = frozenset(
-    (
-        "",
-        "-",
-        "--",
-        "\u2013",
-        "\u2014",
-        "\u2212",
-        ".",
-        "..",
-        "?",
-        "na",
-        "n/a",
-        "n.a.",
-        "#n/a",
-        "#na",
-    )
-    + ("#nv", "#div/0!", "#name?", "#null!", "#num!", "#ref!", "#value!", "<na>", "nan", "-nan")
-    + ("nat", "nil", "null", "(null)", "<null>", "none")
+    ("", "-", "--", "\u2013", "\u2014", "\u2212", ".", "..", "?")
+    + ("na", "n/a", "n.a.", "<na>", "nan", "-nan", "nat")
+    + ("nil", "null", "(null)", "<null>", "none")
+    # errors of spreadsheets
+    + ("#n/a", "#na", "#nv", "#div/0!", "#name?", "#null!", "#num!", "#ref!", "#value!")
 )
 _SPELLINGS = str.maketrans("\u2212\u2013\u00a0\u202f\u2009\u2019", "--   '")
 _CELL = re.compile(

@@ -1,4 +1,4 @@
-"""What the command says of a user's data: in training, in evaluation and its report, and with each
+"""Notes of the command on a user's data: in training, in evaluation and its report, and with each
 answer."""
 
 import json
@@ -51,7 +51,7 @@ def table(tmp_path_factory):
 
 @pytest.fixture
 def trained(succeed, table, tmp_path):
-    """What the training said, and a copy of its run."""
+    """Words of the training, and a copy of its run."""
     said, run = table / "said.txt", table / "run"
     if not said.exists():
         options = ("--out", run, "--epochs", "4", *SMALL)

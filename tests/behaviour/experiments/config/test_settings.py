@@ -12,6 +12,7 @@ import probattn
 from probattn import families, priors
 from probattn.experiments.config.layers import KNOWN, Layer, layer_class
 from probattn.experiments.config.presets import PRESETS, preset, with_layer
+from probattn.experiments.config.schema import meanings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.config.yaml_files import read, to_yaml
@@ -49,6 +50,8 @@ WRONG = {
     "warm_start.epochs": (KEP, "warm_start.kernel=ard"),
     "layer.rank": (PRESETS["digits/softmax"], "layer.rank=3"),
     "layer.mean": (KEP, "layer.dropout=0.1"),
+    "data.task": (PRESETS["tabular/csv"], "data.likelihood=student-t"),
+    "data.augment": (PRESETS["vit/folder"].with_changes(["data.flip=true"]), "data.augment=false"),
 }
 
 
@@ -72,6 +75,30 @@ def test_settings_survive_json_yaml_and_their_own_changes(name, tmp_path):
     content = read(tmp_path / "settings.yaml")
     assert content.pop("preset") == name
     assert other.merged(content) == settings
+
+
+def test_runs_of_earlier_versions_have_gaussian_beside_classes_of_a_table():
+    stored = asdict(PRESETS["tabular/csv"])
+    stored["data"]["likelihood"] = "gaussian"
+    assert Settings.from_dict(stored).data.likelihood == "gaussian"
+
+
+class OwnLayer:
+    """A layer.
+
+    Args:
+        rank: as for :class:`KEPSVGPAttention`.
+        width: as for :class:`SomethingElse`.
+        size: as for :class:`KEPSVGPAttention`, doubled.
+    """
+
+
+def test_texts_that_refer_to_a_layer_are_its_texts_and_others_stay_as_they_are():
+    assert meanings(OwnLayer) == {
+        "rank": meanings(probattn.KEPSVGPAttention)["rank"],
+        "width": "as for :class:`SomethingElse`.",
+        "size": "as for :class:`KEPSVGPAttention`, doubled.",
+    }
 
 
 def test_values_in_a_file_are_read_by_the_types_of_their_settings(tmp_path):

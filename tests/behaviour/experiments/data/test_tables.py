@@ -3,6 +3,7 @@ cannot be used."""
 
 import json
 from dataclasses import asdict
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -143,10 +144,15 @@ def test_the_decimal_mark_of_a_file_is_that_of_its_clear_columns(others, mark, c
         assert ignored["y"] == Notation(mark)
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl", "xlsx"])
-def test_numbers_of_typed_files_have_no_decimal_mark_and_decide_nothing(tmp_path, form):
+@pytest.mark.parametrize(
+    ("form", "number"),
+    [("parquet", np.float64), ("parquet", np.float32), ("parquet", Decimal)]
+    + [("jsonl", np.float64), ("xlsx", np.float64)],
+)
+def test_numbers_of_typed_files_have_no_decimal_mark_and_decide_nothing(tmp_path, form, number):
     pytest.importorskip({"parquet": "pyarrow", "xlsx": "openpyxl", "jsonl": "pandas"}[form])
-    frame = pd.DataFrame({"x": np.arange(40) + 0.25, "y": [f"{n},234" for n in range(1, 41)]})
+    numbers = pd.Series([number(f"{n}.25") for n in range(40)])
+    frame = pd.DataFrame({"x": numbers, "y": [f"{n},234" for n in range(1, 41)]})
     path = tmp_path / f"a.{form}"
     if form == "parquet":
         frame.to_parquet(path)

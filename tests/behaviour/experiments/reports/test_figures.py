@@ -48,6 +48,18 @@ def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():
     )
 
 
+def test_the_axes_of_numbers_far_from_zero_show_these_numbers():
+    labels = torch.linspace(1000, 1010, 11)[:, None]
+    law = Normal(labels.expand(2, 11, 1), torch.ones(2, 11, 1)).to_event(1)
+    prediction = Prediction(
+        mean=labels, variance=torch.ones(11, 1), labels=labels, components=(law,)
+    )
+    (ax,) = prediction_figures.predicted(prediction).axes
+    for low, high in (ax.get_xlim(), ax.get_ylim()):
+        assert 990 < low <= 1000
+        assert 1010 <= high < 1020
+
+
 def test_difference_and_interval_of_each_row_stand_in_the_metrics_unit():
     display = {key: OF_CLASSES[key] for key in ("accuracy", "nll")}
     factors = {"base": 1.0, "low": 0.8, "high": 1.3}

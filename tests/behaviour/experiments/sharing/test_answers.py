@@ -10,6 +10,7 @@ import torch
 
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.sharing.answers import class_answers, sort_answers, to_csv
+from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.inference import Prediction
 
 PROBS = torch.tensor([[0.6, 0.3, 0.1], [0.34, 0.33, 0.33], [0.05, 0.05, 0.9]])
@@ -59,6 +60,15 @@ def test_samples_that_are_equal_have_no_mutual_information(is_stochastic):
     expected = entropy - (0.1 if is_stochastic else 1e-7)
     answers = class_answers(Prediction(probs=PROBS, expected_entropy=expected), ("a", "b", "c"))
     assert ("mutual_information" in answers) == is_stochastic
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_mutual_information_is_a_column_of_every_network_with_a_posterior(trained, num_samples):
+    """Also of inputs on which its samples agree, as a single sample does."""
+    images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    for name, folder in trained.items():
+        answers = Pipeline.from_pretrained(folder).answers(images, num_samples=num_samples)
+        assert ("mutual_information" in answers) == (name == "digits/kep-svgp")
 
 
 def test_files_have_the_probabilities_of_all_classes_and_the_failures(answers):

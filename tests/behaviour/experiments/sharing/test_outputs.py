@@ -1,4 +1,4 @@
-"""What commands write where their user says goes over nothing else, and is whole or not there."""
+"""Outputs at a place of the user's choice go over nothing else, and are whole or not there."""
 
 import csv
 import os
