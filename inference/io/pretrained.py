@@ -41,7 +41,7 @@ CARD = "README.md"
 FILES = ["*.json", "*.safetensors", CARD]
 """Patterns of the files of a model, the only ones that are downloaded and uploaded."""
 HUB = "hf://"
-"""What names of the hub begin with; every other name is that of a folder."""
+"""Beginning of the names of the hub; every other name is that of a folder."""
 PLAIN_CARD = "---\nlibrary_name: probattn\n---\nLoad it by `probattn.inference.load_pretrained`.\n"
 
 
@@ -113,7 +113,8 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
     Raises:
         CheckpointError: they are not.
     """
-    with undamaged(folder / CONFIG, CheckpointError):
+    advice = "it belongs together with the files that it lists, so copy the whole folder again"
+    with undamaged(folder / CONFIG, CheckpointError, advice=advice):
         content = read_json(file_inside(folder, CONFIG))
         for name in {WEIGHTS, *needed, *content["files"]}:
             if file_digest(file_inside(folder, name)) != content["files"][name]:
