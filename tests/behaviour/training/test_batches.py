@@ -116,7 +116,9 @@ LENGTHS = MASK.sum(-1)
 
 
 @pytest.mark.parametrize("name", ["lengths", "length", "input_lengths", "seq_len", "src_lens"])
-@pytest.mark.parametrize("convert", [torch.as_tensor, torch.Tensor.numpy])
+@pytest.mark.parametrize(
+    "convert", [torch.as_tensor, torch.Tensor.numpy, lambda lengths: lengths.flatten().tolist()]
+)
 def test_lengths_are_refused_where_no_mask_says_the_same(name, convert):
     for x in (X, X[..., None].expand(6, 5, 3).float()):
         for lengths in (LENGTHS, LENGTHS[:, None]):
