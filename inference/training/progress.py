@@ -1,4 +1,4 @@
-"""What a run shows on stderr: a bar in a terminal, a line for each epoch in a file."""
+"""Progress of a run on stderr: a bar in a terminal, a line for each epoch in a file."""
 
 import sys
 import time
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from tqdm import tqdm
 
-# Steps after which the time of a run is estimated; the first one is left out.
 ESTIMATED_AFTER = 10
-# Runs that take less than this many seconds need no estimate.
+"""Number of steps after which the time of a run is estimated; the first one is left out."""
 LONG = 60.0
+"""Runs that take less than this many seconds need no estimate."""
 BAR = "{desc} |{bar}| {elapsed}<{remaining}{postfix}"
 
 
