@@ -114,7 +114,7 @@ def test_the_state_of_another_method_is_refused(tmp_path, other):
         load(tmp_path / "method", fresh)
 
 
-@pytest.mark.parametrize("name", ["laplace", "risk", "stacked", "normalised"])
+@pytest.mark.parametrize("name", ["bias", "laplace", "risk", "stacked", "normalised"])
 def test_an_exported_program_says_what_the_method_says(tmp_path, name):
     method, data = built(name, base=predictor_network)
     method.fit(data)
@@ -129,6 +129,7 @@ def test_an_exported_program_says_what_the_method_says(tmp_path, name):
     for key, value in expected.items():
         torch.testing.assert_close(exported[key], value, rtol=1e-4, atol=1e-5)
     decided = {
+        "bias": {"probs"},
         "laplace": {"probs"},
         "stacked": {"set"},
         "risk": {"accepted"},
