@@ -226,7 +226,7 @@ def main(folder):
         "whole": fitted(runs / "whole"),
         "resumed": fitted(runs / "resumed", stops=True),
         "broadcast": distributed.broadcast_result(lambda: rank),
-        "averaged": distributed.average_over_ranks(in_order_of_rank(rank=rank, one=1)),
+        "averaged": distributed.average_over_ranks(in_order_of_rank(rank=rank, three=3)),
     }
     torch.save(results, Path(folder) / f"{rank}.pt")
 
