@@ -235,6 +235,8 @@ def _one_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
 def _check_further(fields: Mapping[str, Any], x: Tensor, mask: Tensor | None) -> None:
     """Refuse fields that a network would need, and does not get."""
     for name, value in fields.items():
+        if isinstance(value, list | tuple) and all(isinstance(number, int) for number in value):
+            value = torch.as_tensor(value)
         if name in INPUTS + LABELS + MASKS + PADDING_MASKS or not _is_array(value):
             continue
         if _is_needed(name, value) or (mask is None and _are_lengths(name, value, x)):

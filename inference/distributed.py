@@ -108,9 +108,11 @@ def broadcast_result(function: Callable[[], T]) -> T:
 
 def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
     """Return the means over ranks of numbers that have the same names on all."""
-    gathered = gather_results(lambda: list(values.values()))
-    means = torch.tensor(gathered, dtype=torch.float64).mean(0)
-    return dict(zip(values, means.tolist(), strict=True))
+    gathered = gather_results(lambda: values)
+    means = {}
+    for name in values:
+        means[name] = sum(of_rank[name] for of_rank in gathered) / len(gathered)
+    return means
 
 
 def seed_per_rank() -> None:
@@ -159,7 +161,9 @@ def check_same_batches(loader: Loader) -> None:
     """
     if world().size == 1:
         return
-    sampler: Any = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", ())
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    if sampler is None:  # that of a data set without indices has no length, and no truth value
+        sampler = getattr(loader, "sampler", ())
     with kept(loader):
         # In training, too, the global random numbers of the ranks differ.
         torch.manual_seed(world().rank)

@@ -91,7 +91,8 @@ class ConformalPredictor(Decision):
     def _set(self, quantile: Tensor) -> Self:
         self.quantile = quantile.flatten().cpu().clone()
         if infinite := self.quantile.isinf().nonzero().flatten().tolist():
-            message = f"too few examples promise nothing about classes or targets {infinite}"
+            of = f" about classes or targets {infinite}" if len(self.quantile) > 1 else ""
+            message = f"too few calibration examples promise nothing{of}"
             advice = f"take at least {min_examples(self.alpha)} of each, or a larger alpha"
             warnings.warn(f"{message}: {advice}", FewExamplesWarning, stacklevel=4)
         self.fitted = True

@@ -80,8 +80,8 @@ def read(path: str | Path) -> dict[str, Any]:
     """
     with undamaged(path, CheckpointError):
         content = read_archive(path)
-        if content["format"] != FORMAT:
-            raise ValueError(f"it is not of format {FORMAT}")
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError(f"it is no checkpoint of probattn, of format {FORMAT}")
         check_structure(content)
         return content
 

@@ -113,7 +113,8 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
     Raises:
         CheckpointError: they are not.
     """
-    with undamaged(folder / CONFIG, CheckpointError):
+    advice = "it belongs together with the files that it lists, so copy the whole folder again"
+    with undamaged(folder / CONFIG, CheckpointError, advice=advice):
         content = read_json(file_inside(folder, CONFIG))
         for name in {WEIGHTS, *needed, *content["files"]}:
             if file_digest(file_inside(folder, name)) != content["files"][name]:

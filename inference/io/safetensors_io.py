@@ -57,7 +57,8 @@ def load_safetensors(
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
     """
     content: dict[str, dict] = {"model": {}, "guide": {}}
-    with undamaged(path, CheckpointError):
+    advice = "load what save_safetensors has written, or restore it"
+    with undamaged(path, CheckpointError, advice=advice):
         with safe_open(regular_file(Path(path)), framework="pt") as file:
             metadata = file.metadata()
             for key in file.keys():  # noqa: SIM118 - it is no dict

@@ -9,8 +9,7 @@ from typing import Self
 
 from torch import Tensor
 
-from probattn.inference.metrics.refinement import Scaling as ClassScaling
-from probattn.inference.metrics.refinement import fit_scaling
+from probattn.inference.metrics.refinement import Scaling, fit_scaling
 from probattn.inference.prediction.predictor import (
     FewExamplesWarning,
     FittedPredictor,
@@ -133,7 +132,7 @@ def with_log_scores(prediction: Prediction, scores: Tensor) -> Prediction:
     )
 
 
-class Scaling(FittedPredictor):
+class ScalingMethod(FittedPredictor):
     """Base of methods that scale the mean probabilities of any predictor of one class per
     example."""
 
@@ -159,7 +158,7 @@ class Scaling(FittedPredictor):
         return self.scaled(prediction), decided
 
 
-class TemperatureScaling(Scaling):
+class TemperatureScaling(ScalingMethod):
     """Temperature scaling of the mean probabilities of any predictor (Guo et al., 2017, section
     4.2).
 
@@ -183,7 +182,7 @@ class TemperatureScaling(Scaling):
         return scale(prediction, self.temperature)
 
 
-class BiasScaling(Scaling):
+class BiasScaling(ScalingMethod):
     """Temperature scaling with a bias of each class, softmax(log p / T + b) (bias-corrected
     temperature scaling, Alexandari, Kundaje & Shrikumar, 2020).
 
@@ -210,5 +209,5 @@ class BiasScaling(Scaling):
 
     def scaled(self, prediction: Prediction) -> Prediction:
         """Scale a prediction."""
-        scaling = ClassScaling(self.slope, self.bias)
+        scaling = Scaling(self.slope, self.bias)
         return with_log_scores(prediction, scaling(prediction.log_probs))

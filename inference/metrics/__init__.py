@@ -45,6 +45,42 @@ from probattn.inference.metrics.regression import OF_NUMBERS
 from probattn.inference.prediction.class_labels import valid_probs
 from probattn.inference.prediction.result import Prediction
 
+__all__ = [
+    "MONITORS",
+    "OF_CLASSES",
+    "OF_LABELS",
+    "OF_NUMBERS",
+    "OF_ORDERED",
+    "Metric",
+    "accuracy",
+    "aupr_error",
+    "aupr_success",
+    "aurc",
+    "auroc",
+    "brier",
+    "confidence_and_correct",
+    "confidence_bins",
+    "eaurc",
+    "ece",
+    "evaluate",
+    "exact_match",
+    "fpr95",
+    "label_accuracy",
+    "label_auroc",
+    "label_brier",
+    "label_metrics",
+    "label_nll",
+    "mcc",
+    "mce",
+    "nll",
+    "ood",
+    "regression",
+    "risk_coverage",
+    "rps",
+    "valid_probs",
+    "validate",
+]
+
 MONITORS: dict[str, bool] = {"log_prob": True} | {
     name: metric.higher_is_better
     for name, metric in (OF_CLASSES | OF_ORDERED | OF_NUMBERS | OF_LABELS).items()

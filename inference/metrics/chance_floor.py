@@ -46,7 +46,8 @@ def ece_floor(probs: Tensor, labels: Tensor, *, draws: int = DRAWS) -> ChanceFlo
     confidence, _ = confidence_and_correct(probs, labels)
     number = len(confidence)
     members = torch.nn.functional.one_hot(confidence_bins(confidence, BINS, probs.dtype), BINS)
-    generator, errors = torch.Generator().manual_seed(0), []
+    generator = torch.Generator().manual_seed(0)
+    errors = []
     for size in torch.arange(draws).split(max(1, CHUNK // number)):
         uniform = torch.rand(len(size), number, dtype=torch.float64, generator=generator)
         right = (uniform < confidence).double()

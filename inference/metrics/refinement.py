@@ -31,6 +31,7 @@ class Scaling(NamedTuple):
         return (self.slope * log_probs.double() + self.bias.to(log_probs.device)).log_softmax(-1)
 
 
+@torch.inference_mode(False)
 @torch.enable_grad()
 def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     """Fit inverse temperature and class biases by penalised maximum likelihood.
@@ -46,16 +47,17 @@ def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     """
     from scipy.optimize import minimize  # here, since its import takes a third of a second
 
-    values = log_probs.detach().cpu().double()
+    # Of tensors of the inference mode, too, which no gradient goes through.
+    values = log_probs.detach().cpu().double().clone()
+    targets = labels.cpu().clone()
     number, classes = values.shape
     doubt = 1 / (number + 2)
 
-    @torch.enable_grad()
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         x = torch.tensor(parameters, requires_grad=True)
         slope, bias = x[0], x[1:]
         scores = slope * values + bias
-        nll = F.cross_entropy(scores, labels.cpu(), reduction="sum", label_smoothing=doubt)
+        nll = F.cross_entropy(scores, targets, reduction="sum", label_smoothing=doubt)
         value = (nll + bias.square().sum() / 2) / number
         value.backward()
         return value.item(), cast(Tensor, x.grad).numpy()

@@ -192,8 +192,8 @@ def class_probs(prediction: Prediction) -> Tensor:
     probs = prediction.require("probs")
     if probs.dim() != 2 or probs.shape[1] < 2:
         raise ValueError(
-            f"needs probabilities (n, classes ≥ 2), got {tuple(probs.shape)}: for tokens use "
-            "prediction.tokens()"
+            "needs probabilities (n, classes ≥ 2), of one class per example, got "
+            f"{tuple(probs.shape)}: for tokens use prediction.tokens(), and no refine"
         )
     return probs
 

@@ -146,7 +146,7 @@ class FittedPredictor(Predictor):
     """
 
     fitted_values: ClassVar[tuple[str, ...]] = ()
-    fitted_vector: ClassVar[str] = "_vector"
+    fitted_vector: ClassVar[str] = ""
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__()
@@ -154,7 +154,8 @@ class FittedPredictor(Predictor):
         self.fitted = False
         for name in self.fitted_values:
             setattr(self, name, math.nan)
-        setattr(self, self.fitted_vector, torch.empty(0))
+        if self.fitted_vector:
+            setattr(self, self.fitted_vector, torch.empty(0))
 
     def fit(self, data: Iterable) -> Self:
         """Fit the method to labelled batches, which were used neither for training nor for fitting
@@ -187,14 +188,18 @@ class FittedPredictor(Predictor):
     def get_extra_state(self) -> Tensor:
         """Return ``fitted``, the fitted values and the fitted vector, in float64."""
         values = [getattr(self, name) for name in self.fitted_values]
-        vector = getattr(self, self.fitted_vector).tolist()
-        return torch.tensor([self.fitted, *values, *vector], dtype=torch.float64)
+        if self.fitted_vector:
+            values += getattr(self, self.fitted_vector).tolist()
+        return torch.tensor([self.fitted, *values], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set ``fitted``, the fitted values and the fitted vector."""
-        number = 1 + len(self.fitted_values)
-        fitted, *values = state[:number].tolist()
-        setattr(self, self.fitted_vector, state[number:].double().cpu())
+        fitted, *values = state.tolist()
+        if self.fitted_vector:
+            number = len(self.fitted_values)
+            vector = torch.tensor(values[number:], dtype=torch.float64)
+            setattr(self, self.fitted_vector, vector)
+            values = values[:number]
         for name, value in zip(self.fitted_values, values, strict=True):
             setattr(self, name, value)
         self.fitted = bool(fitted)

@@ -56,7 +56,8 @@ def refined(first: Prediction, there: Prediction, rows: Tensor) -> Prediction:
 
 def batches_of(data: Tensor | Iterable, rows: Tensor) -> list[tuple]:
     """Return the examples ``rows`` of a data set, in order, in batches ``(x, y, mask)``."""
-    chosen, start = [], 0
+    chosen = []
+    start = 0
     for x, y, mask in map(unpack_batch, iterate_batches(data)):
         of_batch = rows[(rows >= start) & (rows < start + len(x))] - start
         start += len(x)
@@ -83,7 +84,9 @@ def predict_refined(
     Raises:
         ValueError: as :func:`least_confident` raises, or fewer than two samples.
     """
-    parts, first, rest = [], None, None
+    parts = []
+    first = None
+    rest = None
     for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
         if first is None or rest is None:
             first, rest = replays.split(x, mask)

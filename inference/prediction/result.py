@@ -122,8 +122,9 @@ class Prediction:
         value = getattr(self, name)
         if value is None:
             raise ValueError(
-                f"no {name}: the likelihood is another one, the data have no labels (pass batches "
-                "(x, y)), nothing was sampled, or a method has changed the mean probabilities"
+                f"no {name}: the likelihood is another one (numbers have variance and quantiles), "
+                "there are no labels (pass them, or batches (x, y)), nothing was sampled, or a "
+                "method has changed the mean probabilities"
             )
         return value
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from tqdm import tqdm
 
-# Steps after which the time of a run is estimated; the first one is left out.
 ESTIMATED_AFTER = 10
-# Runs that take less than this many seconds need no estimate.
+"""Number of steps after which the time of a run is estimated; the first one is left out."""
 LONG = 60.0
+"""Runs that take less than this many seconds need no estimate."""
 BAR = "{desc} |{bar}| {elapsed}<{remaining}{postfix}"
 
 

@@ -13,6 +13,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     TensorDataset,
     default_collate,
@@ -186,6 +187,7 @@ def refused_loaders():
         "other seed": shuffled(rank),
         "other length": [(x, y)] * (rank + 1),
         "fine": shuffled(),
+        "stream": DataLoader(Stream(), batch_size=2),
     }
     refused = []
     for name, loader in loaders.items():
@@ -194,6 +196,22 @@ def refused_loaders():
         except ValueError:
             refused.append(name)
     return refused
+
+
+class Stream(IterableDataset):
+    """Examples that come in one order, of a known number."""
+
+    def __iter__(self):
+        return iter(data(4)[0])
+
+    def __len__(self):
+        return 4
+
+
+def in_order_of_rank(**values):
+    """Return numbers, on rank 1 in the reversed order."""
+    order = (1, -1)[distributed.world().rank]
+    return dict(list(values.items())[::order])
 
 
 def main(folder):
@@ -208,7 +226,7 @@ def main(folder):
         "whole": fitted(runs / "whole"),
         "resumed": fitted(runs / "resumed", stops=True),
         "broadcast": distributed.broadcast_result(lambda: rank),
-        "averaged": distributed.average_over_ranks({"rank": float(rank)}),
+        "averaged": distributed.average_over_ranks(in_order_of_rank(rank=rank, three=3)),
     }
     torch.save(results, Path(folder) / f"{rank}.pt")
 

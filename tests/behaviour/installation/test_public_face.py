@@ -60,3 +60,12 @@ def test_every_public_name_of_probattn_exists():
         module, _, attribute = name.rpartition(".")
         if not name.startswith(tuple(f"probattn.{package}" for package in PACKAGES)):
             assert hasattr(importlib.import_module(module), attribute), name
+
+
+def test_type_checkers_may_take_every_public_name_from_its_package():
+    """Of a typed package they take what ``__all__`` lists, and what its modules define."""
+    for name in listed():
+        module, _, attribute = name.rpartition(".")
+        source = importlib.import_module(module)
+        if hasattr(source, "__path__") and hasattr(source, attribute):
+            assert attribute in source.__all__, name

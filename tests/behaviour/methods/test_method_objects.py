@@ -104,7 +104,17 @@ def test_an_unfitted_method_says_so_and_stays_so_in_a_file(tmp_path, name):
             unfitted(X)
 
 
-@pytest.mark.parametrize("name", ["laplace", "risk", "stacked", "normalised"])
+@pytest.mark.parametrize("other", ["bias", "lac", "risk"])
+def test_the_state_of_another_method_is_refused(tmp_path, other):
+    """It has more numbers, the first of which is no temperature."""
+    method, data = built(other)
+    save(tmp_path / "method", method.fit(data))
+    fresh, _ = built("temperature")
+    with pytest.raises(CheckpointError, match="method"):
+        load(tmp_path / "method", fresh)
+
+
+@pytest.mark.parametrize("name", ["bias", "laplace", "risk", "stacked", "normalised"])
 def test_an_exported_program_says_what_the_method_says(tmp_path, name):
     method, data = built(name, base=predictor_network)
     method.fit(data)
@@ -119,6 +129,7 @@ def test_an_exported_program_says_what_the_method_says(tmp_path, name):
     for key, value in expected.items():
         torch.testing.assert_close(exported[key], value, rtol=1e-4, atol=1e-5)
     decided = {
+        "bias": {"probs"},
         "laplace": {"probs"},
         "stacked": {"set"},
         "risk": {"accepted"},

@@ -116,7 +116,9 @@ LENGTHS = MASK.sum(-1)
 
 
 @pytest.mark.parametrize("name", ["lengths", "length", "input_lengths", "seq_len", "src_lens"])
-@pytest.mark.parametrize("convert", [torch.as_tensor, torch.Tensor.numpy])
+@pytest.mark.parametrize(
+    "convert", [torch.as_tensor, torch.Tensor.numpy, lambda lengths: lengths.flatten().tolist()]
+)
 def test_lengths_are_refused_where_no_mask_says_the_same(name, convert):
     for x in (X, X[..., None].expand(6, 5, 3).float()):
         for lengths in (LENGTHS, LENGTHS[:, None]):
@@ -127,7 +129,7 @@ def test_lengths_are_refused_where_no_mask_says_the_same(name, convert):
         full = {"x": x, "y": Y, name: convert(LENGTHS * 0 + 5)}
         assert equal(unpack_batch(full)[:2], (x, Y))
     # Of the examples, and no numbers of tokens.
-    for other in (LENGTHS * 1.5, LENGTHS * 100, np.array(["long", "short"])):
+    for other in (LENGTHS * 1.5, LENGTHS * 2, LENGTHS * 100, np.array(["long", "short"])):
         further = convert(other) if isinstance(other, torch.Tensor) else other
         assert equal(unpack_batch({"x": X, "y": Y, name: further})[:2], (X, Y))
     assert equal(unpack_batch({"x": LENGTHS, "y": Y, name: convert(LENGTHS)})[:2], (LENGTHS, Y))

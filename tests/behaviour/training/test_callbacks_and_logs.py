@@ -132,13 +132,13 @@ def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
 
 
 @pytest.mark.parametrize("loggers", [0, 1, 2])
-@pytest.mark.parametrize("options", [{}, {"log_every": 1}, {"monitor": "train_loss"}])
-def test_with_a_folder_the_log_is_written_whatever_the_loggers(tmp_path, loggers, options):
+@pytest.mark.parametrize("options", [{}, {"log_every": 1}])
+@pytest.mark.parametrize("is_validated", [True, False])
+def test_with_a_folder_the_log_is_written_whatever_the_loggers(
+    tmp_path, loggers, options, is_validated
+):
     recorders = [Recorder() for _ in range(loggers)]
-    arguments = build()
-    if "monitor" in options:
-        arguments = arguments[:3]  # no validation part
-        options = {}
+    arguments = build() if is_validated else build()[:3]
     history = fit(*arguments, out=tmp_path, loggers=recorders, **short(epochs=2, **options))
     assert sorted(untimed(lines(tmp_path))) == sorted(untimed(history.steps + history.epochs))
     assert len(history.epochs) == 2

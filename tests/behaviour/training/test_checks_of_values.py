@@ -201,7 +201,7 @@ def test_a_parameter_outside_its_range_is_an_error_in_a_later_step():
 
 
 def settings():
-    """What Pyro and PyTorch validate."""
+    """All that Pyro and PyTorch validate."""
     try:
         torch.distributions.Normal(0.0, -1.0)
         of_torch = False

@@ -104,7 +104,7 @@ def test_prediction_without_data_fails_on_each_rank_as_in_one_process(ranks):
 
 def test_results_are_broadcast_from_the_first_rank_and_means_are_over_all(ranks):
     assert [rank["broadcast"] for rank in ranks] == [0, 0]
-    assert [rank["averaged"] for rank in ranks] == [{"rank": 0.5}] * 2
+    assert [rank["averaged"] for rank in ranks] == [{"rank": 0.5, "three": 3.0}] * 2
 
 
 @pytest.mark.slow

@@ -47,3 +47,5 @@ def test_overconfidence_is_no_chance():
     probs = (3 * logits).softmax(-1)
     assert ece(probs, labels) > ece_floor(probs, labels).high
     assert ece_floor(probs, labels).p_value < 0.01
+    # None of nine draws is as large; the measured one counts as a tenth.
+    assert ece_floor(probs, labels, draws=9).p_value == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""Metrics of classes by brute force in float64, against torchmetrics, and by what defines them."""
+"""Metrics of classes by brute force in float64, and by what defines them."""
 
 import math
 from itertools import permutations, product
@@ -185,3 +185,12 @@ def test_metrics_of_binary_labels_are_those_of_brute_force(n, dtype):
     }
     computed = metrics.label_metrics(probs, torch.tensor(labels))
     assert computed == pytest.approx(expected, rel=1e-10, abs=1e-12, nan_ok=True)
+
+
+def test_rows_sum_to_one_up_to_the_rounding_of_their_dtype():
+    rounded = torch.tensor([[0.5, 0.5 + 2**-8]])  # the next number of bfloat16 after 0.5
+    valid = metrics.valid_probs(rounded.bfloat16())
+    assert torch.equal(valid, rounded.double())
+    for wrong in (rounded, torch.tensor([[0.5, 0.52]]).bfloat16()):
+        with pytest.raises(ValueError, match="sum to 1"):
+            metrics.valid_probs(wrong)

@@ -76,3 +76,17 @@ def test_examples_without_an_error_have_a_finite_slope():
     certain = 10 * probs.log()
     assert fit_scaling(certain, probs.argmax(1)).slope < 5
     assert fit_scaling(100 * certain, probs.argmax(1)).slope < 0.1
+
+
+def test_the_scaling_of_tensors_without_gradients_is_the_same():
+    """Predictions are often made in one of these modes, and fits may be, too."""
+    probs, labels = labelled()
+    expected = fit_scaling(probs.log(), labels)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            log_probs = probs.log()
+            copied = labels.clone()
+            inside = fit_scaling(log_probs, copied)
+        for scaling in (inside, fit_scaling(log_probs, copied)):
+            assert scaling.slope == pytest.approx(expected.slope)
+            torch.testing.assert_close(scaling.bias, expected.bias)
