@@ -1,5 +1,5 @@
-"""The summary of data that `train` prints: classes in each part, what was left out, copies, and what
-the network misses."""
+"""The summary of data that `train` prints: classes in each part, what was left out, copies, and
+what the network misses."""
 
 import random
 import re
