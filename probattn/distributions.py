@@ -1,4 +1,5 @@
-"""Gaussian distributions of a layer's sites, with their KL."""
+"""Gaussian distributions and point masses of a layer's sites, with their KL; the spread of any
+prior."""
 
 from collections.abc import Sequence
 
@@ -160,3 +161,34 @@ def _kl_column_normal(q: ColumnNormal, p: ColumnNormal) -> Tensor:
     if q is p:
         return q.loc.new_zeros(q.batch_shape)
     return gaussian.kl_divergence(q.loc - p.loc, q.covariance, p.covariance).sum(-1)
+
+
+class PointMass(dist.Delta):
+    """``Delta`` whose KL includes its log density, as its samples do under ``Trace_ELBO``."""
+
+
+@register_kl(PointMass, dist.Distribution)
+def _kl_point_mass(q: PointMass, p: dist.Distribution) -> Tensor:
+    return q.log_density - p.log_prob(q.v)
+
+
+def stddev_of(prior: dist.TorchDistribution) -> Tensor:
+    """Return the prior's standard deviation, or a robust one of its draws if that does not
+    exist."""
+    return prior.stddev if has_stddev(prior) else robust_moments(prior.sample((1001,)))[1]
+
+
+def has_stddev(prior: dist.TorchDistribution) -> bool:
+    """Return True if the standard deviation exists and is finite."""
+    try:
+        stddev = prior.stddev
+    except NotImplementedError:
+        return False
+    return stddev.is_meta or bool(stddev.isfinite().all())
+
+
+def robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Return median and median absolute deviation over the first dimension, the latter scaled to a
+    normal's stddev."""
+    median = samples.median(0).values
+    return median, 1.4826 * (samples - median).abs().median(0).values
