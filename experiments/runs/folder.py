@@ -15,9 +15,10 @@ from pydantic import BaseModel
 import probattn
 from probattn.experiments.config import layers
 from probattn.experiments.config.data import NAMES, stored_settings
+from probattn.experiments.config.parts import LIKELIHOOD, PATHS
 from probattn.experiments.config.presets import preset
 from probattn.experiments.config.schema import Trust, check_trusted
-from probattn.experiments.config.settings import LIKELIHOOD, PATHS, Settings
+from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.runs import build
