@@ -184,7 +184,7 @@ def test_a_method_leaves_the_model_as_it_was_and_takes_class_indices(name):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("dropout", "model"), ("sv-dkl", "data-dependent"), ("cqr", "data-dependent")],
+    [("dropout", "guide"), ("sv-dkl", "data-dependent"), ("cqr", "data-dependent")],
 )
 def test_what_the_documentation_names_cannot_be_exported(tmp_path, name, words):
     method, data = built(name, base=predictor_network)
