@@ -50,6 +50,7 @@ def test_a_program_of_images_takes_them_as_they_are(export, digits_run, tmp_path
 
 
 def test_draws_are_those_of_a_seed_and_outputs_are_calibrated(export, digits_run, tmp_path):
+    """The second program goes over the first."""
     run, pipeline = open_run(digits_run), Pipeline.from_pretrained(digits_run)
     data, images = run.batches(run.dataset.test), run.dataset.test.images
     close = functools.partial(assert_close, rtol=1e-4, atol=1e-5)
