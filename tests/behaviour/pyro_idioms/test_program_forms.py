@@ -30,7 +30,7 @@ def sgpa():
     """y ~ N(A u + g, σ²) with amortised q(g): model, guide and data, in float64."""
     layer = SGPAttention(4, 1, inducing=2, draws="joint")
     model = gaussian(layer, 3).eval()
-    x = randn64(3, 2, 4)
+    x = 3 * randn64(3, 2, 4)  # so that posterior and prior differ much
     with torch.no_grad():
         return model, guides.for_model(model).double(), x, model(x)
 
