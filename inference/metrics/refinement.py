@@ -19,11 +19,11 @@ class Scaling(NamedTuple):
     """Probabilities softmax(slope · log p + bias).
 
     Args:
-        slope: inverse temperature, positive.
+        slope: inverse temperature, positive; or one of each class ``(classes,)``.
         bias: of each class ``(classes,)``, in nats, float64.
     """
 
-    slope: float
+    slope: float | Tensor
     bias: Tensor
 
     def __call__(self, log_probs: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Scaling(NamedTuple):
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
+def fit_scaling(log_probs: Tensor, labels: Tensor, *, by_class: bool = False) -> Scaling:
     """Fit inverse temperature and class biases by penalised maximum likelihood.
 
     The loss Σ_i −t_i · log softmax(β log p_i + b) + |b|² / 2 is convex in (β, b). The penalty is a
@@ -44,6 +44,7 @@ def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     Args:
         log_probs: ``(n, classes)``.
         labels: class indices ``(n,)``.
+        by_class: fit a β of each class, with |β − mean(β)|² / 2 added to the loss.
     """
     from scipy.optimize import minimize  # here, since its import takes a third of a second
 
@@ -52,21 +53,25 @@ def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     targets = labels.cpu().clone()
     number, classes = values.shape
     doubt = 1 / (number + 2)
+    slopes = classes if by_class else 1
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         x = torch.tensor(parameters, requires_grad=True)
-        slope, bias = x[0], x[1:]
+        slope, bias = x[:slopes], x[slopes:]
         scores = slope * values + bias
         nll = F.cross_entropy(scores, targets, reduction="sum", label_smoothing=doubt)
-        value = (nll + bias.square().sum() / 2) / number
+        penalty = bias.square().sum() + (slope - slope.mean()).square().sum()
+        value = (nll + penalty / 2) / number
         value.backward()
         return value.item(), cast(Tensor, x.grad).numpy()
 
-    start = np.append(1.0, np.zeros(classes))
-    bounds = [SLOPES] + [(None, None)] * classes
+    start = np.append(np.ones(slopes), np.zeros(classes))
+    bounds = [SLOPES] * slopes + [(None, None)] * classes
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 500}
     found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-    return Scaling(float(found.x[0]), torch.from_numpy(found.x[1:].copy()))
+    slope = torch.tensor(found.x[:slopes])
+    bias = torch.tensor(found.x[slopes:])
+    return Scaling(slope if by_class else slope.item(), bias)
 
 
 def refined_log_probs(probs: Tensor, labels: Tensor, *, folds: int = FOLDS) -> Tensor:
