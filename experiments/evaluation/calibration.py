@@ -150,7 +150,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
 
     @property
     def _quantiles(self) -> dict[str, Any]:
-        return {"plain": self.quantile, "by-class": self.class_quantiles, **self.adaptive}
+        adaptive = {str(kind): quantile for kind, quantile in self.adaptive.items()}
+        return {"plain": self.quantile, "by-class": self.class_quantiles, **adaptive}
 
     def accepts(self, probs: Tensor) -> Tensor:
         """Return which answers are accepted, bool ``(n,)``, of scaled probabilities

@@ -28,6 +28,7 @@ from probattn.inference import (
 from probattn.inference.imports import MissingExtraError
 from probattn.inference.methods.features import FeaturePredictor, Features, features
 from probattn.inference.methods.gp_readout import with_gp_readout
+from probattn.inference.methods.temperature import ScalingMethod
 from probattn.inference.prediction.predictor import Predictor
 from probattn.models import Supervised
 from probattn.models.blocks import Transformer
@@ -76,7 +77,7 @@ METHODS = {
     "sv-dkl": Method("SV-DKL", SVDKL),
     "anchored": Method("anchored readout", _AnchoredReadout, parts=("train", "valid")),
 }
-SCALINGS = {
+SCALINGS: dict[str, Callable[[], ScalingMethod]] = {
     "temperature": TemperatureScaling,
     "bias": BiasScaling,
     "vector": VectorScaling,

@@ -13,7 +13,7 @@ l), l the rank above: 90 % promised by 30 examples is as low as 80 % in one case
 import math
 import warnings
 from abc import abstractmethod
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -74,7 +74,7 @@ class ConformalPredictor(Decision):
             are n < 1/α − 1 calibration examples.
     """
 
-    fitted_values = ("alpha",)
+    fitted_values: ClassVar[tuple[str, ...]] = ("alpha",)
     fitted_vector = "quantile"
 
     def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
