@@ -77,7 +77,7 @@ def predict(
     if read.values:
         answers = pipeline.answers(
             list(read.values.values()),
-            by_class=sets == "by-class",
+            sets=sets,
             num_samples=num_samples,
             refine=refine,
         )
@@ -129,7 +129,7 @@ def export(
             raise ValueError(
                 f"--push-to-hub uploads folders, and {out} is a file: leave out one of the two"
             )
-        about = export_program(pipeline, out, num_samples=num_samples, by_class=sets == "by-class")
+        about = export_program(pipeline, out, num_samples=num_samples, sets=sets)
         gives = f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}"
         say("\n".join([*_notes(pipeline), gives]))
         return

@@ -18,7 +18,7 @@ def class_answers(
     classes: Sequence[str],
     *,
     calibration: Calibration | None = None,
-    by_class: bool = False,
+    sets: str = "plain",
     has_posterior: bool = False,
 ) -> pd.DataFrame:
     """Return the answers of a classifier: predicted, confidence, entropy, mutual_information,
@@ -33,7 +33,7 @@ def class_answers(
         prediction: of n inputs, not calibrated.
         classes: names of the classes.
         calibration: of the run; None leaves the probabilities as they are.
-        by_class: sets that hold each class with the calibration's level.
+        sets: kind of the conformal sets: ``plain``, ``by-class``, ``aps`` or ``raps``.
         has_posterior: keep the mutual information, also where all samples are equal.
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
@@ -48,7 +48,7 @@ def class_answers(
     if prediction.samples_used is not None:
         answers["samples"] = prediction.samples_used.tolist()
     if calibration is not None:
-        members = calibration.sets(probs, by_class=by_class).tolist()
+        members = calibration.sets(probs, kind=sets).tolist()
         order = probs.argsort(1, descending=True).tolist()
         answers["set"] = [
             [classes[i] for i in row if chosen[i]]

@@ -156,7 +156,7 @@ class Pipeline:
         )
         return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
 
-    def answers(self, inputs: Values, *, by_class: bool = False, **options: Any) -> pd.DataFrame:
+    def answers(self, inputs: Values, *, sets: str = "plain", **options: Any) -> pd.DataFrame:
         """Return a table with an answer to each input: class or number, uncertainty, and conformal
         set or interval.
 
@@ -165,7 +165,7 @@ class Pipeline:
 
         Args:
             inputs: as for :meth:`predict`.
-            by_class: sets that hold each class with the calibration's level.
+            sets: kind of the conformal sets: ``plain``, ``by-class``, ``aps`` or ``raps``.
             options: ``calibrated``, ``num_samples``, ``seed`` and ``refine`` of :meth:`predict`.
         """
         calibration = self.calibration if options.get("calibrated", True) else None
@@ -178,7 +178,7 @@ class Pipeline:
                 prediction,
                 self.classes,
                 calibration=calibration,
-                by_class=by_class,
+                sets=sets,
                 has_posterior=any(layer.is_stochastic() for layer in attention),
             )
         else:

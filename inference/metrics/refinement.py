@@ -18,19 +18,20 @@ class Scaling(NamedTuple):
     """Probabilities softmax(slope · log p + bias).
 
     Args:
-        slope: inverse temperature, positive.
+        slope: inverse temperature, positive; or one of each class ``(classes,)``.
         bias: of each class ``(classes,)``, in nats, float64.
     """
 
-    slope: float
+    slope: float | Tensor
     bias: Tensor
 
     def __call__(self, log_probs: Tensor) -> Tensor:
         """Return log probabilities ``(n, classes)``, in float64."""
-        return (self.slope * log_probs.double() + self.bias.to(log_probs.device)).log_softmax(-1)
+        slope = torch.as_tensor(self.slope, dtype=torch.float64, device=log_probs.device)
+        return (slope * log_probs.double() + self.bias.to(log_probs.device)).log_softmax(-1)
 
 
-def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
+def fit_scaling(log_probs: Tensor, labels: Tensor, *, by_class: bool = False) -> Scaling:
     """Fit inverse temperature and class biases by penalised maximum likelihood.
 
     The loss Σ_i −t_i · log softmax(β log p_i + b) + |b|² / 2 is convex in (β, b). The penalty is a
@@ -41,6 +42,7 @@ def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     Args:
         log_probs: ``(n, classes)``.
         labels: class indices ``(n,)``.
+        by_class: fit a β of each class, with |β − mean(β)|² / 2 added to the loss.
     """
     # Here, since their import takes a third of a second.
     from scipy.optimize import minimize
@@ -51,21 +53,27 @@ def fit_scaling(log_probs: Tensor, labels: Tensor) -> Scaling:
     doubt = 1 / (number + 2)
     targets = np.full(values.shape, doubt / classes)
     targets[np.arange(number), labels.cpu().numpy()] += 1 - doubt
+    slopes = classes if by_class else 1
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        slope, bias = parameters[0], parameters[1:]
+        slope, bias = parameters[:slopes], parameters[slopes:]
         fitted = log_softmax(slope * values + bias, axis=1)
-        value = bias @ bias / 2 - (targets * fitted).sum()
+        spread = slope - slope.mean()
+        value = (bias @ bias + spread @ spread) / 2 - (targets * fitted).sum()
         # ∂/∂(β log p + b) of the first term
         residual = np.exp(fitted) - targets
-        gradient = np.append((residual * values).sum(), residual.sum(0) + bias)
+        of_classes = (residual * values).sum(0)
+        of_slopes = of_classes if by_class else of_classes.sum(keepdims=True)
+        gradient = np.append(of_slopes + spread, residual.sum(0) + bias)
         return value / number, gradient / number
 
-    start = np.append(1.0, np.zeros(classes))
-    bounds = [SLOPES] + [(None, None)] * classes
+    start = np.append(np.ones(slopes), np.zeros(classes))
+    bounds = [SLOPES] * slopes + [(None, None)] * classes
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 500}
     found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-    return Scaling(float(found.x[0]), torch.from_numpy(found.x[1:].copy()))
+    slope = torch.tensor(found.x[:slopes])
+    bias = torch.tensor(found.x[slopes:])
+    return Scaling(slope if by_class else slope.item(), bias)
 
 
 def refined_log_probs(probs: Tensor, labels: Tensor, *, folds: int = FOLDS) -> Tensor:

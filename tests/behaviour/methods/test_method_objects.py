@@ -13,6 +13,7 @@ from probattn.inference import (
     BiasScaling,
     CheckpointError,
     Ensemble,
+    IsotonicScaling,
     Laplace,
     MCDropout,
     NotFittedError,
@@ -20,6 +21,7 @@ from probattn.inference import (
     Predictor,
     RiskThreshold,
     TemperatureScaling,
+    VectorScaling,
     conformal,
     export,
     load,
@@ -34,10 +36,14 @@ from probattn.models.likelihoods import Gaussian
 CLASSES = {
     "temperature": TemperatureScaling,
     "bias": BiasScaling,
+    "vector": VectorScaling,
+    "isotonic": IsotonicScaling,
     "ensemble": lambda base: Ensemble([base, base]),
     "dropout": MCDropout,
     "laplace": lambda base: Laplace(base, num_weight_samples=20),
     "sv-dkl": lambda base: SVDKL(base, epochs=1),
+    "aps": lambda base: conformal.APS(base, alpha=0.3),
+    "raps": lambda base: conformal.RAPS(base, alpha=0.3, penalty=0.2, free=2),
     "lac": lambda base: conformal.LAC(base, alpha=0.3),
     "risk": lambda base: RiskThreshold(base, target=0.8),
     "stacked": lambda base: conformal.LAC(
@@ -114,7 +120,10 @@ def test_the_state_of_another_method_is_refused(tmp_path, other):
         load(tmp_path / "method", fresh)
 
 
-@pytest.mark.parametrize("name", ["bias", "laplace", "risk", "stacked", "normalised"])
+@pytest.mark.parametrize(
+    "name",
+    ["bias", "vector", "isotonic", "laplace", "risk", "stacked", "aps", "raps", "normalised"],
+)
 def test_an_exported_program_says_what_the_method_says(tmp_path, name):
     method, data = built(name, base=predictor_network)
     method.fit(data)
@@ -130,7 +139,11 @@ def test_an_exported_program_says_what_the_method_says(tmp_path, name):
         torch.testing.assert_close(exported[key], value, rtol=1e-4, atol=1e-5)
     decided = {
         "bias": {"probs"},
+        "vector": {"probs"},
+        "isotonic": {"probs"},
         "laplace": {"probs"},
+        "aps": {"set"},
+        "raps": {"set"},
         "stacked": {"set"},
         "risk": {"accepted"},
         "normalised": {"low", "high"},

@@ -38,7 +38,7 @@ def test_the_examples_that_a_quantile_needs_are_the_fewest_with_a_finite_one(alp
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95])
 def test_the_classes_that_are_in_every_set_are_the_named_ones(level):
     calibration = calibrated((60, 20, 4, 0), level=level)
-    everywhere = calibration.sets(torch.eye(4, dtype=torch.float64), by_class=True).all(0)
+    everywhere = calibration.sets(torch.eye(4, dtype=torch.float64), kind="by-class").all(0)
     text = " ".join(few_examples(calibration, CLASSES))
     assert [name in text for name in CLASSES] == everywhere.tolist()
     if level == 0.9:
