@@ -71,6 +71,7 @@ def write(
         tables: of their comparison, by title; None makes them from the sections.
     """
     results = [of_run["result"] for of_run in sections]
+    without_matrix = [name for name, run in _numbered(results).items() if not run.spectra]
     page = render(
         "report.html",
         title=title,
@@ -78,6 +79,7 @@ def write(
         verdict=verdict,
         tables=tables or _tables(results),
         figures=shared_figures(results) if len(results) > 1 else {},
+        without_matrix=without_matrix,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, page.encode())

@@ -118,3 +118,11 @@ def test_any_text_is_visible_and_escaped(result, read, tmp_path):
     assert not RAW.search(page)
     heading = ElementTree.fromstring(re.search(r"<h1>.*?</h1>", page)[0]).text
     assert heading == f"{displayable(name)}".replace(" %", "\u00a0%")
+
+
+def test_a_run_whose_attention_has_no_matrix_is_named_below_the_ranks_of_attention(result, read):
+    test = random_prediction(20)
+    other = result(test, name="other", spectra={})
+    shown = result(test, name="shown")
+    assert "no matrix" not in read([shown, shown]).text
+    assert re.search(r"no matrix[^:]*: 2\. other\.", read([shown, other]).text)
