@@ -16,7 +16,14 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from probattn import AnchoredAttention, RFFCGPAttention, RFFGPAttention, draws, local_posteriors, priors
+from probattn import (
+    AnchoredAttention,
+    RFFCGPAttention,
+    RFFGPAttention,
+    draws,
+    local_posteriors,
+    priors,
+)
 from probattn.functional.cgp import CGP
 from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
 from probattn.functional.feature_regression import FeatureRegression
