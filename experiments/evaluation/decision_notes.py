@@ -36,7 +36,7 @@ def few_examples(calibration: Calibration, classes: Sequence[str]) -> list[str]:
     """
     notes = []
     if calibration.confidence == math.inf:
-        notes = [f"Accepted answers: none. {calibration.abstention}."]
+        notes = [f"Accepted answers: none ({calibration.abstention})."]
     level = f"{100 * calibration.level:g} %"
     needed = min_examples(1 - calibration.level)
     if math.isinf(calibration.quantile):
