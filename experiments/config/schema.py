@@ -14,7 +14,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from torch import nn
 
 import probattn
-from probattn.experiments.config.validation import Count, MissingCodeError, SettingsError, setting, unknown
+from probattn.experiments.config.validation import (
+    Count,
+    MissingCodeError,
+    SettingsError,
+    setting,
+    unknown,
+)
 from probattn.experiments.data.errors import UntrustedCodeError
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.

@@ -149,12 +149,14 @@ def compare(
     for rows in groups.values():
         for key, metric in metrics.items():
             means = pd.Series({row: cells[row][key].mean for row in rows}).dropna()
-            pair = means.sort_values(ascending=not metric.higher_is_better, kind="stable").index[:2]
-            if len(pair) < 2:
+            ordered = means.sort_values(ascending=not metric.higher_is_better, kind="stable")
+            if len(ordered) < 2:
                 continue
-            gaps = _differences(*map(by_row.get, pair), list(map(resampled.get, pair)))
+            first, following = ordered.index[:2]
+            replicates = [resampled.get(first), resampled.get(following)]
+            gaps = _differences(by_row[first], by_row[following], replicates)
             if _is_better(gaps.loc[key], metric):
-                best[key].add(pair[0])
+                best[key].add(first)
     return Comparison(metrics, groups, baselines, cells, best)
 
 

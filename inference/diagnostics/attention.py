@@ -185,7 +185,8 @@ class _LastValues(Messenger):
         self.values: dict[str, Tensor] = {}
 
     def _pyro_post_sample(self, msg: Message) -> None:
-        self.values[str(msg["name"])] = msg["value"]
+        if msg["value"] is not None:
+            self.values[str(msg["name"])] = msg["value"]
 
 
 @one_thread_at_a_time
