@@ -18,7 +18,7 @@ from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration, OtherWeightsError
 from probattn.experiments.runs.load import TrainedRun, open_without_data
-from probattn.experiments.sharing.answers import class_answers, number_answers
+from probattn.experiments.sharing.answers import class_answers, note, note_shares, number_answers
 from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
 from probattn.inference.io.pretrained import CONFIG, find_pretrained
@@ -161,7 +161,8 @@ class Pipeline:
         set or interval.
 
         If there is anything to say, the column ``notes`` names what the network does not see of a
-        text (cut or unknown tokens), and the cells of a row that are unlike those of training.
+        text (cut or unknown tokens), the cells of a row that are unlike those of training, and an
+        answer that is outside of its own set or interval.
 
         Args:
             inputs: as for :meth:`predict`.
@@ -183,9 +184,9 @@ class Pipeline:
             )
         else:
             answers = number_answers(prediction, calibration=calibration)
-        unseen = self.run.dataset.unseen(self._data(inputs))
-        if unseen.any(axis=None):
-            answers["notes"] = unseen.apply(_note, axis=1)
+        shares = note_shares(answers, self.run.dataset.unseen(self._data(inputs)))
+        if shares.any(axis=None):
+            answers["notes"] = shares.apply(note, axis=1)
         return answers
 
     def _data(self, inputs: Any) -> Part:
@@ -203,10 +204,3 @@ class Pipeline:
             )
             return Table(data.encoding.features(rows), labels)
         return Texts(tuple(inputs), labels)
-
-
-def _note(shares: pd.Series) -> str:
-    """Return the kinds of what the network does not see of an input, with shares of less than
-    all."""
-    present = shares[shares > 0].items()
-    return ", ".join(kind if share == 1 else f"{kind} {share:.0%}" for kind, share in present)

@@ -16,7 +16,14 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from probattn import RFFCGPAttention, RFFGPAttention, draws, local_posteriors, priors
+from probattn import (
+    AnchoredAttention,
+    RFFCGPAttention,
+    RFFGPAttention,
+    draws,
+    local_posteriors,
+    priors,
+)
 from probattn.functional.cgp import CGP
 from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
 from probattn.functional.feature_regression import FeatureRegression
@@ -53,6 +60,28 @@ def heads_of(layer, x):
     parts = projection(x).unflatten(-1, (-1, HEADS, DIM // HEADS)).permute(1, 2, 0, 3)
     sigma2 = layer.log_noise.exp()[:, None, None] ** 2
     return phi(layer, parts[0]), phi(layer, parts[-2]), parts[-1], sigma2
+
+
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: make(features=12),
+        lambda: make(features=2, symmetric=False),
+        lambda: make(features=4, frequencies="equal"),
+        lambda: AnchoredAttention(DIM, HEADS, anchors=3, bias=True).double(),
+    ],
+)
+def test_the_attention_matrix_maps_values_to_the_mean_output(layer, mask):
+    layer, x = layer(), randn(3, TOKENS, DIM)
+    matrix = layer.attention_matrix(x, mask)
+    value = layer.project(x)[-1]
+    output = layer.out((matrix @ value).transpose(1, 2).flatten(-2))
+    real = torch.ones(3, TOKENS).bool() if mask is None else mask
+    assert_close(output[real], layer(x, mask)[real])
+    pairs = (real[:, None, :, None] & real[:, None, None, :]).expand_as(matrix)
+    assert (matrix[~pairs] == 0).all()
+    assert (matrix[pairs] != 0).all()
 
 
 def normal_equations(layer, x):
