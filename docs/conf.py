@@ -20,11 +20,11 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "mathml",
     "public_names",
     "repository_pages",
     "unbroken_numbers",
@@ -87,6 +87,7 @@ nitpicky = True
 # _extensions/public_names.py).
 nitpick_ignore_regex = [(r"py:.*", r"(?!probattn).*")]
 
+html_math_renderer = "mathml"  # see _extensions/mathml.py
 html_theme = "pydata_sphinx_theme"
 html_title = "probattn"
 html_static_path = ["_static"]
