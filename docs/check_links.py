@@ -4,7 +4,7 @@
 Every link to a file of the site must lead to a file, and its fragment to an ``id`` there. The links
 to other sites are not followed: they are listed, each with a page that has it, in
 ``external-links.txt`` beside the folder of the site. No page, style sheet or drawing may load
-anything from another host, such as a script or a font: readers without a network see what others do.
+anything from another host, such as a script or a font: readers without a network see the same.
 """
 
 import re
@@ -119,10 +119,8 @@ def main(site: Path = SITE) -> int:
     listing.write_text(
         "".join(f"{link}\t{page}\n" for link, page in sorted(others.items())), encoding="utf-8"
     )
-    print(
-        "\n".join(broken)
-        or f"No link is broken, and nothing is loaded from another host; {len(others)} lead to other sites: {listing}"
-    )
+    found = "No link is broken, and nothing is loaded from another host"
+    print("\n".join(broken) or f"{found}; {len(others)} links lead to other sites: {listing}")
     return 1 if broken else 0
 
 

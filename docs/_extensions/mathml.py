@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers draw by themselves: pages need no script, and no other host."""
+"""Formulas as MathML, which browsers draw by themselves, without a script or another host."""
 
 from docutils import nodes
 from math_core import LatexError, LatexToMathML

@@ -14,7 +14,7 @@ LOADED = {
     "a style sheet": '<link rel="stylesheet" href="https://fonts.example.org/css?family=A">',
     "a font ahead of its use": '<link rel="preload" as="font" href="http://example.org/a.woff2">',
     "an image": '<img src="https://img.example.org/badge.svg">',
-    "an image for other widths": '<img src="a.png" srcset="a.png 1x, https://example.org/b.png 2x">',
+    "an image for other screens": '<img src="a.png" srcset="a.png, https://example.org/b.png 2x">',
     "a frame": '<iframe src="https://example.org/"></iframe>',
     "a background": "<p style=\"background: url('https://example.org/a.png')\">text</p>",
     "a rule of a page": "<style>@import url(https://example.org/a.css);</style>",
@@ -53,3 +53,36 @@ def test_links_to_click_on_and_addresses_in_the_text_of_a_page_pass_the_check(tm
     site = site_with(tmp_path, ALLOWED)
     assert CHECKS["loaded_from_other_hosts"](site) == []
     assert CHECKS["main"](site) == 0
+
+
+COLUMNS = 100
+"""Widest line of code that the column of a page shows without scrolling (docs/_static/site.css)."""
+BUILT = {ROOT / "docs" / "_build", ROOT / "docs" / "api" / "generated"}
+PAGES = [page for page in (ROOT / "docs").rglob("*.md") if not BUILT & set(page.parents)]
+PAGES += [*ROOT.glob("*.md"), *ROOT.glob("ex*/README.md"), *ROOT.glob("experiments/*/README.md")]
+
+
+def lines_of_code(text):
+    """Return the lines in fenced blocks of a page; those of directives are text, which wraps."""
+    fence, is_directive, lines = "", False, []
+    for line in text.splitlines():
+        stripped = line.lstrip()
+        if fence and stripped.startswith(fence):
+            fence = ""
+        elif fence:
+            lines += [] if is_directive else [line]
+        elif stripped.startswith(("```", "~~~")):
+            fence = re.match("`+|~+", stripped)[0]
+            is_directive = stripped.removeprefix(fence).startswith("{")
+    return lines
+
+
+def test_lines_of_code_are_found_in_blocks_alone():
+    page = "text\n```python\na = 1\n```\n```{toctree}\npage\n```\n````\n```\nb\n```\n````\ntext"
+    assert lines_of_code(page) == ["a = 1", "```", "b", "```"]
+
+
+@pytest.mark.parametrize("path", sorted(PAGES), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_code_on_a_page_fits_its_column(path):
+    lines = lines_of_code(path.read_text(encoding="utf-8"))
+    assert [line for line in lines if len(line) > COLUMNS] == []
