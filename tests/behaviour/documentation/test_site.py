@@ -63,7 +63,7 @@ PAGES += [*ROOT.glob("*.md"), *ROOT.glob("ex*/README.md"), *ROOT.glob("experimen
 
 
 def lines_of_code(text):
-    """Return the lines in fenced blocks of a page; those of directives are text, which wraps."""
+    """Return the lines of the code in fenced blocks of a page; other directives have text."""
     fence, is_directive, lines = "", False, []
     for line in text.splitlines():
         stripped = line.lstrip()
@@ -73,13 +73,14 @@ def lines_of_code(text):
             lines += [] if is_directive else [line]
         elif stripped.startswith(("```", "~~~")):
             fence = re.match("`+|~+", stripped)[0]
-            is_directive = stripped.removeprefix(fence).startswith("{")
+            is_directive = stripped[len(fence) :].startswith(("{eval-rst}", "{grid", "{toctree}"))
     return lines
 
 
 def test_lines_of_code_are_found_in_blocks_alone():
-    page = "text\n```python\na = 1\n```\n```{toctree}\npage\n```\n````\n```\nb\n```\n````\ntext"
-    assert lines_of_code(page) == ["a = 1", "```", "b", "```"]
+    page = "text\n```python\na\n```\n```{toctree}\npage\n```\n````\n```\nb\n```\n````\ntext\n"
+    cell = "```{code-cell} python\nc\n```\n"
+    assert lines_of_code(page + cell) == ["a", "```", "b", "```", "c"]
 
 
 @pytest.mark.parametrize("path", sorted(PAGES), ids=lambda path: path.relative_to(ROOT).as_posix())
