@@ -15,6 +15,7 @@ project = "probattn"
 author = "The probattn developers"
 version = release = probattn.__version__
 
+highlight_language = "text"  # of blocks without a language, such as commands
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -61,6 +62,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 copybutton_exclude = ".linenos, .gp, .go"
 
 _LIBRARIES = {
