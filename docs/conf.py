@@ -15,16 +15,17 @@ project = "probattn"
 author = "The probattn developers"
 version = release = probattn.__version__
 
+highlight_language = "text"  # of blocks without a language, such as commands
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "mathml",
     "public_names",
     "repository_pages",
     "unbroken_numbers",
@@ -61,6 +62,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 copybutton_exclude = ".linenos, .gp, .go"
 
 _LIBRARIES = {
@@ -87,6 +89,7 @@ nitpicky = True
 # _extensions/public_names.py).
 nitpick_ignore_regex = [(r"py:.*", r"(?!probattn).*")]
 
+html_math_renderer = "mathml"  # see _extensions/mathml.py
 html_theme = "pydata_sphinx_theme"
 html_title = "probattn"
 html_static_path = ["_static"]

@@ -93,9 +93,8 @@ def simulation_based_calibration(
         inputs: x ``(n, ...)``, or ``(x, mask)``, the same in every simulation.
         infer: the inference to check, ``(x, y) -> draws``, such as
             ``lambda *batch: sgld(model, [batch], num_samples=400)``. Of more than L draws, L are
-            taken at equal
-            intervals: run chains for several times L, since autocorrelated draws accumulate ranks
-                at both ends.
+            taken at equal intervals: run chains for several times L, since autocorrelated draws
+            accumulate ranks at both ends.
         num_simulations: number of simulations; each calls ``infer`` once.
         num_samples: L.
 
