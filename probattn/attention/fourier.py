@@ -5,12 +5,14 @@ from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn import priors
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.kernels import ScaledKernel
 from probattn.attention.options import check_choice, check_positive
+from probattn.functional import dtypes
 from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
 
 Frequencies = Literal["orthogonal", "independent", "equal", "sampled"]
@@ -75,12 +77,12 @@ class FourierFeatures(ScaledKernel):
         scale = self.inverse_lengthscale().unsqueeze(-2).expand(self.shape)
         return {"frequencies": priors.at(self.prior, scale, event_dim=3)}
 
-    def angles(self, points: Tensor, frequencies: Tensor | None) -> Tensor:
-        """Return ωᵀx ``(..., H, N, M/2)`` of points x ``(..., H, N, d)``, at fixed or sampled ω
-        ``(..., H, M/2, d)``."""
-        if frequencies is None:
-            frequencies = self.frequencies * self.inverse_lengthscale().unsqueeze(-2)
-        return points @ frequencies.mT
+    def fixed(self) -> Tensor | None:
+        """Return fixed frequencies ω at the length scale, ``(H, M/2, d)``, None where they are
+        sampled."""
+        if self.frequencies is None:
+            return None
+        return self.frequencies * self.inverse_lengthscale().unsqueeze(-2)
 
     def map(self) -> Fourier:
         """Return the map from angles to features."""
@@ -120,3 +122,50 @@ class FourierLayer(ProbabilisticAttention):
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``frequencies``, if they are sampled."""
         return self.fourier.sites()
+
+    def angles(
+        self,
+        x: Tensor,
+        frequencies: Tensor | None,
+        *further: nn.Linear,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return angles ωᵀx ``(..., H, N, M/2)`` of queries, keys (the same tensor if
+        ``symmetric``) and the points of further maps, and values ``(..., H, N, head_dim)``.
+
+        Args:
+            x: checked tokens.
+            frequencies: sampled ones ``(..., H, M/2, head_dim)``, or None for the fixed ones.
+            further: maps to other points, ``(heads · head_dim, dim)``.
+        """
+        own = self.query_value if self.symmetric else self.query_key_value
+        maps = (own, *further)
+        fixed = self.fourier.fixed()
+        # Weights ωᵀW are fewer than W, and tokens are more than either. Maps of another class, such
+        # as adapters of weights, are called.
+        is_folded = fixed is not None and fixed.shape[-2] < self.head_dim
+        if is_folded and all(type(each) is nn.Linear for each in maps):
+            weight = self._folded(fixed, *(each.weight for each in maps))
+            bias = None
+            if own.bias is not None:
+                columns = self._folded(fixed, *(each.bias.unsqueeze(-1) for each in maps))
+                bias = columns.squeeze(-1)
+            projected = dtypes.at_least_float32(F.linear(x, weight, bias))
+            by_token, value = projected.split([len(weight) - self.dim, self.dim], dim=-1)
+            by_token = by_token.unflatten(-1, (-1, self.heads, fixed.shape[-2]))
+            angles = list(by_token.transpose(-4, -2).unbind(-3))
+            (value,) = self.split_heads(value, 1)
+        else:
+            query, key, value = self.project(x)
+            points = [query] if self.symmetric else [query, key]
+            points += [self.split_heads(dtypes.at_least_float32(f(x)), 1)[0] for f in further]
+            omega = fixed if frequencies is None else frequencies
+            angles = [each @ omega.mT for each in points]
+        return angles, value
+
+    def _folded(self, frequencies: Tensor, own: Tensor, *further: Tensor) -> Tensor:
+        """Return ωᵀW of rows that map to points, and then the rows of values as they are."""
+        rows = torch.cat((own[: -self.dim], *further))
+        by_head = dtypes.at_least_float32(rows).unflatten(0, (-1, self.heads, self.head_dim))
+        # (points, H, M/2, dim)
+        of_angles = (frequencies @ by_head).to(own.dtype)
+        return torch.cat((of_angles.flatten(0, 2), own[-self.dim :]))

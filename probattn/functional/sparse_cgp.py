@@ -7,10 +7,12 @@ they are random Fourier features, the same ones for all three.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from probattn.functional import jitter, padding, triangular
@@ -204,14 +206,16 @@ class RFFCGP(FeatureCGP):
 
     @cached_property
     def _phi(self) -> Factors:
-        return Factors(self._scaled(self.query, 0), self._functions(self.latent))
+        query, _, latent = self._functions
+        return Factors(self.scales[0, :, None, None] * query, latent)
 
     @cached_property
     def _psi(self) -> Factors:
-        return Factors(self._scaled(self.key, 1), self._phi.canonical)
+        _, key, latent = self._functions
+        return Factors(self.scales[1, :, None, None] * key, latent)
 
-    def _scaled(self, angles: Tensor, process: int) -> Tensor:
-        return self.scales[process, :, None, None] * self._functions(angles)
-
-    def _functions(self, angles: Tensor) -> Tensor:
-        return padding.rows(self.features.functions(angles), self.real)
+    @cached_property
+    def _functions(self) -> Sequence[Tensor]:
+        """φ of queries, keys and latent inputs."""
+        angles = torch.stack((self.query, self.key, self.latent))
+        return padding.rows(self.features.functions(angles), self.real).unbind()
