@@ -23,7 +23,8 @@ def features(k_qb: Tensor, tril: Tensor) -> Tensor:
     Returns:
         ``(..., H, N, M)``.
     """
-    return triangular.solve_lower(tril, k_qb.mT).mT
+    # One small inverse for each head: faster than a solve for each example.
+    return k_qb @ triangular.inverse(tril, upper=False).mT
 
 
 def conditional_mean(k_qq: Tensor, a: Tensor, value: Tensor) -> Tensor:
