@@ -106,6 +106,25 @@ class Dense(Covariance):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Inverted(Dense):
+    """Dense Σ = L Lᵀ of which L⁻¹ is known: products, in place of solves.
+
+    Args:
+        root: L⁻¹ ``(..., H, N, N)``.
+    """
+
+    root: Tensor
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        """Return ‖L⁻¹ x‖²."""
+        return triangular.product(self.root, x).square().sum((-2, -1))
+
+    def log_det(self) -> Tensor:
+        """Return −2 Σ log (L⁻¹)_ii."""
+        return -triangular.log_det(self.root)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Conditional(Dense):
     """Posterior Σ = L (C Cᵀ)⁻¹ Lᵀ of x given y, for x ~ N(0, P), P = L Lᵀ, y | x ~ N(A x, S) and
     C Cᵀ = I + (A L)ᵀ S⁻¹ A L.

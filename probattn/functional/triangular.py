@@ -15,6 +15,12 @@ def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return _Cholesky.apply(matrix)
 
 
+def inverse_factor(matrix: Tensor, tril: Tensor) -> Tensor:
+    """Return L⁻¹ ``(..., n, n)`` of M = L Lᵀ, whose gradient goes to M, and not through L: as many
+    products as for L itself, without another factorisation."""
+    return _InverseFactor.apply(matrix, tril.detach())
+
+
 def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     """Return L⁻¹ B for lower-triangular L ``(..., n, n)`` and B ``(..., n, k)``.
 
@@ -77,6 +83,33 @@ class _Cholesky(Function):
         (factor,) = ctx.saved_tensors
         root = inverse(factor, upper=False)
         return root.mT @ _half(factor.mT @ grad) @ root
+
+
+class _InverseFactor(Function):
+    """X = L⁻¹ of M = L Lᵀ, with derivatives for symmetric changes of M, by products with X."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor, tril: Tensor) -> Tensor:
+        return inverse(tril, upper=False)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: Tensor | None) -> Tensor:
+        """Use dX = −Φ(X dM Xᵀ) X."""
+        (root,) = ctx.saved_tensors
+        return -_half(root @ tangent @ root.mT) @ root
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Use −Xᵀ Φ(grad Xᵀ) X."""
+        (root,) = ctx.saved_tensors
+        return root.mT @ -_half(grad @ root.mT) @ root, None
 
 
 def _half(matrix: Tensor) -> Tensor:
