@@ -150,7 +150,7 @@ class CGP(Correlated):
     ) -> Dense:
         """Factorise the kernel, less BᵀB for a root B, plus σ²I; jitter is relative to the kernel,
         whose rounding errors the difference has."""
-        matrix = kernel if root is None else kernel - root.mT @ root
+        matrix = kernel if root is None else triangular.less_gram(kernel, root)
         matrix = self._noisy(matrix, noisy=noisy)
         tril = jitter.cholesky(matrix, name, jitter.mean_diagonal(kernel))
         return Dense(tril, self.count, self.real)

@@ -21,6 +21,12 @@ def inverse_factor(matrix: Tensor, tril: Tensor) -> Tensor:
     return _InverseFactor.apply(matrix, tril.detach())
 
 
+def less_gram(matrix: Tensor, root: Tensor) -> Tensor:
+    """Return M − BᵀB for M ``(..., n, n)`` and B ``(..., k, n)``; the gradient of B is one product,
+    where PyTorch's is two."""
+    return _LessGram.apply(matrix, root)
+
+
 def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     """Return L⁻¹ B for lower-triangular L ``(..., n, n)`` and B ``(..., n, k)``.
 
@@ -110,6 +116,34 @@ class _InverseFactor(Function):
         """Use −Xᵀ Φ(grad Xᵀ) X."""
         (root,) = ctx.saved_tensors
         return root.mT @ -_half(grad @ root.mT) @ root, None
+
+
+class _LessGram(Function):
+    """M − BᵀB of M and B of the same leading dimensions."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor, root: Tensor) -> Tensor:
+        return matrix - root.mT @ root
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def jvp(ctx: Any, of_matrix: Tensor, of_root: Tensor) -> Tensor:
+        """Use dM − dBᵀB − BᵀdB."""
+        (root,) = ctx.saved_tensors
+        change = of_root.mT @ root
+        return of_matrix - change - change.mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Use −B (grad + gradᵀ)."""
+        (root,) = ctx.saved_tensors
+        return grad, root @ -(grad + grad.mT)
 
 
 def _half(matrix: Tensor) -> Tensor:
