@@ -112,7 +112,7 @@ class FeatureCGP(Correlated):
     def posterior(self) -> Canonical:
         """Return N(σ⁻² 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, σ²I + 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓo)."""
         # S_o = Ψ_o R_ℓ⁻ᵀ, (..., H, N, ℓ)
-        s_o = triangular.solve_lower(self._keys.capacitance, self._psi.canonical.mT).mT
+        s_o = self._psi.canonical @ self._keys.root.mT
         return Canonical(s_o @ self._seen, self._low_rank(s_o))
 
     def key_evidence(self) -> Tensor:
@@ -127,7 +127,7 @@ class FeatureCGP(Correlated):
     @cached_property
     def _inverse(self) -> Tensor:
         """R⁻¹, of norm at most 1, ``(..., H, m, m)``."""
-        return triangular.inverse(self._low_rank(self._phi.canonical).capacitance, upper=False)
+        return self._low_rank(self._phi.canonical).root
 
     @cached_property
     def _t(self) -> Factors:
@@ -137,13 +137,12 @@ class FeatureCGP(Correlated):
     @cached_property
     def _d(self) -> Factors:
         """D_k and D_o, Ψ in place of Φ in T."""
-        inverse = triangular.inverse(self.prior.capacitance, upper=False)
-        return Factors(*(factor @ inverse.mT for factor in self._psi))
+        return Factors(*(factor @ self.prior.root.mT for factor in self._psi))
 
     @cached_property
     def _keys(self) -> LowRank:
-        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R_ℓ of B_ℓ is its
-        capacitance's factor."""
+        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R_ℓ⁻¹ of B_ℓ is its
+        root."""
         return self._low_rank(self._psi.process)
 
     @cached_property
@@ -155,7 +154,7 @@ class FeatureCGP(Correlated):
     def _bridge(self) -> Tensor:
         """T_oᵀ S_o = R⁻¹ Φ_oᵀ Ψ_o R_ℓ⁻ᵀ, ``(..., H, m, ℓ)``."""
         crossed = self._psi.canonical.mT @ self._phi.canonical
-        return self._inverse @ triangular.solve_lower(self._keys.capacitance, crossed).mT
+        return self._inverse @ (self._keys.root @ crossed).mT
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
