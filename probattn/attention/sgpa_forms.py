@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Tokens(NamedTuple):
-    """Tokens of a batch: scaled points q, their kernel, values (0 at padding), and which are real."""
+    """Tokens of a batch: scaled points q, their kernel, values (0 at padding), which are real."""
 
     points: Tensor  # (..., H, N, d)
     kernel: Tensor  # (..., H, N, N), 0 at padding

@@ -88,7 +88,9 @@ class _RBF(Function):
 def _pulled(weights: Tensor, points: Tensor, towards: Tensor) -> Tensor:
     """Return Σ_j w_ij (b_j − a_i) of weights ``(..., N, M)``, points a and b that they are pulled
     towards."""
-    return (weights @ towards).addcmul_(weights.sum(-1, keepdim=True), points, value=-1)
+    totals = weights.sum(-1, keepdim=True)
+    # not in place, which has no batching rule
+    return torch.addcmul(weights @ towards, totals, points, value=-1)
 
 
 def exponential(a: Tensor, b: Tensor) -> Tensor:

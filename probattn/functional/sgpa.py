@@ -29,7 +29,8 @@ def features(k_qb: Tensor, tril: Tensor) -> Tensor:
 
 def conditional_mean(k_qq: Tensor, a: Tensor, value: Tensor) -> Tensor:
     """Return C v, the posterior mean of g, C = 𝒦 − A Aᵀ, without forming C: ``(..., H, N, d)``."""
-    return k_qq @ value - a @ (a.mT @ value)
+    # The minus sign at M rows, not at N.
+    return k_qq @ value + a @ -(a.mT @ value)
 
 
 def conditional_covariance(k_qq: Tensor, a: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def conditional_variance(k_diagonal: Tensor, a: Tensor) -> Tensor:
 def local_kl(value: Tensor, mean: Tensor) -> Tensor:
     """Return KL(N(C v, C) ‖ N(0, C)) = ½ vᵀ C v in nats, summed over heads and columns, from v and
     C v: ``(...)``."""
-    return 0.5 * (value * mean).sum((-3, -2, -1))
+    return 0.5 * torch.linalg.vecdot(value.flatten(-3), mean.flatten(-3))
 
 
 def amortised_kl(value: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
