@@ -143,29 +143,18 @@ class FourierLayer(ProbabilisticAttention):
         # Weights ωᵀW are fewer than W, and tokens are more than either. Maps of another class, such
         # as adapters of weights, are called.
         is_folded = fixed is not None and fixed.shape[-2] < self.head_dim
-        if is_folded and all(type(each) is nn.Linear for each in maps):
-            weight = self._folded(fixed, *(each.weight for each in maps))
-            bias = None
-            if own.bias is not None:
-                columns = self._folded(fixed, *(each.bias.unsqueeze(-1) for each in maps))
-                bias = columns.squeeze(-1)
-            projected = dtypes.at_least_float32(F.linear(x, weight, bias))
-            by_token, value = projected.split([len(weight) - self.dim, self.dim], dim=-1)
+        if is_folded and all(type(each) is nn.Linear and each.bias is None for each in maps):
+            rows = torch.cat((own.weight[: -self.dim], *(each.weight for each in further)))
+            by_head = dtypes.at_least_float32(rows).unflatten(0, (-1, self.heads, self.head_dim))
+            # ωᵀW (points · H · M/2, dim), and then the rows of values as they are
+            folded = (fixed @ by_head).flatten(0, 2).to(rows.dtype)
+            weight = torch.cat((folded, own.weight[-self.dim :]))
+            projected = dtypes.at_least_float32(F.linear(x, weight))
+            by_token, value = projected.split([len(folded), self.dim], dim=-1)
             by_token = by_token.unflatten(-1, (-1, self.heads, fixed.shape[-2]))
-            angles = list(by_token.transpose(-4, -2).unbind(-3))
-            (value,) = self.split_heads(value, 1)
-        else:
-            query, key, value = self.project(x)
-            points = [query] if self.symmetric else [query, key]
-            points += [self.split_heads(dtypes.at_least_float32(f(x)), 1)[0] for f in further]
-            omega = fixed if frequencies is None else frequencies
-            angles = [each @ omega.mT for each in points]
-        return angles, value
-
-    def _folded(self, frequencies: Tensor, own: Tensor, *further: Tensor) -> Tensor:
-        """Return ωᵀW of rows that map to points, and then the rows of values as they are."""
-        rows = torch.cat((own[: -self.dim], *further))
-        by_head = dtypes.at_least_float32(rows).unflatten(0, (-1, self.heads, self.head_dim))
-        # (points, H, M/2, dim)
-        of_angles = (frequencies @ by_head).to(own.dtype)
-        return torch.cat((of_angles.flatten(0, 2), own[-self.dim :]))
+            return list(by_token.transpose(-4, -2).unbind(-3)), self.split_heads(value, 1)[0]
+        query, key, value = self.project(x)
+        points = [query] if self.symmetric else [query, key]
+        points += [self.split_heads(dtypes.at_least_float32(f(x)), 1)[0] for f in further]
+        omega = fixed if frequencies is None else frequencies
+        return [each @ omega.mT for each in points], value
