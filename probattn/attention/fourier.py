@@ -77,11 +77,8 @@ class FourierFeatures(ScaledKernel):
         scale = self.inverse_lengthscale().unsqueeze(-2).expand(self.shape)
         return {"frequencies": priors.at(self.prior, scale, event_dim=3)}
 
-    def fixed(self) -> Tensor | None:
-        """Return fixed frequencies ω at the length scale, ``(H, M/2, d)``, None where they are
-        sampled."""
-        if self.frequencies is None:
-            return None
+    def at_lengthscale(self) -> Tensor:
+        """Return the fixed frequencies ω, ``(H, M/2, d)``."""
         return self.frequencies * self.inverse_lengthscale().unsqueeze(-2)
 
     def map(self) -> Fourier:
@@ -139,22 +136,21 @@ class FourierLayer(ProbabilisticAttention):
         """
         own = self.query_value if self.symmetric else self.query_key_value
         maps = (own, *further)
-        fixed = self.fourier.fixed()
+        omega = self.fourier.at_lengthscale() if frequencies is None else frequencies
         # Weights ωᵀW are fewer than W, and tokens are more than either. Maps of another class, such
         # as adapters of weights, are called.
-        is_folded = fixed is not None and fixed.shape[-2] < self.head_dim
+        is_folded = frequencies is None and omega.shape[-2] < self.head_dim
         if is_folded and all(type(each) is nn.Linear and each.bias is None for each in maps):
             rows = torch.cat((own.weight[: -self.dim], *(each.weight for each in further)))
             by_head = dtypes.at_least_float32(rows).unflatten(0, (-1, self.heads, self.head_dim))
             # ωᵀW (points · H · M/2, dim), and then the rows of values as they are
-            folded = (fixed @ by_head).flatten(0, 2).to(rows.dtype)
+            folded = (omega @ by_head).flatten(0, 2).to(rows.dtype)
             weight = torch.cat((folded, own.weight[-self.dim :]))
             projected = dtypes.at_least_float32(F.linear(x, weight))
             by_token, value = projected.split([len(folded), self.dim], dim=-1)
-            by_token = by_token.unflatten(-1, (-1, self.heads, fixed.shape[-2]))
+            by_token = by_token.unflatten(-1, (-1, self.heads, omega.shape[-2]))
             return list(by_token.transpose(-4, -2).unbind(-3)), self.split_heads(value, 1)[0]
         query, key, value = self.project(x)
         points = [query] if self.symmetric else [query, key]
         points += [self.split_heads(dtypes.at_least_float32(f(x)), 1)[0] for f in further]
-        omega = fixed if frequencies is None else frequencies
         return [each @ omega.mT for each in points], value

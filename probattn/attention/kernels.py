@@ -6,6 +6,8 @@ tensor twice for the kernel of one set of points. ``gain`` is the factor on the 
 projected from LayerNorm'ed tokens; without it their entries have variance 1/3.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -42,13 +44,11 @@ class RBF(nn.Module):
         """Return the kernel of all pairs, ``(..., H, N, M)``."""
         return kernels.rbf(a, b)
 
+    between = forward
+
     def scaled(self, a: Tensor) -> Tensor:
         """Return a."""
         return a
-
-    def between(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the kernel of all pairs of scaled points, ``(..., H, N, M)``."""
-        return kernels.rbf(a, b)
 
     def diagonal(self, a: Tensor) -> Tensor:
         """Return the kernel of each scaled point with itself, ``(..., H, N)``."""
@@ -91,9 +91,8 @@ class ScaledKernel(nn.Module):
         """Return a / ℓ."""
         return a * self.inverse_lengthscale().unsqueeze(-2)
 
-    def between(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the kernel of all pairs of :meth:`scaled` points, ``(..., H, N, M)``."""
-        raise NotImplementedError
+    between: Callable[[Tensor, Tensor], Tensor]
+    """The kernel of all pairs of :meth:`scaled` points, ``(..., H, N, M)``."""
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the kernel of all pairs, ``(..., H, N, M)``."""
