@@ -1,5 +1,6 @@
 """RFF-GPA and RFF-CGP against normal equations, exact GPs, GPyTorch, and the authors' formulae."""
 
+import copy
 import math
 
 import gpytorch
@@ -208,6 +209,31 @@ def test_the_exact_gp_is_reached_as_one_over_the_root_of_the_features(kind, corr
     errors = torch.stack([square.std() for square in squares]) / number**0.5 / means
     ratio = (means[0] / means[1]).log()
     assert (ratio - math.log(4)).abs() <= 5 * errors.square().sum().sqrt()
+
+
+class Doubled(torch.nn.Linear):
+    """A map that is not its weights alone, as adapters of weights are."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (RFFGPAttention, {"symmetric": False}),
+        (RFFCGPAttention, {"collapsed": True, "output": "mean"}),
+    ],
+)
+def test_a_map_of_another_class_is_called(cls, options):
+    """Fixed frequencies are multiplied with the weights of plain maps alone."""
+    torch.manual_seed(0)
+    layer, x = cls(DIM, HEADS, features=2, **options).double(), randn(2, TOKENS, DIM)
+    twice = copy.deepcopy(layer)
+    with torch.no_grad():
+        twice.query_key_value.weight.mul_(2)
+        layer.query_key_value.__class__ = Doubled
+        assert_close(layer(x), twice(x))
 
 
 def test_agrees_with_the_random_features_of_gpytorch():
