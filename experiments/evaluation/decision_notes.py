@@ -24,6 +24,8 @@ MAX_NAMED = 10
 EMPTY_SET = "empty set"
 OUTSIDE_SET = "predicted class outside the set"
 OUTSIDE_INTERVAL = "predicted number outside the interval"
+# Name → kind of sets that may lack the most probable class; adaptive ones hold it.
+WITHOUT_TOP = {"plain set": "plain", "set by class": "by-class"}
 
 
 def few_examples(calibration: Calibration, classes: Sequence[str]) -> list[str]:
@@ -131,8 +133,8 @@ def outside_sets(calibration: Calibration, test: Prediction) -> list[str]:
         counts = {OUTSIDE_INTERVAL: {"conformal interval": int(is_outside.sum())}}
     else:
         probs = class_probs(calibration.apply(test))
-        for name in ("plain set", "set by class"):
-            sets = calibration.sets(probs, by_class=name == "set by class")
+        for name, kind_of_sets in WITHOUT_TOP.items():
+            sets = calibration.sets(probs, kind=kind_of_sets)
             is_empty = ~sets.any(1)
             is_outside = ~sets.gather(1, probs.argmax(1, keepdim=True)).squeeze(1)
             counts.setdefault(EMPTY_SET, {})[name] = int(is_empty.sum())

@@ -54,9 +54,9 @@ class RFFCGPAttention(FourierLayer, CorrelatedAttention):
                 f"canonical_guide={self.canonical_guide!r} out"
             )
 
-    def points(self, x: Tensor, *, frequencies: Tensor | None = None) -> tuple[Tensor, ...]:
+    def points(self, x: Tensor, **latents: Tensor) -> tuple[Tensor, ...]:
         """Return angles of queries, keys and latent inputs, and values."""
-        (query, key, latent), value = self.angles(x, frequencies, self.latent)
+        (query, key, latent), value = self.angles(x, latents.get("frequencies"), self.latent)
         return query, key, latent, value
 
     def law_of(self, **given: Any) -> RFFCGP:

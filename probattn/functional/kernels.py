@@ -4,7 +4,7 @@ product.
 Shapes: ``...`` are leading dimensions that broadcast, ``N`` and ``M`` points, ``d`` their width.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -65,8 +65,7 @@ class _RBF(Function):
     def jvp(ctx: Any, da: Tensor, db: Tensor | None, dlog: Tensor | None) -> Tensor:
         """Use the change of −½ ‖a − b‖², (b − a)·da + (a − b)·db."""
         a, b, kernel = ctx.saved_tensors
-        if b is None:
-            b, db = a, da
+        b, db = (a, da) if b is None else (b, cast(Tensor, db))
         change = da @ b.mT - (a * da).sum(-1, keepdim=True)
         change = change + a @ db.mT - (b * db).sum(-1).unsqueeze(-2)
         if dlog is not None:
