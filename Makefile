@@ -8,7 +8,7 @@ LOWEST := $(or $(TMPDIR),/tmp)/probattn-lowest
 
 # The editable installation has a link for each source file: install again when their list has changed.
 define link
-@find probattn models inference experiments \( -name '*.py' -o -name '*.toml' -o -path '*/templates/*' \) | LC_ALL=C sort > $(VENV)/sources.new
+@find probattn models inference experiments \( -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -path '*/templates/*' \) | LC_ALL=C sort > $(VENV)/sources.new
 @test -d build && cmp -s $(VENV)/sources.new $(VENV)/sources || $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 @mv $(VENV)/sources.new $(VENV)/sources
 endef
@@ -21,12 +21,11 @@ demo: $(DEMO)
 
 test: $(DEV)
 	$(link)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/truth
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore tests/truth
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: $(DEV)
 	$(link)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m ""
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -1,5 +1,5 @@
-"""Figure of *When does it help?* from the committed results: ``python docs/evidence.py`` writes it
-to ``docs/figures``.
+"""Figure of *When does it help?* and the table of its claims, from the committed results: ``python
+docs/evidence.py`` writes them.
 
 Needs the extra ``cli``.
 """
@@ -25,8 +25,9 @@ from probattn.inference.metrics import OF_CLASSES
 
 FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
+CLAIMS = RESULTS / "claims.md"
 METRICS = ("accuracy", "nll", "ece", "aurc")
-SEEDS = {"digits-splits": 20, "timm-digits": 6}
+SEEDS = {"digits-splits": 20, "mnist-splits": 20, "timm-digits": 6}
 """Study → number of seeds, where it is not 5."""
 METHOD = "temperature"
 GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
@@ -34,13 +35,23 @@ BETTER = "(positions 0.5, dropout 0.2)"
 SOFTMAX = {
     "digits-splits": "digits/softmax",
     "timm-digits": "timm/softmax (positions 0.02)",
-    "mnist": "mnist/softmax",
+    "mnist-splits": "mnist/softmax",
     "cifar10-small": "cifar10-small/softmax",
     "cifar10": "kep-svgp/cifar10-softmax",
     "imdb": "kep-svgp/imdb-softmax",
     "finetune-cola": "finetune/cola-softmax",
 }
 """Study → its run with softmax attention."""
+SOURCES = {
+    "digits-splits": ("digits-20-splits", 359),
+    "timm-digits": ("timms-vit-on-digits", 359),
+    "mnist-splits": ("mnist-20-splits", 2_000),
+    "cifar10-small": ("cifar-10", 10_000),
+    "cifar10": ("cifar-10", 10_000),
+    "imdb": ("imdb", 10_000),
+    "finetune-cola": ("cola-fine-tuned", 527),
+}
+"""Study → section of the results with its commands, and number of test examples of a seed."""
 ROWS = {
     "digits, 20 splits: KEP-SVGP": ("digits-splits", "digits/kep-svgp"),
     "digits, 20 splits: anchored": ("digits-splits", "digits/anchored"),
@@ -51,8 +62,11 @@ ROWS = {
     "timm's ViT as it starts: anchored": ("timm-digits", "timm/anchored (positions 0.02)"),
     "timm's ViT, better start: KEP-SVGP": ("timm-digits", f"timm/kep-svgp {BETTER}"),
     "timm's ViT, better start: anchored": ("timm-digits", f"timm/anchored {BETTER}"),
-    "MNIST: KEP-SVGP": ("mnist", "mnist/kep-svgp"),
-    "MNIST: anchored": ("mnist", "mnist/anchored"),
+    "MNIST, 20 splits: KEP-SVGP": ("mnist-splits", "mnist/kep-svgp"),
+    "MNIST, 20 splits: anchored": ("mnist-splits", "mnist/anchored"),
+    "MNIST, 20 splits: RFF-GPA": ("mnist-splits", "mnist/rff-gpa"),
+    "MNIST, 20 splits: support vectors": ("mnist-splits", "mnist/softmax", "baseline/svm"),
+    "MNIST, 20 splits: small CNN": ("mnist-splits", "mnist/softmax", "baseline/cnn"),
     "CIFAR-10: anchored": ("cifar10-small", "cifar10-small/anchored"),
     "CIFAR-10: KEP-SVGP": ("cifar10-small", "cifar10-small/kep-svgp"),
     "CIFAR-10, four layers: KEP-SVGP": ("cifar10", "kep-svgp/cifar10"),
@@ -152,8 +166,40 @@ def comparison() -> Comparison:
         rows[label] = pd.DataFrame(cells(*row), index=Cell._fields).transpose()
     baselines = {label: softmax_run(*row[:2]) for label, row in ROWS.items()}
     corrected = corrected_cells(pd.concat(rows))
-    return Comparison(columns, {"": tuple(ROWS)}, baselines, corrected)
+    best = dict.fromkeys(METRICS, set[str]())  # rows of other networks and data have no best one
+    return Comparison(columns, {"": tuple(ROWS)}, baselines, corrected, best)
+
+
+def claims(found: Comparison) -> str:
+    """Return the differences that are more than chance as a table in Markdown; its last column
+    links to their commands."""
+    lines = [
+        "# Claims",
+        "",
+        "Differences from softmax attention on test data that are more than chance by Holm's",
+        "correction for all of the figure. `python docs/evidence.py` writes this table.",
+        "",
+        "| claim | difference [95 % interval] | corrected p | seeds | test examples | commands |",
+        "|---|---|---|---|---|---|",
+    ]
+    for label, line in found.cells.items():
+        study = ROWS[label][0]
+        seeds = SEEDS.get(study, 5)
+        section, examples = SOURCES[study]
+        for key, cell in line.items():
+            if not cell.significant:
+                continue
+            metric = found.metrics[key]
+            values = (cell.difference, cell.low, cell.high)
+            difference, low, high = (f"{metric.scale * value:.3g}" for value in values)
+            lines.append(
+                f"| {label}: {metric.title} × {metric.scale:g} | {difference} [{low}, {high}] | "
+                f"{cell.p_value:.1g} | {seeds} | {examples:,} | [{section}](README.md#{section}) |"
+            )
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":
-    save_figure(FIGURE, differences(comparison()))
+    evidence = comparison()
+    save_figure(FIGURE, differences(evidence))
+    CLAIMS.write_text(claims(evidence), encoding="utf-8")

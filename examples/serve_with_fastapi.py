@@ -1,6 +1,6 @@
 """Serve a calibrated classifier with FastAPI: `uvicorn serve_with_fastapi:app` in this folder.
 
-Needs `pip install fastapi uvicorn`; run as a script, which asks the server itself, also httpx."""
+Needs `pip install fastapi uvicorn`; run as a script, which asks the server itself, also httpx2."""
 
 import tempfile
 from pathlib import Path

@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pyro  # noqa: F401 - so that its warning filters, and those of torch and numpy below it, stay
-
 
 class MissingExtraError(ImportError):
     """A library of an extra is not installed; the message gives the command that installs it."""
@@ -37,6 +35,8 @@ def extra(name: str, *, needed_by: str) -> Iterator[None]:
 def without_side_effects() -> Iterator[None]:
     """Undo what imports inside do to warning filters, environment variables and Python's random
     state."""
+    import pyro  # noqa: F401 - its warning filters, and those of torch and numpy below it, stay
+
     environment = dict(os.environ)
     random_state = random.getstate()
     with warnings.catch_warnings():

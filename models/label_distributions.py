@@ -1,9 +1,12 @@
-"""Distributions of labels, with what predictions and padding need beside the density."""
+"""Distributions of labels, with what predictions and padding need beside the density, and the base
+of what makes them of outputs."""
 
 from collections.abc import Sequence
 
 import pyro.distributions as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+from probattn.functional.dtypes import at_least_float32
 
 
 class BernoulliOfAnyDtype(dist.Bernoulli):
@@ -87,3 +90,15 @@ class Masked(dist.MaskedDistribution):
         real = self.real[(..., *(None,) * len(self.event_shape))]
         # 1 is in the support of real, count and class distributions.
         return super().log_prob(value.where(real, 1))
+
+
+class Likelihood(nn.Module):
+    """Base of likelihoods of examples: a subclass defines :meth:`distribution`."""
+
+    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
+        """Return the distribution of the labels; the token mask is ignored."""
+        return self.distribution(at_least_float32(outputs))
+
+    def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of the labels, of outputs in float32 or better."""
+        raise NotImplementedError

@@ -1,5 +1,7 @@
-"""Gaussian distributions of a layer's sites, with their KL."""
+"""Gaussian distributions and point masses of a layer's sites, with their KL; the spread of any
+prior."""
 
+import math
 from collections.abc import Sequence
 
 import pyro.distributions as dist
@@ -143,6 +145,14 @@ class DiagonalNormal(dist.MultivariateNormal):
         """Standard deviations, the scale."""
         return self.scale
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density in nats, ``(...)``, without triangular solves."""
+        if self._validate_args:
+            self._validate_sample(value)
+        whitened = (value - self.loc) / self.scale
+        log_peak = -(self.scale.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
+        return log_peak - 0.5 * whitened.square().sum(-1)
+
 
 @register_kl(torch.distributions.MultivariateNormal, DiagonalNormal)
 def _kl_diagonal_normal(q: torch.distributions.MultivariateNormal, p: DiagonalNormal) -> Tensor:
@@ -160,3 +170,34 @@ def _kl_column_normal(q: ColumnNormal, p: ColumnNormal) -> Tensor:
     if q is p:
         return q.loc.new_zeros(q.batch_shape)
     return gaussian.kl_divergence(q.loc - p.loc, q.covariance, p.covariance).sum(-1)
+
+
+class PointMass(dist.Delta):
+    """``Delta`` whose KL includes its log density, as its samples do under ``Trace_ELBO``."""
+
+
+@register_kl(PointMass, dist.Distribution)
+def _kl_point_mass(q: PointMass, p: dist.Distribution) -> Tensor:
+    return q.log_density - p.log_prob(q.v)
+
+
+def stddev_of(prior: dist.TorchDistribution) -> Tensor:
+    """Return the prior's standard deviation, or a robust one of its draws if that does not
+    exist."""
+    return prior.stddev if has_stddev(prior) else robust_moments(prior.sample((1001,)))[1]
+
+
+def has_stddev(prior: dist.TorchDistribution) -> bool:
+    """Return True if the standard deviation exists and is finite."""
+    try:
+        stddev = prior.stddev
+    except NotImplementedError:
+        return False
+    return stddev.is_meta or bool(stddev.isfinite().all())
+
+
+def robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Return median and median absolute deviation over the first dimension, the latter scaled to a
+    normal's stddev."""
+    median = samples.median(0).values
+    return median, 1.4826 * (samples - median).abs().median(0).values

@@ -8,11 +8,17 @@ import torch
 import torch.nn.functional as F
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor, nn
-from torch.distributions import biject_to, register_kl, transform_to
+from torch.distributions import biject_to, transform_to
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import SoftplusTransform
 
-from probattn.distributions import FullNormal
+from probattn.distributions import (
+    FullNormal,
+    PointMass,
+    has_stddev,
+    robust_moments,
+    stddev_of,
+)
 from probattn.functional.dtypes import at_least_float32
 from probattn.functional.natural_gradient import natural_step
 
@@ -213,15 +219,6 @@ class Delta(_RelativeToPrior):
         return PointMass(scale * self.whitened, log_density=log_density, event_dim=event_dim)
 
 
-class PointMass(dist.Delta):
-    """``Delta`` whose KL includes its log density, as its samples do under ``Trace_ELBO``."""
-
-
-@register_kl(PointMass, dist.Distribution)
-def _kl_point_mass(q: PointMass, p: dist.Distribution) -> Tensor:
-    return q.log_density - p.log_prob(q.v)
-
-
 class Constrained(nn.Module):
     """Family on the unconstrained space of a site, mapped to the site's support by ``biject_to``.
 
@@ -292,25 +289,3 @@ def is_real(support: Constraint) -> bool:
     while isinstance(support, (constraints.independent, constraints.MixtureSameFamilyConstraint)):
         support = support.base_constraint
     return isinstance(support, type(constraints.real))
-
-
-def stddev_of(prior: TorchDistribution) -> Tensor:
-    """Return the prior's standard deviation, or a robust one of its draws if that does not
-    exist."""
-    return prior.stddev if has_stddev(prior) else robust_moments(prior.sample((1001,)))[1]
-
-
-def has_stddev(prior: TorchDistribution) -> bool:
-    """Return True if the standard deviation exists and is finite."""
-    try:
-        stddev = prior.stddev
-    except NotImplementedError:
-        return False
-    return stddev.is_meta or bool(stddev.isfinite().all())
-
-
-def robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Return median and median absolute deviation over the first dimension, the latter scaled to a
-    normal's stddev."""
-    median = samples.median(0).values
-    return median, 1.4826 * (samples - median).abs().median(0).values

@@ -2,33 +2,41 @@
 data."""
 
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import pyro.distributions as dist
 import pyro.poutine as poutine
-from pyro.nn import PyroModule, pyro_method
+from pyro.nn import pyro_method
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
-from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from probattn.draws import in_batch_shape
-from probattn.examples import examples
 from probattn.families import Family, on_support, resolve
-from probattn.local_sites import LocalPosteriors
 from probattn.messages import is_latent, law_of, value_of
 from probattn.param_store import StoredModule
-from probattn.pyro_internals import handlers_around
+from probattn.programs import (
+    Program,
+    latent_sites,
+    leaves_local_sites,
+    module_of,
+    sample_priors,
+    values_by_name,
+)
 from probattn.site_info import info_of
-from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
-Program = Callable[..., Any]
-"""A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
+__all__ = [
+    "Guide",
+    "Program",
+    "for_model",
+    "global_sites",
+    "latent_sites",
+    "module_of",
+    "sample_priors",
+]
 
 
 class Guide(StoredModule):
@@ -75,7 +83,7 @@ class Guide(StoredModule):
             return self.sample_global(*args, **kwargs)
         with poutine.trace() as run:
             self._sample_rest(*args, **kwargs)
-            given = _values(run.trace)
+            given = values_by_name(run.trace)
             exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
             with exposed, _FromGuide(self, given, hides=False):
                 try:
@@ -140,15 +148,6 @@ class Guide(StoredModule):
         return is_covered
 
 
-def leaves_local_sites(model: Program) -> bool:
-    """Return True if a model has local sites whose posterior its layers compute, and does not draw
-    them itself."""
-    handlers, module = handlers_around(model)
-    if any(isinstance(handler, LocalPosteriors) for handler in handlers):
-        return False
-    return any(layer.has_local_sites() for layer in _layers(module))
-
-
 @one_thread_at_a_time
 def for_model(
     model: Program,
@@ -195,81 +194,6 @@ def for_model(
             )
         chosen |= dict.fromkeys(matching, resolve(override))
     return Guide(model, chosen, rest=rest)
-
-
-def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]:
-    """Yield names and current priors of a model's global latent sites, hyperparameters before what
-    depends on them.
-
-    Args:
-        model: as for :func:`for_model`.
-
-    Raises:
-        ValueError: a prior with a batch shape; two layers of one name.
-        TypeError: a function, whose layers cannot be found.
-    """
-    handlers, _ = handlers_around(model)
-    module = module_of(model)
-    with one_thread_at_a_time, poutine.block(), poutine.trace() as run, ExitStack() as stack:
-        for handler in handlers:  # they see the priors' program as they see the module's
-            stack.enter_context(handler)
-        sample_priors(module)
-    for name, node in run.trace.nodes.items():
-        if is_latent(node):
-            prior = law_of(node)
-            if prior.batch_shape:
-                dims = len(prior.shape())
-                raise ValueError(
-                    f"the prior of site {name} has batch shape {tuple(prior.batch_shape)}, which "
-                    f"belongs to its event: end it with .to_event({dims})"
-                )
-            yield name, prior
-
-
-@one_thread_at_a_time
-def sample_priors(module: nn.Module) -> dict[str, Tensor]:
-    """Sample the global latent sites of a module's layers from their priors, and return their
-    values by name.
-
-    Raises:
-        ValueError: two layers of one name.
-    """
-
-    def sample(root: Any) -> None:
-        for layer in _layers(root):
-            for name, prior in layer.sites().items():
-                layer.sample(name, prior)
-
-    # PyroModules name their samples inside a call alone.
-    run = pyro_method(sample) if isinstance(module, PyroModule) else sample
-    with examples((0,)):
-        trace = poutine.trace(run).get_trace(module)
-    return _values(trace)
-
-
-def _values(trace: Trace) -> dict[str, Tensor]:
-    nodes = trace.nodes.items()
-    return {name: value_of(node) for name, node in nodes if node["type"] == "sample"}
-
-
-def _layers(module: nn.Module) -> Iterator[SiteModule]:
-    return (layer for layer in module.modules() if isinstance(layer, SiteModule))
-
-
-def module_of(model: Program) -> nn.Module:
-    """Return the module inside handlers.
-
-    Raises:
-        TypeError: a function, whose layers cannot be found.
-    """
-    _, module = handlers_around(model)
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: "
-            "give its layers, guides.for_model(nn.ModuleList([first, second])), and name them, "
-            "name_layers(...)"
-        )
-    return module
 
 
 class _FromGuide(Messenger):

@@ -1,5 +1,5 @@
-"""Placement of a site of examples: in their plate, or outside any, where all examples are one
-event."""
+"""Placement of sites in plates: those of examples in their plate, or outside any, where all
+examples are one event; global ones outside it, their values right-aligned with batches."""
 
 import copy
 import math
@@ -10,13 +10,21 @@ from typing import Any, NamedTuple
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 from torch.distributions import constraints, kl_divergence, register_kl
 
-from probattn.examples import PLATED, Layout, handlers_of_examples, layout, weight_of
-from probattn.pyro_internals import without_handlers
+from probattn.examples import (
+    PLATED,
+    Layout,
+    handlers_of_examples,
+    is_shifted,
+    layout,
+    weight_of,
+)
+from probattn.pyro_internals import HANDLERS, without_handlers
 
 
 class Placement(NamedTuple):
@@ -181,3 +189,41 @@ def total(
 @register_kl(JointExamples, JointExamples)
 def _kl_joint_examples(q: JointExamples, p: JointExamples) -> Tensor:
     return total(kl_divergence(q.base_dist, p.base_dist), p.layout, p.weight)
+
+
+def outside_examples() -> AbstractContextManager[None]:
+    """Hide the plate of the examples, and masks and scales of single examples, from the sites
+    inside.
+
+    A global site has one value for all examples, and its density counts once. Other plates stay,
+    such as Pyro's particles: the site has a value for each of their rows.
+    """
+    hidden = handlers_of_examples()
+    return without_handlers(hidden) if hidden else nullcontext()
+
+
+def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
+    """Return a value ``(*plates, *event)`` with its batch shape right-aligned with batches of
+    examples.
+
+    Where samples have dimension −1 of the plates, their dimension moves to the left of the
+    examples, ``(S, 1, *event)``.
+    """
+    if value.dim() > event_dim and is_shifted():
+        return value.unsqueeze(-1 - event_dim)
+    return value
+
+
+def aligned_with_plates(value: Tensor, event_dim: int) -> Tensor:
+    """Return draws ``(S, *event)`` of ``Predictive(parallel=True)`` as ``(S, 1, *event)``.
+
+    ``Predictive`` omits the dimension of the examples at sites with an event, so that draws would
+    be taken for examples.
+    """
+    batch_shape = value.shape[: value.dim() - event_dim]
+    for plate in HANDLERS:
+        if isinstance(plate, IndepMessenger) and batch_shape == (plate.size,):
+            right = -1 - (plate.dim or 0)  # dimensions between the draws and the event
+            if right > 0:
+                return value.unflatten(0, (plate.size, *(1,) * right))
+    return value

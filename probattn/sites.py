@@ -1,6 +1,6 @@
 """Modules with named sample sites: names, plates, and local sites that carry their posterior."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pyro
@@ -8,19 +8,23 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.poutine.indep_messenger import IndepMessenger
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.replay_messenger import ReplayMessenger
-from pyro.poutine.runtime import Message, am_i_wrapped
+from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.draws import in_batch_shape
-from probattn.examples import examples, handlers_of_examples, is_shifted
-from probattn.messages import seen_by, values_of
+from probattn.examples import examples
 from probattn.param_store import follow_store, register_parameters
-from probattn.placement import JointExamples, placement, total
-from probattn.pyro_internals import HANDLERS, backward_task, is_svi, without_handlers
-from probattn.site_info import factor_info, info_of, mark, site_info
+from probattn.placement import (
+    JointExamples,
+    aligned_with_plates,
+    left_of_examples,
+    outside_examples,
+    placement,
+    total,
+)
+from probattn.pyro_internals import backward_task, is_svi
+from probattn.site_checks import CheckedReplay, check_is_meant
+from probattn.site_info import factor_info, site_info
 
 
 class SiteModule(nn.Module):
@@ -120,7 +124,7 @@ class SiteModule(nn.Module):
             weight=weight,
             regulariser=regulariser,
         )
-        with place.scored(), _CheckedReplay(weight):
+        with place.scored(), CheckedReplay(weight):
             value = _sample(self, name, law, infer=infer)
         return law.separated(value) if isinstance(law, JointExamples) else value
 
@@ -220,44 +224,6 @@ def name_layers(
             submodule.registers = registers
 
 
-def outside_examples() -> AbstractContextManager[None]:
-    """Hide the plate of the examples, and masks and scales of single examples, from the sites
-    inside.
-
-    A global site has one value for all examples, and its density counts once. Other plates stay,
-    such as Pyro's particles: the site has a value for each of their rows.
-    """
-    hidden = handlers_of_examples()
-    return without_handlers(hidden) if hidden else nullcontext()
-
-
-def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
-    """Return a value ``(*plates, *event)`` with its batch shape right-aligned with batches of
-    examples.
-
-    Where samples have dimension −1 of the plates, their dimension moves to the left of the
-    examples, ``(S, 1, *event)``.
-    """
-    if value.dim() > event_dim and is_shifted():
-        return value.unsqueeze(-1 - event_dim)
-    return value
-
-
-def aligned_with_plates(value: Tensor, event_dim: int) -> Tensor:
-    """Return draws ``(S, *event)`` of ``Predictive(parallel=True)`` as ``(S, 1, *event)``.
-
-    ``Predictive`` omits the dimension of the examples at sites with an event, so that draws would
-    be taken for examples.
-    """
-    batch_shape = value.shape[: value.dim() - event_dim]
-    for plate in HANDLERS:
-        if isinstance(plate, IndepMessenger) and batch_shape == (plate.size,):
-            right = -1 - (plate.dim or 0)  # dimensions between the draws and the event
-            if right > 0:
-                return value.unflatten(0, (plate.size, *(1,) * right))
-    return value
-
-
 def _sample(
     module: SiteModule,
     name: str,
@@ -271,7 +237,7 @@ def _sample(
             "another value: leave the blocks with stochastic layers out of it"
         )
     if site == name:
-        _check_is_meant(name)
+        check_is_meant(name)
     try:
         return pyro.sample(site, distribution, **options)
     except RuntimeError as error:
@@ -281,62 +247,3 @@ def _sample(
             f"two layers have a site {site!r}: give them names, layer.name = ..., or call "
             "name_layers(model) once"
         ) from error
-
-
-def _check_is_meant(site: str) -> None:
-    """Check that no handler gives a value to the site of a layer without a name by the path that it
-    would have.
-
-    Raises:
-        ValueError: such a value, which would have no effect.
-    """
-    for handler in HANDLERS:
-        given = values_of(handler)
-        others = [name for name in given if name.endswith(f".{site}")]
-        if others and site not in given:
-            raise ValueError(
-                f"{others[0]} is given a value, but the layer has no name, and its site is called "
-                f"{site}: call name_layers(model) once, which names layers by their paths"
-            )
-
-
-class _CheckedReplay(Messenger):
-    """Check how a replayed guide covers a site that carries its posterior; used around that site.
-
-    Args:
-        weight: factor of the site's density in its layer, which the guide's density needs as well.
-
-    Raises:
-        ValueError: a site missing in the guide, which would be sampled from its prior; a weighted
-            site that an AutoGuide samples, whose density belongs to another site.
-    """
-
-    def __init__(self, weight: float | Tensor) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def _pyro_post_sample(self, msg: Message) -> None:
-        name = str(msg["name"])
-        if msg["is_observed"] or info_of(msg).from_prior:
-            return
-        handlers = seen_by(msg, inside=self)
-        traces = [values_of(each) for each in handlers if isinstance(each, ReplayMessenger)]
-        nodes = [trace.nodes[name] for trace in traces if name in trace]
-        if traces and not nodes:
-            raise ValueError(
-                f"the guide draws no site {name}, and its prior is not its posterior, which the "
-                "layer has: wrap the model, local_posteriors(model), or use "
-                "guides.for_model(model)"
-            )
-        if isinstance(self.weight, int | float) and self.weight == 1:
-            return
-        for node in nodes:
-            if isinstance(getattr(node["fn"], "base_dist", node["fn"]), dist.Delta):
-                raise ValueError(
-                    f"the density of {name} has a weight in its layer, which an AutoGuide cannot "
-                    "follow: build it on local_posteriors(model)"
-                )
-            # Else the layer itself drew it in the guide, with its weight.
-            if info_of(node).weight is None:
-                node["scale"] = node["scale"] * self.weight
-                mark(node, weight=self.weight)

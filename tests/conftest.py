@@ -3,12 +3,18 @@
 import gc
 import os
 import sys
+from collections import Counter
 
-import pyro
 import pytest
-import torch
 
 SEED = int(os.environ.get("PROBATTN_TEST_SEED", "0"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """The truth comes first, since the rest builds on it; long lists of tests before short ones."""
+    numbers = Counter(item.path for item in items)
+    items.sort(key=lambda item: ("/tests/truth/" not in str(item.path), -numbers[item.path]))
 
 
 def pytest_collection_finish():
@@ -52,6 +58,8 @@ def succeed(command):
 @pytest.fixture
 def threads():
     """Sets the number of threads for the rest of a test."""
+    import torch
+
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -65,6 +73,8 @@ def own_state():
     The seed is the environment variable PROBATTN_TEST_SEED, 0 by default. It is that of PyTorch,
     NumPy and Python.
     """
+    import pyro  # here, since the process that distributes the tests needs none of it
+
     pyro.set_rng_seed(SEED)
     with pyro.get_param_store().scope():  # Pyro's own ELBOs share parameters by name
         yield

@@ -14,7 +14,7 @@ from probattn.experiments.config import presets
 from probattn.experiments.data.images.image_datasets import ImageDataset, Images
 from probattn.experiments.runs.build import build, loaders
 from probattn.inference import ELBOLoss, predict
-from probattn.models.layer_factories import LAYERS
+from probattn.models.layer_records import LAYERS
 
 # Cases of the layers' records by title.
 CASES: dict[str, LayerFactory] = {

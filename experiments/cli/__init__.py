@@ -2,7 +2,9 @@
 
 May import every other room."""
 
-from probattn.inference.imports import without_side_effects
+import random
 
-with without_side_effects():
-    import rich.style  # noqa: F401
+state = random.getstate()
+import rich.style  # noqa: E402, F401 - which draws a random number
+
+random.setstate(state)

@@ -77,7 +77,7 @@ def predict(
     if read.values:
         answers = pipeline.answers(
             list(read.values.values()),
-            by_class=sets == "by-class",
+            sets=sets,
             num_samples=num_samples,
             refine=refine,
         )
@@ -129,7 +129,7 @@ def export(
             raise ValueError(
                 f"--push-to-hub uploads folders, and {out} is a file: leave out one of the two"
             )
-        about = export_program(pipeline, out, num_samples=num_samples, by_class=sets == "by-class")
+        about = export_program(pipeline, out, num_samples=num_samples, sets=sets)
         gives = f"{out}: takes {about['takes']}; gives {', '.join(about['gives'])}"
         say("\n".join([*_notes(pipeline), gives]))
         return
@@ -152,9 +152,14 @@ def _show(answers: "pd.DataFrame") -> None:
 
 def _legend(pipeline: "Pipeline", answers: "pd.DataFrame") -> str:
     """Return what the columns of the answers mean, and what the decisions cannot do."""
+    from probattn.experiments.evaluation.decision_notes import reasons
+
     fit = pipeline.calibration
-    level = f"{90 if fit is None else 100 * fit.level:g} %"
-    notes = _notes(pipeline)
+    share = 0.9 if fit is None else fit.level
+    level = f"{100 * share:g} %"
+    said = " ".join(answers.get("notes", []))
+    outside = [f"{kind}: {why}" for kind, why in reasons(share).items() if kind in said]
+    notes = [*outside, *_notes(pipeline)]
     if not pipeline.classes:
         meaning = (
             f"low, high: {level} interval; std: of the predictive distribution; all in the units "

@@ -18,8 +18,8 @@ from probattn.experiments.cli.terminal import (
 
 SHARE = {"min": 0.001, "max": 0.999}
 METHODS = (
-    "Also evaluate temperature, mc-dropout, laplace, sv-dkl, anchored or, e.g., "
-    "laplace+temperature."
+    "Also evaluate temperature, bias, vector, isotonic, mc-dropout, laplace, sv-dkl, anchored or, "
+    "e.g., laplace+temperature."
 )
 
 

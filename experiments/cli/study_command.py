@@ -10,7 +10,7 @@ import typer
 
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, say, split_words
-from probattn.models.layer_factories import LAYERS
+from probattn.models.layer_records import LAYERS
 
 if TYPE_CHECKING:
     from probattn.experiments.studies.study import Job

@@ -35,8 +35,11 @@ TRUST = "Run code that the folder names, such as your own layer; only if you tru
 TrustCode = Annotated[bool, typer.Option("--trust-code", help=TRUST)]
 REFINE = "Share of inputs, the least confident, that gets all posterior samples; others get one."
 Refine = Annotated[float | None, typer.Option(min=0.001, max=0.999, help=REFINE)]
-SETS = "Conformal sets have their coverage on average, or in every class (for rare classes)."
-Sets = Annotated[Literal["plain", "by-class"], typer.Option(help=SETS)]
+SETS = (
+    "Conformal sets have their coverage on average, or in every class (for rare classes); aps and "
+    "raps, on average, are larger for difficult inputs."
+)
+Sets = Annotated[Literal["plain", "by-class", "aps", "raps"], typer.Option(help=SETS)]
 
 
 def split_words(values: list[str] | None) -> list[str]:

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import COUNT, fail, say, show_table
-from probattn.models.layer_factories import LAYERS
+from probattn.models.layer_records import LAYERS
 
 if TYPE_CHECKING:
     from probattn.experiments.config.schema import Trust

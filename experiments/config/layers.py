@@ -14,7 +14,7 @@ from probattn.experiments.config.schema import find_object, options_of, settings
 from probattn.experiments.config.validation import Count, setting
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
-from probattn.models.layer_factories import LAYERS, LayerRecord
+from probattn.models.layer_records import LAYERS, LayerRecord
 
 
 @setting()

@@ -8,7 +8,7 @@ from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import unknown
 from probattn.experiments.config.yaml_files import packaged
-from probattn.models.layer_factories import LAYERS, LayerRecord
+from probattn.models.layer_records import LAYERS, LayerRecord
 
 # Learning rate of the guide of layers without another one.
 GUIDE_LR = 0.03

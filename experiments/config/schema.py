@@ -14,7 +14,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from torch import nn
 
 import probattn
-from probattn.experiments.config.validation import Count, SettingsError, setting, unknown
+from probattn.experiments.config.validation import (
+    Count,
+    MissingCodeError,
+    SettingsError,
+    setting,
+    unknown,
+)
 from probattn.experiments.data.errors import UntrustedCodeError
 
 # Groups of entry points by which packages bring objects: ``name = "package.module:object"``.
@@ -46,7 +52,8 @@ def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
         known: names of this library's objects, for the error.
 
     Raises:
-        SettingsError: an unknown name, an object that cannot be imported, or one of another type.
+        MissingCodeError: an object that cannot be imported.
+        SettingsError: an unknown name, or an object of another type.
     """
     brought = _brought(kind)
     if ":" not in name and name not in brought:
@@ -58,8 +65,9 @@ def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        raise SettingsError(
-            f"{name} cannot be imported: {type(error).__name__}: {error}"
+        raise MissingCodeError(
+            f"the {kind} {name} cannot be imported: {type(error).__name__}: {error}; install what "
+            f"it needs, or go to the folder that {module.partition('.')[0]} lies in"
         ) from error
     if kind == "data set":
         is_expected = inspect.isfunction(found)

@@ -21,6 +21,10 @@ class SettingsError(ValueError):
     """An unknown preset or key, or an invalid value."""
 
 
+class MissingCodeError(SettingsError):
+    """A layer, likelihood or data set of the user's own that cannot be imported here."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], *, listing: str) -> SettingsError:
     """Return the error of an unknown name; arguments as for
     :func:`~probattn.experiments.data.errors.unknown_name`."""

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 import pandas as pd
 from pydantic import BaseModel, Field, model_validator
@@ -14,7 +14,7 @@ from torch import Tensor
 from probattn.experiments.config.validation import Count, Seed
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
-from probattn.inference.decisions.conformal import CQR, LAC, ByClass
+from probattn.inference.decisions.conformal import APS, CQR, LAC, RAPS, ByClass, ConformalSets
 from probattn.inference.io.files import regular_file, undamaged, write_bytes
 from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.inference.metrics import regression
@@ -29,6 +29,9 @@ Temperature = Annotated[
 ]
 
 Score = Annotated[float, Field(ge=LEAST)]
+SETS: dict[str, type[ConformalSets]] = {"plain": LAC, "by-class": ByClass, "aps": APS, "raps": RAPS}
+"""Conformal sets by the kinds that the command has."""
+Adaptive = Literal["aps", "raps"]
 
 
 class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="strings"):
@@ -45,6 +48,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         quantile: q̂ of sets (LAC) or intervals (CQR); ∞ with too few validation examples.
         class_quantiles: q̂ of each class, for sets with the level in every class; empty for
             numbers.
+        adaptive: q̂ of the kinds of adaptive sets; empty for numbers.
         confidence: smallest confidence of an accepted answer, ∞ if none is; None for numbers.
         class_examples: number of validation examples of each class; empty for numbers.
         error_free: number of the most confident validation examples before the first error.
@@ -59,6 +63,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     temperature: Temperature | None = None
     quantile: Annotated[float, Field(gt=-math.inf)] = math.inf
     class_quantiles: tuple[Score, ...] = ()
+    adaptive: dict[Adaptive, Score] = {}
     confidence: Score | None = None
     class_examples: tuple[Annotated[int, Field(ge=0)], ...] = ()
     error_free: Annotated[int, Field(ge=0)] | None = None
@@ -106,6 +111,10 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         with warnings.catch_warnings():  # of each class: decision_notes names those with too few
             warnings.simplefilter("ignore", FewExamplesWarning)
             by_class = ByClass(alpha=1 - level).fit_prediction(scaled)
+            adaptive = {
+                kind: SETS[kind](alpha=1 - level).fit_prediction(scaled).quantile.item()
+                for kind in get_args(Adaptive)
+            }
         threshold = RiskThreshold(target=max_risk).fit_prediction(scaled)
         classes = len(by_class.quantile)
         return cls(
@@ -113,6 +122,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
             class_quantiles=tuple(by_class.quantile.tolist()),
+            adaptive=adaptive,
             confidence=threshold.confidence,
             class_examples=tuple(valid.require("labels").bincount(minlength=classes).tolist()),
             error_free=int(threshold.error_free),
@@ -122,17 +132,26 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         """Scale the probabilities by the temperature; numbers stay as they are."""
         return prediction if self.temperature is None else scale(prediction, self.temperature)
 
-    def sets(self, probs: Tensor, *, by_class: bool = False) -> Tensor:
+    def sets(self, probs: Tensor, *, kind: str = "plain") -> Tensor:
         """Return the classes of each set, bool ``(n, classes)``, of scaled probabilities
         ``(n, classes)``.
 
         Args:
             probs: scaled probabilities.
-            by_class: use the quantile of each class, so that rare classes are covered too.
+            kind: name of :data:`SETS`; those by class cover rare classes, too.
+
+        Raises:
+            ValueError: the calibration has no sets of that kind.
         """
-        probs = probs.double()
-        quantile = self.class_quantiles if by_class else self.quantile
-        return 1 - probs <= probs.new_tensor(quantile)
+        if kind not in self._quantiles:
+            raise ValueError(f"the calibration has no {kind} sets: evaluate the run again")
+        scores = SETS[kind](alpha=1 - self.level).scores(probs)
+        return scores <= scores.new_tensor(self._quantiles[kind])
+
+    @property
+    def _quantiles(self) -> dict[str, Any]:
+        adaptive = {str(kind): quantile for kind, quantile in self.adaptive.items()}
+        return {"plain": self.quantile, "by-class": self.class_quantiles, **adaptive}
 
     def accepts(self, probs: Tensor) -> Tensor:
         """Return which answers are accepted, bool ``(n,)``, of scaled probabilities
@@ -150,8 +169,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
 
         Returns:
             For classes ``abstention`` (count of the accepted answers, their share and risk, its
-            exact 95 % interval), ``plain sets`` and ``by-class sets`` (coverage and mean size). For
-            numbers ``conformal intervals`` (coverage and mean width).
+            exact 95 % interval), and ``plain sets``, ``by-class sets`` and so on (coverage and mean
+            size). For numbers ``conformal intervals`` (coverage and mean width).
         """
         labels = test.require("labels")
         if test.probs is None:
@@ -161,9 +180,9 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             return {"conformal intervals": _means(coverage=inside, width=width)}
         probs = class_probs(self.apply(test))
         decisions = {"abstention": self._threshold().evaluate(probs, labels)}
-        for name, by_class in (("plain sets", False), ("by-class sets", True)):
-            sets = self.sets(probs, by_class=by_class)
-            decisions[name] = _means(coverage=_covered(sets, labels), size=sets.sum(1))
+        for kind in self._quantiles:
+            sets = self.sets(probs, kind=kind)
+            decisions[f"{kind} sets"] = _means(coverage=_covered(sets, labels), size=sets.sum(1))
         return decisions
 
     @property
@@ -194,7 +213,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             {
                 "accuracy": probs.argmax(1) == labels,
                 "coverage": _covered(self.sets(probs), labels),
-                "coverage_by_class": _covered(self.sets(probs, by_class=True), labels),
+                "coverage_by_class": _covered(self.sets(probs, kind="by-class"), labels),
             }
         )
         of_class = examples.groupby(labels.numpy())

@@ -1,5 +1,5 @@
-"""Limits of a run's decisions, in sentences: sets with too few validation examples, and
-promises of a validation part that is unlike the test part."""
+"""Limits of a run's decisions, in sentences: sets with too few validation examples, promises of a
+validation part that is unlike the test part, and answers outside of their own sets."""
 
 import math
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
 from probattn.inference.decisions.conformal import min_examples
+from probattn.inference.prediction.predictor import class_probs
 
 # Level of the test for equal class shares.
 SIGNIFICANCE = 0.01
@@ -19,6 +20,10 @@ SIGNIFICANCE = 0.01
 MIN_EXPECTED = 5
 # Number of classes that are named: those with the fewest examples.
 MAX_NAMED = 10
+# Kinds of answers that lie outside of their own set or interval.
+EMPTY_SET = "empty set"
+OUTSIDE_SET = "predicted class outside the set"
+OUTSIDE_INTERVAL = "predicted number outside the interval"
 
 
 def few_examples(calibration: Calibration, classes: Sequence[str]) -> list[str]:
@@ -31,7 +36,7 @@ def few_examples(calibration: Calibration, classes: Sequence[str]) -> list[str]:
     """
     notes = []
     if calibration.confidence == math.inf:
-        notes = [f"Accepted answers: none. {calibration.abstention}."]
+        notes = [f"Accepted answers: none ({calibration.abstention})."]
     level = f"{100 * calibration.level:g} %"
     needed = min_examples(1 - calibration.level)
     if math.isinf(calibration.quantile):
@@ -89,3 +94,53 @@ def other_shares(calibration: Calibration, classes: Sequence[str], test: Predict
         f"test part may differ by up to {100 * distance:.1f} points. Draw both parts from the "
         f"same data, or use sets by class, which do not depend on the shares."
     ]
+
+
+def reasons(level: float) -> dict[str, str]:
+    """Return why an answer lies outside of its own set or interval, and what to do, by kind.
+
+    Args:
+        level: probability that a set or an interval holds the label.
+    """
+    share = f"{100 * level:g} %"
+    return {
+        EMPTY_SET: f"no class reaches the probability that sets ask for, and that true classes "
+        f"have in {share} of the validation examples. Such an example is unlike these, or between "
+        f"classes: give it to a person.",
+        OUTSIDE_SET: f"sets by class ask each class for a probability that it has in {share} of "
+        f"its own validation examples. The predicted class has less, and another has enough. Give "
+        f"such an example to a person, or use plain sets, which hold the predicted class unless "
+        f"they are empty.",
+        OUTSIDE_INTERVAL: "an interval lies between quantiles, which validation data have moved, "
+        "and the predicted number is the mean. Use the interval, or give the example to a person.",
+    }
+
+
+def outside_sets(calibration: Calibration, test: Prediction) -> list[str]:
+    """Return sentences on test examples whose answer lies outside of its own set or interval: how
+    many, why, and what to do.
+
+    Args:
+        calibration: of the run.
+        test: prediction of the test part.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    if test.probs is None:
+        low, high = calibration.intervals(test)
+        is_outside = (test.predicted < low) | (test.predicted > high)
+        counts = {OUTSIDE_INTERVAL: {"conformal interval": int(is_outside.sum())}}
+    else:
+        probs = class_probs(calibration.apply(test))
+        for name in ("plain set", "set by class"):
+            sets = calibration.sets(probs, by_class=name == "set by class")
+            is_empty = ~sets.any(1)
+            is_outside = ~sets.gather(1, probs.argmax(1, keepdim=True)).squeeze(1)
+            counts.setdefault(EMPTY_SET, {})[name] = int(is_empty.sum())
+            counts.setdefault(OUTSIDE_SET, {})[name] = int((is_outside & ~is_empty).sum())
+    notes = []
+    for kind, by_name in counts.items():
+        found = [f"{count} ({name})" for name, count in by_name.items() if count]
+        if found:
+            number = f"{' and '.join(found)} of {len(test)} test examples"
+            notes.append(f"{kind.capitalize()}: {number}: {reasons(calibration.level)[kind]}")
+    return notes

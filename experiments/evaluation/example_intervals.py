@@ -60,7 +60,7 @@ def metric_intervals(
     """
     intervals = {}
     for key, values in resampled_metrics(example_frame(prediction)).items():
-        if key in metrics:
+        if key in metrics and not np.isnan(values).all():
             low, high = metrics[key] + np.nanquantile(values, TAILS) - np.nanmean(values)
             intervals[key] = float(low), float(high)
     if "accuracy" in intervals:

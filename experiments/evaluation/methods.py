@@ -17,15 +17,18 @@ from probattn.guides import Guide
 from probattn.inference import (
     SVDKL,
     BiasScaling,
+    IsotonicScaling,
     Laplace,
     MCDropout,
     PosteriorPredictive,
     Prediction,
     TemperatureScaling,
+    VectorScaling,
 )
 from probattn.inference.imports import MissingExtraError
 from probattn.inference.methods.features import FeaturePredictor, Features, features
 from probattn.inference.methods.gp_readout import with_gp_readout
+from probattn.inference.methods.temperature import ScalingMethod
 from probattn.inference.prediction.predictor import Predictor
 from probattn.models import Supervised
 from probattn.models.blocks import Transformer
@@ -67,12 +70,19 @@ METHODS = {
     POSTERIOR: Method("", lambda predictor: predictor, of_numbers=True),
     "temperature": Method("temperature scaling", lambda predictor: predictor),
     "bias": Method("temperature and bias", lambda predictor: predictor),
+    "vector": Method("vector scaling", lambda predictor: predictor),
+    "isotonic": Method("isotonic regression", lambda predictor: predictor),
     "mc-dropout": Method("MC dropout", MCDropout, of_numbers=True),
     "laplace": Method("KFLLLA", Laplace),
     "sv-dkl": Method("SV-DKL", SVDKL),
     "anchored": Method("anchored readout", _AnchoredReadout, parts=("train", "valid")),
 }
-SCALINGS = {"temperature": TemperatureScaling, "bias": BiasScaling}
+SCALINGS: dict[str, Callable[[], ScalingMethod]] = {
+    "temperature": TemperatureScaling,
+    "bias": BiasScaling,
+    "vector": VectorScaling,
+    "isotonic": IsotonicScaling,
+}
 """Scalings of what another method predicts, fitted to the validation part."""
 NAMES = (*METHODS, "mc-dropout+temperature", "laplace+temperature", "sv-dkl+temperature")
 

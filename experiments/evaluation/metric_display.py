@@ -1,9 +1,7 @@
-"""Display of metrics in tables and figures: columns, arrows, units, formatted values, the best
-value of a column."""
+"""Display of metrics in tables and figures: columns, arrows, units, formatted values."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from probattn.inference.metrics import OF_CLASSES, OF_LABELS, OF_NUMBERS, Metric
 
@@ -49,17 +47,3 @@ def format_number(value: object) -> str:
     if not math.isfinite(value):
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def best_of(values: Mapping[Any, float], metric: Metric) -> frozenset:
-    """Return the names whose displayed value is best; none if fewer than two are finite, or if all
-    are equal."""
-    numbers = {
-        name: float(format_value(value, metric.scale))
-        for name, value in values.items()
-        if math.isfinite(value)
-    }
-    if len(set(numbers.values())) < 2:
-        return frozenset()
-    best = max(numbers.values()) if metric.higher_is_better else min(numbers.values())
-    return frozenset(name for name, number in numbers.items() if number == best)

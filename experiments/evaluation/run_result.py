@@ -14,7 +14,11 @@ from probattn.experiments.data.summary import Summary, summarise
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.baselines import Rival
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.decision_notes import few_examples, other_shares
+from probattn.experiments.evaluation.decision_notes import (
+    few_examples,
+    other_shares,
+    outside_sets,
+)
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import (
@@ -63,6 +67,7 @@ class RunResult:
     summary: Summary | None = None  # of the data
     rivals: list[Rival] = field(default_factory=list)  # baselines, the best first
     decision_notes: tuple[str, ...] = ()  # sentences on what the decisions cannot do
+    unseen: pd.DataFrame | None = None  # of the test part, as Dataset.unseen returns it
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -104,6 +109,7 @@ def run_result(
     }
     notes = few_examples(calibration, run.dataset.classes)
     notes += other_shares(calibration, run.dataset.classes, test)
+    notes += outside_sets(calibration, test)
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
@@ -126,6 +132,7 @@ def run_result(
             if name.startswith("ood/")
         },
         summary=summarise(run.dataset),
+        unseen=run.dataset.unseen(data),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from probattn.experiments.evaluation.metric_display import best_of, columns
+from probattn.experiments.evaluation.metric_display import columns
 from probattn.inference.metrics import Metric
 
 CONFIDENCE = 0.95
@@ -77,6 +77,8 @@ class Comparison:
         groups: heading → rows in their order; a single heading "" without groups.
         baselines: row → the row that it is compared with; rows without one are left out.
         cells: row → metric → cell.
+        best: metric → the row of each group with the best mean, if its difference from the next is
+            more than chance: a p-value of at most 0.05, that of this pair alone.
         note: sentences below its table, in addition to those on its numbers.
     """
 
@@ -84,6 +86,7 @@ class Comparison:
     groups: Mapping[str, Sequence[str]]
     baselines: Mapping[str, str]
     cells: Mapping[str, Mapping[str, Cell]]
+    best: Mapping[str, set[str]]
     note: str = ""
 
     @property
@@ -95,19 +98,6 @@ class Comparison:
     def has_intervals(self) -> bool:
         """True if any difference has an interval."""
         return any(cell.has_interval for row in self.cells.values() for cell in row.values())
-
-    @property
-    def best(self) -> dict[str, set[str]]:
-        """Metric → the rows with the best displayed mean of their group.
-
-        None are best if fewer than two rows of a group have a mean, or if all are equal.
-        """
-        best: dict[str, set[str]] = {key: set() for key in self.metrics}
-        for rows in self.groups.values():
-            for key, metric in self.metrics.items():
-                means = {row: self.cells[row][key].mean for row in rows}
-                best[key] |= best_of(means, metric)
-        return best
 
 
 def compare(
@@ -127,7 +117,7 @@ def compare(
     Args:
         scores: a column a metric, unscaled, indexed by the names of the rows and by seeds.
         baselines: row → the row to subtract from it, seed by seed, such as its softmax twin.
-        groups: heading → its rows; the best is marked within a group, and rows of no group are left
+        groups: heading → its rows; the best is found within a group, and rows of no group are left
             out. None is one group of all rows.
         metrics: the columns; None takes those that a table shows.
         resampled: values on resampled test examples.
@@ -154,7 +144,26 @@ def compare(
             pair = [resampled.get(row), resampled.get(baseline)]
             statistics[row] = statistics[row].join(_differences(ours, by_row[baseline], pair))
     cells = corrected_cells(pd.concat(statistics))
-    return Comparison(metrics, groups or {"": tuple(by_row)}, baselines, cells)
+    groups = groups or {"": tuple(by_row)}
+    best: dict[str, set[str]] = {key: set() for key in metrics}
+    for rows in groups.values():
+        for key, metric in metrics.items():
+            means = pd.Series({row: cells[row][key].mean for row in rows}).dropna()
+            ordered = means.sort_values(ascending=not metric.higher_is_better, kind="stable")
+            if len(ordered) < 2:
+                continue
+            first, following = ordered.index[:2]
+            replicates = [resampled.get(first), resampled.get(following)]
+            gaps = _differences(by_row[first], by_row[following], replicates)
+            if _is_better(gaps.loc[key], metric):
+                best[key].add(first)
+    return Comparison(metrics, groups, baselines, cells, best)
+
+
+def _is_better(gap: pd.Series, metric: Metric) -> bool:
+    """Return True if a difference is to the better, and more than chance."""
+    is_to_the_better = (gap["difference"] > 0) == metric.higher_is_better
+    return bool(is_to_the_better and gap["p_value"] <= 1 - CONFIDENCE)
 
 
 def corrected_cells(statistics: pd.DataFrame) -> dict[str, dict[str, Cell]]:

@@ -7,7 +7,11 @@ import pandas as pd
 
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.decision_notes import few_examples, other_shares
+from probattn.experiments.evaluation.decision_notes import (
+    few_examples,
+    other_shares,
+    outside_sets,
+)
 from probattn.experiments.evaluation.evaluated_run import score
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting import report
@@ -60,6 +64,7 @@ def write_classifier_report(
     by_class = calibration.by_class(test, names)
     by_set |= {f"class/{name}": row for name, row in by_class.items()}
     notes = few_examples(calibration, names) + other_shares(calibration, names, test)
+    notes += outside_sets(calibration, test)
     result = RunResult(
         name=title,
         command="",

@@ -27,11 +27,14 @@ def source(figure: Figure) -> str:
 
 
 def _visible(value: object) -> object:
-    """Return text without control characters, its numbers joined to their %; HTML stays as it
-    is."""
+    """Return text without control characters, % and arrows joined to what is before them; HTML
+    stays as it is."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    return displayable(value).replace(" %", "\u00a0%")
+    text = displayable(value)
+    for mark in "%↑↓":
+        text = text.replace(f" {mark}", f"\u00a0{mark}")
+    return text
 
 
 def percent(share: float) -> str:

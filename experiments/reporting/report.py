@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
 from probattn.experiments.displayable import displayable
-from probattn.experiments.evaluation.example_intervals import metric_intervals
+from probattn.experiments.evaluation.example_intervals import metric_intervals, resampled_metrics
+from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.experiments.evaluation.metric_display import columns
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.evaluation.seed_statistics import compare
+from probattn.experiments.evaluation.seed_statistics import Replicates, Resampled, compare
 from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting.conclusion import by_class, conclusion, confusion
@@ -71,6 +73,7 @@ def write(
         tables: of their comparison, by title; None makes them from the sections.
     """
     results = [of_run["result"] for of_run in sections]
+    without_matrix = [name for name, run in _numbered(results).items() if not run.spectra]
     page = render(
         "report.html",
         title=title,
@@ -78,6 +81,7 @@ def write(
         verdict=verdict,
         tables=tables or _tables(results),
         figures=shared_figures(results) if len(results) > 1 else {},
+        without_matrix=without_matrix,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, page.encode())
@@ -97,10 +101,18 @@ def save_figures(folder: Path, part: Mapping[str, Any]) -> None:
 
 
 def summary_table(results: Sequence[RunResult]) -> Table:
-    """Return a row per run in the papers' scale, the best of several in bold."""
+    """Return a row per run in the papers' scale, the best in bold where it is better than the next
+    on other test examples, too."""
     runs = _numbered(results)
     rows = pd.DataFrame({name: run.metrics for name, run in runs.items()}).transpose()
-    return _table(rows, corner="run")
+    labels = [run.test.require("labels") for run in results]
+    if not all(torch.equal(labels[0], others) for others in labels):
+        return _table(rows, corner="run")
+    resampled = {
+        name: Replicates((0,), resampled_metrics(example_frame(run.test)))
+        for name, run in runs.items()
+    }
+    return _table(rows, corner="run", resampled=resampled)
 
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
@@ -156,7 +168,9 @@ def _numbered(results: Sequence[RunResult]) -> dict[str, RunResult]:
     return dict(zip(names, results, strict=True))
 
 
-def _table(rows: pd.DataFrame, *, corner: str) -> Table:
-    """Return a table of metrics, whose best are bold; ``corner`` is the heading of the names."""
+def _table(rows: pd.DataFrame, *, corner: str, resampled: Resampled | None = None) -> Table:
+    """Return a table of metrics; ``corner`` is the heading of the names, and ``resampled`` as for
+    :func:`~probattn.experiments.evaluation.seed_statistics.compare`, which finds the best."""
     scores = rows.set_axis(pd.MultiIndex.from_product([rows.index, [0]]))  # one seed
-    return replace(comparison_table(compare(scores), corner=corner), note="")
+    comparison = compare(scores, resampled=resampled)
+    return replace(comparison_table(comparison, corner=corner), note="")

@@ -1,5 +1,6 @@
 """A page on which a person reviews the answers of an evaluated run, the least certain first."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.decision_notes import reasons
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run, run_stamp
 from probattn.experiments.evaluation.example_intervals import share_interval
 from probattn.experiments.evaluation.methods import POSTERIOR
@@ -26,7 +28,13 @@ from probattn.experiments.reporting.example_cards import picture
 from probattn.experiments.reporting.html import render
 from probattn.experiments.runs.folder import WEIGHTS
 from probattn.experiments.runs.load import open_run
-from probattn.experiments.sharing.answers import class_answers, number_answers, sort_answers
+from probattn.experiments.sharing.answers import (
+    class_answers,
+    note,
+    note_shares,
+    number_answers,
+    sort_answers,
+)
 from probattn.inference import Prediction
 from probattn.inference.io.files import write_bytes
 
@@ -60,6 +68,7 @@ def page(
     classes: Sequence[str],
     calibration: Calibration | None,
     settings: Mapping[str, Any],
+    unseen: pd.DataFrame | None = None,
 ) -> str:
     """Return the page of a run as HTML that needs no other file.
 
@@ -73,8 +82,14 @@ def page(
         classes: their names; none for numbers, whose page has no slider.
         calibration: of the run.
         settings: of the run, by name; say how its file calls the columns.
+        unseen: what the network does not see of each example, as
+            :meth:`~probattn.experiments.data.dataset.Dataset.unseen` returns it.
     """
+    if unseen is None:
+        unseen = pd.DataFrame(index=range(len(prediction)))
     table = answers(prediction, classes, calibration)
+    listed = _with_notes(table.head(MAX_EXAMPLES), unseen)
+    kinds = list(dict.fromkeys(itertools.chain.from_iterable(listed["kinds"])))
     columns, label = _columns(data, settings)
     steps: list[dict[str, Any]] = []
     start = 0
@@ -84,14 +99,16 @@ def page(
         steps = slider_steps(table["confidence"].to_numpy(), wrong, accepted=accepted)
         thresholds = [step["threshold"] for step in steps]
         start = thresholds.index(accepted if math.isfinite(accepted) else None)
-    kept = within(_entries(table.head(MAX_EXAMPLES), data))
+    kept = within(_entries(listed, data))
     about = {
         "columns": columns,
         "label": columns.index(label),
         "classes": list(classes),
+        "kinds": kinds,
         "steps": steps,
         "total": len(table),
     }
+    why = reasons(0.9 if calibration is None else calibration.level)
     return render(
         "review.html",
         name=name,
@@ -100,6 +117,8 @@ def page(
         count=len(kept),
         total=len(table),
         classes=classes,
+        has_notes=bool(kinds),
+        reasons={kind: why[kind] for kind in kinds if kind in why},
         has_information="mutual_information" in table,
         last=len(steps) - 1,
         start=start,
@@ -117,6 +136,7 @@ def write_beside(folder: Path, result: RunResult) -> None:
         classes=result.classes,
         calibration=calibration,
         settings=result.settings,
+        unseen=result.unseen,
     )
     write_bytes(folder / FILE, content.encode())
 
@@ -151,6 +171,7 @@ def of_run(folder: Path, *, root: Path | None = None, trust_code: bool = False) 
         classes=classes,
         calibration=Calibration.load(folder, weights=run.weights, classes=len(classes)),
         settings=run.settings.flat(),
+        unseen=run.dataset.unseen(test),
     )
 
 
@@ -166,6 +187,15 @@ def answers(
     table = class_answers(prediction, classes, calibration=calibration)
     table["true"] = [classes[label] for label in labels]
     return sort_answers(table.drop(columns="probs"), "confidence")
+
+
+def _with_notes(table: pd.DataFrame, unseen: pd.DataFrame) -> pd.DataFrame:
+    """Return answers with ``notes`` on what is unseen of their inputs or odd, and its ``kinds``."""
+    shares = note_shares(table, unseen.loc[table.index])
+    present = shares > 0
+    kinds = [list(shares.columns[row]) for row in present.to_numpy()]
+    notes = [note(row) if row.any() else "" for _, row in shares.iterrows()]
+    return table.assign(notes=notes, kinds=kinds)
 
 
 def slider_steps(

@@ -41,7 +41,7 @@ MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[
 
 
 class Bold(str):
-    """Text in bold: the best of its column, or the heading of a group of rows."""
+    """Text in bold: what is clearly the best of its column, or the heading of a group of rows."""
 
     __slots__ = ()
 
@@ -127,7 +127,10 @@ def _note(comparison: Comparison) -> str:
         )
     if any(comparison.best.values()):
         of_group = " of each group" if len(comparison.groups) > 1 else ""
-        sentences.append(f"The best{of_group} is bold.")
+        sentences.append(
+            f"The best{of_group} is bold where its difference from the next is more than chance "
+            f"(p ≤ {1 - CONFIDENCE:g}, for that pair alone)."
+        )
     return " ".join([*sentences, comparison.note]).strip()
 
 

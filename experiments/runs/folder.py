@@ -15,10 +15,11 @@ from pydantic import BaseModel
 import probattn
 from probattn.experiments.config import layers
 from probattn.experiments.config.data import NAMES, stored_settings
+from probattn.experiments.config.parts import LIKELIHOOD, PATHS
 from probattn.experiments.config.presets import preset
 from probattn.experiments.config.schema import Trust, check_trusted
-from probattn.experiments.config.settings import LIKELIHOOD, PATHS, Settings
-from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import MissingCodeError, SettingsError
 from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.runs import build
 from probattn.inference.io.files import locked, read_json, undamaged, write_bytes
@@ -97,7 +98,7 @@ def read_record(folder: Path, *, trust_code: Trust = False, with_data: bool = Tr
     path = folder / SETTINGS
     if not path.is_file():
         raise SettingsError(f"{folder} holds no run (no {SETTINGS}); train one with --out {folder}")
-    with undamaged(path, SettingsError, passing=UntrustedCodeError):
+    with undamaged(path, SettingsError, passing=(UntrustedCodeError, MissingCodeError)):
         content = read_json(path)
         return RunRecord.from_dict(
             content, where=folder, trust_code=trust_code, with_data=with_data

@@ -3,10 +3,16 @@
 import json
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from probattn.experiments.displayable import csv_text, displayable
 from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.decision_notes import (
+    EMPTY_SET,
+    OUTSIDE_INTERVAL,
+    OUTSIDE_SET,
+)
 from probattn.inference import Prediction
 
 # Mutual information in nats of samples that differ by rounding alone.
@@ -18,7 +24,7 @@ def class_answers(
     classes: Sequence[str],
     *,
     calibration: Calibration | None = None,
-    by_class: bool = False,
+    sets: str = "plain",
     has_posterior: bool = False,
 ) -> pd.DataFrame:
     """Return the answers of a classifier: predicted, confidence, entropy, mutual_information,
@@ -33,7 +39,7 @@ def class_answers(
         prediction: of n inputs, not calibrated.
         classes: names of the classes.
         calibration: of the run; None leaves the probabilities as they are.
-        by_class: sets that hold each class with the calibration's level.
+        sets: kind of the conformal sets: ``plain``, ``by-class``, ``aps`` or ``raps``.
         has_posterior: keep the mutual information, also where all samples are equal.
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
@@ -48,7 +54,7 @@ def class_answers(
     if prediction.samples_used is not None:
         answers["samples"] = prediction.samples_used.tolist()
     if calibration is not None:
-        members = calibration.sets(probs, by_class=by_class).tolist()
+        members = calibration.sets(probs, kind=sets).tolist()
         order = probs.argsort(1, descending=True).tolist()
         answers["set"] = [
             [classes[i] for i in row if chosen[i]]
@@ -78,6 +84,34 @@ def number_answers(
     stddev = prediction.require("variance").sqrt()
     columns = {"predicted": prediction.predicted, "low": low, "high": high, "std": stddev}
     return pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
+
+
+def note_shares(answers: pd.DataFrame, unseen: pd.DataFrame) -> pd.DataFrame:
+    """Return what there is to say of each answer, a column for each kind, as shares.
+
+    Args:
+        answers: as :func:`class_answers` or :func:`number_answers` returns them.
+        unseen: what the network does not see of their inputs, as
+            :meth:`~probattn.experiments.data.dataset.Dataset.unseen` returns it.
+    """
+    shares = unseen.copy()
+    if "set" in answers:
+        sets = list(answers["set"])
+        is_inside = [name in names for name, names in zip(answers["predicted"], sets, strict=True)]
+        is_empty = np.array([not names for names in sets])
+        shares[EMPTY_SET] = is_empty
+        shares[OUTSIDE_SET] = ~np.array(is_inside) & ~is_empty
+    elif "low" in answers:
+        number = answers["predicted"]
+        is_outside = (number < answers["low"]) | (number > answers["high"])
+        shares[OUTSIDE_INTERVAL] = is_outside.to_numpy()
+    return shares
+
+
+def note(shares: pd.Series) -> str:
+    """Return the kinds of a row of :func:`note_shares`, with shares of less than all."""
+    present = shares[shares > 0].items()
+    return ", ".join(kind if share == 1 else f"{kind} {share:.0%}" for kind, share in present)
 
 
 def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:

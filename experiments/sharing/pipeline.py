@@ -18,7 +18,7 @@ from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration, OtherWeightsError
 from probattn.experiments.runs.load import TrainedRun, open_without_data
-from probattn.experiments.sharing.answers import class_answers, number_answers
+from probattn.experiments.sharing.answers import class_answers, note, note_shares, number_answers
 from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
 from probattn.inference.io.pretrained import CONFIG, find_pretrained
@@ -156,16 +156,17 @@ class Pipeline:
         )
         return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
 
-    def answers(self, inputs: Values, *, by_class: bool = False, **options: Any) -> pd.DataFrame:
+    def answers(self, inputs: Values, *, sets: str = "plain", **options: Any) -> pd.DataFrame:
         """Return a table with an answer to each input: class or number, uncertainty, and conformal
         set or interval.
 
         If there is anything to say, the column ``notes`` names what the network does not see of a
-        text (cut or unknown tokens), and the cells of a row that are unlike those of training.
+        text (cut or unknown tokens), the cells of a row that are unlike those of training, and an
+        answer that is outside of its own set or interval.
 
         Args:
             inputs: as for :meth:`predict`.
-            by_class: sets that hold each class with the calibration's level.
+            sets: kind of the conformal sets: ``plain``, ``by-class``, ``aps`` or ``raps``.
             options: ``calibrated``, ``num_samples``, ``seed`` and ``refine`` of :meth:`predict`.
         """
         calibration = self.calibration if options.get("calibrated", True) else None
@@ -178,14 +179,14 @@ class Pipeline:
                 prediction,
                 self.classes,
                 calibration=calibration,
-                by_class=by_class,
+                sets=sets,
                 has_posterior=any(layer.is_stochastic() for layer in attention),
             )
         else:
             answers = number_answers(prediction, calibration=calibration)
-        unseen = self.run.dataset.unseen(self._data(inputs))
-        if unseen.any(axis=None):
-            answers["notes"] = unseen.apply(_note, axis=1)
+        shares = note_shares(answers, self.run.dataset.unseen(self._data(inputs)))
+        if shares.any(axis=None):
+            answers["notes"] = shares.apply(note, axis=1)
         return answers
 
     def _data(self, inputs: Any) -> Part:
@@ -203,10 +204,3 @@ class Pipeline:
             )
             return Table(data.encoding.features(rows), labels)
         return Texts(tuple(inputs), labels)
-
-
-def _note(shares: pd.Series) -> str:
-    """Return the kinds of what the network does not see of an input, with shares of less than
-    all."""
-    present = shares[shares > 0].items()
-    return ", ".join(kind if share == 1 else f"{kind} {share:.0%}" for kind, share in present)

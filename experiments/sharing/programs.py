@@ -30,14 +30,14 @@ class Calibrated(nn.Module):
     Args:
         network: returns ``probs (batch, classes)`` and other outputs by name.
         calibration: of the run.
-        by_class: sets that hold each class with the calibration's level.
+        sets: kind of the conformal sets: ``plain``, ``by-class``, ``aps`` or ``raps``.
     """
 
-    def __init__(self, network: nn.Module, calibration: Calibration, *, by_class: bool) -> None:
+    def __init__(self, network: nn.Module, calibration: Calibration, *, sets: str) -> None:
         super().__init__()
         self.network = network
         self.calibration = calibration
-        self.by_class = by_class
+        self.sets = sets
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Return ``set``, bool ``(batch, classes)``, ``accepted``, bool ``(batch,)``, and the other
@@ -48,13 +48,13 @@ class Calibrated(nn.Module):
         answers = {"probs": probs, "entropy": scaled.entropy}
         if "mutual_information" in outputs:
             answers["mutual_information"] = outputs["mutual_information"]
-        answers["set"] = self.calibration.sets(probs, by_class=self.by_class)
+        answers["set"] = self.calibration.sets(probs, kind=self.sets)
         answers["accepted"] = self.calibration.accepts(probs)
         return answers
 
 
 def export_program(
-    pipeline: Pipeline, out: Path, *, num_samples: int | None = None, by_class: bool = False
+    pipeline: Pipeline, out: Path, *, num_samples: int | None = None, sets: str = "plain"
 ) -> dict[str, Any]:
     """Write the best epoch of a run to a program (``.pt2``).
 
@@ -70,7 +70,7 @@ def export_program(
         num_samples: number S of posterior samples of seed 0 in the program; None: that of the
             calibration or the settings; 0: one pass at the posterior mean, without uncertainty over
             samples.
-        by_class: sets that hold each class with the calibration's level.
+        sets: kind of the conformal sets: ``plain``, ``by-class``, ``aps`` or ``raps``.
 
     Returns:
         The metadata: ``name``, ``data``, ``classes``, ``takes``, ``gives``, ``num_samples`` and
@@ -108,7 +108,7 @@ def export_program(
             "a program gives all inputs the same samples: evaluate the run without --refine first"
         )
     if calibration is not None and data.classes:
-        network = Calibrated(network, calibration, by_class=by_class)
+        network = Calibrated(network, calibration, sets=sets)
     about: dict[str, Any] = {
         "name": run.name,
         "data": data.name,

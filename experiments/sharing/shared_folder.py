@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel
 
 from probattn.experiments.config.schema import Trust
-from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.config.validation import MissingCodeError, SettingsError
 from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.data.errors import UntrustedCodeError
 from probattn.experiments.evaluation.calibration import CALIBRATION, Calibration
@@ -102,7 +102,7 @@ def load_run(folder: Path, *, trust_code: Trust = False) -> TrainedRun:
             trusted.
     """
     config = read_config(folder, PREPROCESSING)
-    with undamaged(folder / CONFIG, SettingsError, passing=UntrustedCodeError):
+    with undamaged(folder / CONFIG, SettingsError, passing=(UntrustedCodeError, MissingCodeError)):
         shared = SharedRun.model_validate(config)
         record = RunRecord.from_dict(
             shared.run, where=folder, trust_code=trust_code, with_data=False

@@ -13,9 +13,10 @@ l), l the rank above: 90 % promised by 30 examples is as low as 80 % in one case
 import math
 import warnings
 from abc import abstractmethod
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from scipy.special import betaincinv
 from torch import Tensor
 
@@ -73,7 +74,7 @@ class ConformalPredictor(Decision):
             are n < 1/α − 1 calibration examples.
     """
 
-    fitted_values = ("alpha",)
+    fitted_values: ClassVar[tuple[str, ...]] = ("alpha",)
     fitted_vector = "quantile"
 
     def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
@@ -99,15 +100,18 @@ class ConformalPredictor(Decision):
         return self
 
 
-class LAC(ConformalPredictor):
-    """Least ambiguous sets (LAC; Sadinle, Lei & Wasserman, 2019): all classes of probability ≥ 1 −
-    q̂.
+class ConformalSets(ConformalPredictor):
+    """Base class of conformal sets of classes: all classes with scores of at most q̂.
 
-    The score is 1 − p. These sets have the smallest mean size; difficult examples may have empty
-    ones. Exported, they add ``set``, bool ``(batch, classes)``, to the outputs of their predictor.
+    Exported, they add ``set``, bool ``(batch, classes)``, to the outputs of their predictor.
     Arguments are those of :class:`ConformalPredictor`; the predictor is one of one class per
     example.
     """
+
+    @abstractmethod
+    def scores(self, probs: Tensor) -> Tensor:
+        """Return the nonconformity score of each class, float64, of mean probabilities, both
+        ``(n, classes)``."""
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Calibrate on a prediction with its labels, which nothing was fitted to.
@@ -116,7 +120,7 @@ class LAC(ConformalPredictor):
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
         probs, labels = validate(*labelled_classes(prediction))
-        return self.calibrate(1 - probs.gather(1, labels[:, None]))
+        return self.calibrate(self.scores(probs).gather(1, labels[:, None]))
 
     def decide(self, prediction: Prediction) -> dict[str, Tensor]:
         """Return ``set``."""
@@ -153,7 +157,20 @@ class LAC(ConformalPredictor):
 
     def _members(self, probs: Tensor) -> Tensor:
         self.check_fitted()
-        return 1 - probs.double() <= self.quantile.to(probs.device)
+        return self.scores(probs) <= self.quantile.to(probs.device)
+
+
+class LAC(ConformalSets):
+    """Least ambiguous sets (LAC; Sadinle, Lei & Wasserman, 2019): all classes of probability ≥ 1 −
+    q̂.
+
+    The score is 1 − p. These sets have the smallest mean size; difficult examples may have empty
+    ones. Arguments are those of :class:`ConformalSets`.
+    """
+
+    def scores(self, probs: Tensor) -> Tensor:
+        """Return 1 − p."""
+        return 1 - probs.double()
 
 
 class ByClass(LAC):
@@ -161,7 +178,7 @@ class ByClass(LAC):
     (Vovk, 2012).
 
     A class with fewer than 1/α − 1 calibration examples is in every set. Arguments are those of
-    :class:`ConformalPredictor`; the predictor is one of one class per example.
+    :class:`ConformalSets`.
     """
 
     def fit_prediction(self, prediction: Prediction) -> Self:
@@ -175,11 +192,68 @@ class ByClass(LAC):
                 every set.
         """
         probs, labels = validate(*labelled_classes(prediction))
-        padded = torch.full((probs.shape[1],), math.inf, dtype=probs.dtype)
+        scores = self.scores(probs)
+        padded = torch.full((probs.shape[1],), math.inf, dtype=torch.float64)
         for label in labels.unique().tolist():
-            scores = 1 - probs[labels == label, label]
-            padded[label] = conformal_quantile(scores, self.alpha)
-        return self._set(padded.double())
+            padded[label] = conformal_quantile(scores[labels == label, label], self.alpha)
+        return self._set(padded)
+
+
+class APS(ConformalSets):
+    """Adaptive prediction sets (APS; Romano, Sesia & Candès, 2020): the most probable classes up to
+    a mass, so that difficult examples have larger sets.
+
+    The score of a class is the probability of all that are more probable, where classes of equal
+    probability are ordered by their index. It is the score of the paper without its random part:
+    the most probable class is always in the set, also where that class alone covers more than
+    1 − α. Arguments are those of :class:`ConformalSets`.
+    """
+
+    def scores(self, probs: Tensor) -> Tensor:
+        """Return the probability of all classes that are more probable."""
+        return _mass_above(probs)
+
+
+class RAPS(ConformalSets):
+    """Regularised adaptive prediction sets (RAPS; Angelopoulos, Bates, Malik & Jordan, 2021): APS
+    without many improbable classes.
+
+    The score is that of :class:`APS`, plus ``penalty`` for each rank beyond ``free``. The most
+    probable class is always in the set.
+
+    Args:
+        predictor, alpha: as for :class:`ConformalSets`.
+        penalty: λ ≥ 0; 0 is APS.
+        free: number of ranks without penalty, at least 0.
+    """
+
+    fitted_values = ("alpha", "penalty", "free")
+
+    def __init__(
+        self,
+        predictor: Predictor | None = None,
+        *,
+        alpha: float,
+        penalty: float = 0.1,
+        free: int = 1,
+    ) -> None:
+        super().__init__(predictor, alpha=alpha)
+        self.penalty = penalty
+        self.free = free
+
+    def scores(self, probs: Tensor) -> Tensor:
+        """Return the probability of all classes that are more probable, and the penalty."""
+        return _mass_above(probs, penalty=self.penalty, free=self.free)
+
+
+def _mass_above(probs: Tensor, *, penalty: float = 0.0, free: float = 0) -> Tensor:
+    """Return Σ_{j before c} p_j + penalty · max(0, rank(c) − free) of each class c, in the order of
+    falling probability; float64 ``(n, classes)``."""
+    values, order = probs.double().sort(dim=1, descending=True, stable=True)
+    above = F.pad(values.cumsum(1)[:, :-1], (1, 0))
+    ranks = 1 + torch.arange(probs.shape[1], device=probs.device)
+    scores = above + penalty * (ranks - free).clamp(min=0)
+    return torch.empty_like(scores).scatter(1, order, scores)
 
 
 class ConformalIntervals(ConformalPredictor):

@@ -7,6 +7,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import KEPSVGPAttention, ProbabilisticAttention
@@ -57,8 +60,8 @@ def attention_spectra(
 
     Compare spectra between depths and runs of one layer type, not between types, whose matrices
     differ: softmax, the attention probabilities; kernel attention, 𝒦_qk; KEP-SVGP, K_att = φ_q
-    φ_kᵀ; SGPA, 𝒦 between tokens; CGP, dense or sparse, the map from the values to the mean of the
-    output.
+    φ_kᵀ; SGPA, 𝒦 between tokens; anchored, RFF-GPA and CGP, dense or sparse, the map from the
+    values to the mean of the output.
 
     The cost of a singular value decomposition is cubic in the number of tokens N. So of a batch of
     long inputs only the first examples count, with Σ N³ up to :data:`BUDGET`, but at least
@@ -174,6 +177,18 @@ def mean_pairwise_cosine(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return torch.where(count > 1, total / (count * (count - 1)), torch.nan)
 
 
+class _LastValues(Messenger):
+    """Remember the last value of each site."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, Tensor] = {}
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        if msg["value"] is not None:
+            self.values[str(msg["name"])] = msg["value"]
+
+
 @one_thread_at_a_time
 def _collect(
     model: nn.Module,
@@ -187,16 +202,19 @@ def _collect(
     The latent sites are at their means.
     """
     collected: dict[str, list] = {}
+    sites = _LastValues()
 
     def compute(
         path: str, layer: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor
     ) -> None:
         arguments = dict(zip(("x", "mask"), args, strict=False)) | kwargs
-        value = statistic(layer, arguments["x"], arguments.get("mask"), output)
+        # Sites that the statistic samples again have their values of this run, and are in no trace.
+        with poutine.block(), poutine.condition(data=sites.values):
+            value = statistic(layer, arguments["x"], arguments.get("mask"), output)
         if value is not None:
             collected.setdefault(path, []).append(value)
 
-    with ExitStack() as hooks, at_mean():
+    with ExitStack() as hooks, at_mean(), sites:
         for path, layer in model.named_modules():
             if isinstance(layer, ProbabilisticAttention):
                 hook = layer.register_forward_hook(partial(compute, path), with_kwargs=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from probattn.families import stddev_of
+from probattn.distributions import stddev_of
 from probattn.guides import Guide, latent_sites
 from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.posterior_draws import posterior_draws

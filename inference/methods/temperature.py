@@ -1,5 +1,5 @@
 """Scaling of the mean probabilities of any predictor: by a temperature (Guo et al., 2017, section
-4.2), or with a bias of each class."""
+4.2), with a bias of each class, or also with a slope of each class."""
 
 import warnings
 from abc import abstractmethod
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from probattn.inference.metrics.refinement import Scaling, fit_scaling
@@ -203,7 +204,9 @@ class BiasScaling(ScalingMethod):
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit temperature and biases to a prediction with its labels."""
         _, labels = labelled_classes(prediction)
-        self.slope, self.bias = fit_scaling(prediction.log_probs, labels)
+        scaling = fit_scaling(prediction.log_probs, labels)
+        self.slope = float(scaling.slope)
+        self.bias = scaling.bias
         self.fitted = True
         return self
 
@@ -211,3 +214,36 @@ class BiasScaling(ScalingMethod):
         """Scale a prediction."""
         scaling = Scaling(self.slope, self.bias)
         return with_log_scores(prediction, scaling(prediction.log_probs))
+
+
+class VectorScaling(ScalingMethod):
+    """Vector scaling with a slope and a bias of each class, softmax(w ⊙ log p + b) (Guo et al.,
+    2017, section 4.2).
+
+    Log probabilities stand in the place of the logits of one network, as in diagonal Dirichlet
+    calibration (Kull et al., 2019). The biases have a prior N(0, 1), and so have the slopes around
+    their mean (see :func:`~probattn.inference.metrics.refinement.fit_scaling`). The most probable
+    class may change.
+
+    Args:
+        predictor: any predictor of one class per example.
+
+    Attributes:
+        weights: w and b ``(2 classes,)``, b in nats.
+    """
+
+    fitted_vector = "weights"
+
+    def fit_prediction(self, prediction: Prediction) -> Self:
+        """Fit slopes and biases to a prediction with its labels."""
+        _, labels = labelled_classes(prediction)
+        slope, bias = fit_scaling(prediction.log_probs, labels, by_class=True)
+        self.weights = torch.cat([torch.as_tensor(slope), bias])
+        self.fitted = True
+        return self
+
+    def scaled(self, prediction: Prediction) -> Prediction:
+        """Scale a prediction."""
+        log_probs = prediction.log_probs
+        slope, bias = self.weights.to(log_probs.device).chunk(2)
+        return with_log_scores(prediction, Scaling(slope, bias)(log_probs))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from probattn import local_posteriors
-from probattn.families import PointMass
+from probattn.distributions import PointMass
 from probattn.functional import dtypes
 from probattn.guides import global_sites
 from probattn.inference.objective.coverage import check_coverage, guided_by

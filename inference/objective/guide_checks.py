@@ -8,7 +8,7 @@ import torch
 from pyro.infer.autoguide import AutoCallable, AutoDelta, AutoGuide, AutoLaplaceApproximation
 from torch import nn
 
-from probattn.families import stddev_of
+from probattn.distributions import stddev_of
 from probattn.guides import Guide, Program, latent_sites, module_of
 from probattn.site_info import info_of
 from probattn.threads import one_thread_at_a_time

@@ -201,7 +201,8 @@ class ProbabilisticAttention(SiteModule):
         ``(..., H, N, head_dim)``, in float32 or better."""
         linear = self.query_value if self.symmetric else self.query_key_value
         projected = dtypes.at_least_float32(linear(x))
-        parts = self.split_heads(projected, 2 if self.symmetric else 3).unbind()
+        # contiguous, so that no product copies them again
+        parts = self.split_heads(projected, 2 if self.symmetric else 3).contiguous().unbind()
         return parts[0], parts[-2], parts[-1]
 
     def log_of(

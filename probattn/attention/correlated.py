@@ -116,13 +116,13 @@ class CorrelatedAttention(ProbabilisticAttention):
             x, mask: as for the layer.
             value: values ``(..., H, N, d)`` in place of the tokens' own.
         """
-        query, key, own = self.project(x)
-        (latent,) = self.split_heads(dtypes.at_least_float32(self.latent(x)), 1)
+        with self.precise():
+            latents = self.sample_all(self.sites())
+        query, key, latent, own = self.points(x, **latents)
         real, count = padding.real_and_count(mask, query)
         value = own if value is None else dtypes.at_least_float32(value)
         with self.precise():
             return self.law_of(
-                **self.sample_all(self.sites()),
                 query=query,
                 key=key,
                 latent=latent,
@@ -133,10 +133,16 @@ class CorrelatedAttention(ProbabilisticAttention):
                 count=count,
             )
 
+    def points(self, x: Tensor, **latents: Tensor) -> tuple[Tensor, ...]:
+        """Return queries, keys and latent inputs ``(..., H, N, width)``, and values
+        ``(..., H, N, head_dim)``, of checked tokens and values of the global sites."""
+        query, key, value = self.project(x)
+        latent = self.split_heads(dtypes.at_least_float32(self.latent(x)), 1)
+        return query, key, latent.squeeze(0), value
+
     @abstractmethod
     def law_of(self, **given: Any) -> Correlated:
-        """Return the joint law with these fields of :class:`Correlated`, and values of the global
-        sites."""
+        """Return the joint law with these fields of :class:`Correlated`."""
 
     def weight(self, law: Correlated) -> float | Tensor:
         """Return α divided by the norm of R: 1, the columns of all heads, or these times each

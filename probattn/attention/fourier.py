@@ -5,12 +5,14 @@ from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn import priors
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.kernels import ScaledKernel
 from probattn.attention.options import check_choice, check_positive
+from probattn.functional import dtypes
 from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
 
 Frequencies = Literal["orthogonal", "independent", "equal", "sampled"]
@@ -75,12 +77,9 @@ class FourierFeatures(ScaledKernel):
         scale = self.inverse_lengthscale().unsqueeze(-2).expand(self.shape)
         return {"frequencies": priors.at(self.prior, scale, event_dim=3)}
 
-    def angles(self, points: Tensor, frequencies: Tensor | None) -> Tensor:
-        """Return ωᵀx ``(..., H, N, M/2)`` of points x ``(..., H, N, d)``, at fixed or sampled ω
-        ``(..., H, M/2, d)``."""
-        if frequencies is None:
-            frequencies = self.frequencies * self.inverse_lengthscale().unsqueeze(-2)
-        return points @ frequencies.mT
+    def at_lengthscale(self) -> Tensor:
+        """Return the fixed frequencies ω, ``(H, M/2, d)``."""
+        return self.frequencies * self.inverse_lengthscale().unsqueeze(-2)
 
     def map(self) -> Fourier:
         """Return the map from angles to features."""
@@ -120,3 +119,38 @@ class FourierLayer(ProbabilisticAttention):
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the prior of ``frequencies``, if they are sampled."""
         return self.fourier.sites()
+
+    def angles(
+        self,
+        x: Tensor,
+        frequencies: Tensor | None,
+        *further: nn.Linear,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return angles ωᵀx ``(..., H, N, M/2)`` of queries, keys (the same tensor if
+        ``symmetric``) and the points of further maps, and values ``(..., H, N, head_dim)``.
+
+        Args:
+            x: checked tokens.
+            frequencies: sampled ones ``(..., H, M/2, head_dim)``, or None for the fixed ones.
+            further: maps to other points, ``(heads · head_dim, dim)``.
+        """
+        own = self.query_value if self.symmetric else self.query_key_value
+        maps = (own, *further)
+        omega = self.fourier.at_lengthscale() if frequencies is None else frequencies
+        # Weights ωᵀW are fewer than W, and tokens are more than either. Maps of another class, such
+        # as adapters of weights, are called.
+        is_folded = frequencies is None and omega.shape[-2] < self.head_dim
+        if is_folded and all(type(each) is nn.Linear and each.bias is None for each in maps):
+            rows = torch.cat((own.weight[: -self.dim], *(each.weight for each in further)))
+            by_head = dtypes.at_least_float32(rows).unflatten(0, (-1, self.heads, self.head_dim))
+            # ωᵀW (points · H · M/2, dim), and then the rows of values as they are
+            folded = (omega @ by_head).flatten(0, 2).to(rows.dtype)
+            weight = torch.cat((folded, own.weight[-self.dim :]))
+            projected = dtypes.at_least_float32(F.linear(x, weight))
+            by_token, value = projected.split([len(folded), self.dim], dim=-1)
+            by_token = by_token.unflatten(-1, (-1, self.heads, omega.shape[-2]))
+            return list(by_token.transpose(-4, -2).unbind(-3)), self.split_heads(value, 1)[0]
+        query, key, value = self.project(x)
+        points = [query] if self.symmetric else [query, key]
+        points += [self.split_heads(dtypes.at_least_float32(f(x)), 1)[0] for f in further]
+        return [each @ omega.mT for each in points], value

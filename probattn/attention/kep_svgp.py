@@ -15,7 +15,7 @@ from probattn.attention.ksvd import KSVDAttention, Scores
 from probattn.attention.options import check_choice, check_positive, dropout_rate
 from probattn.attention.softmax import SoftmaxMean
 from probattn.functional import dtypes, kep_svgp, ksvd, subspace
-from probattn.sites import aligned_with_plates, left_of_examples, outside_examples
+from probattn.placement import aligned_with_plates, left_of_examples, outside_examples
 
 PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 

@@ -6,6 +6,8 @@ tensor twice for the kernel of one set of points. ``gain`` is the factor on the 
 projected from LayerNorm'ed tokens; without it their entries have variance 1/3.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -42,8 +44,14 @@ class RBF(nn.Module):
         """Return the kernel of all pairs, ``(..., H, N, M)``."""
         return kernels.rbf(a, b)
 
+    between = forward
+
+    def scaled(self, a: Tensor) -> Tensor:
+        """Return a."""
+        return a
+
     def diagonal(self, a: Tensor) -> Tensor:
-        """Return the kernel of each point with itself, ``(..., H, N)``."""
+        """Return the kernel of each scaled point with itself, ``(..., H, N)``."""
         return a.new_ones(a.shape[:-1])
 
 
@@ -83,17 +91,24 @@ class ScaledKernel(nn.Module):
         """Return a / ℓ."""
         return a * self.inverse_lengthscale().unsqueeze(-2)
 
-
-class ARD(ScaledKernel):
-    """σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²), the kernel for images (CGP paper, section 5.1)."""
+    between: Callable[[Tensor, Tensor], Tensor]
+    """The kernel of all pairs of :meth:`scaled` points, ``(..., H, N, M)``."""
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the kernel of all pairs, ``(..., H, N, M)``."""
         scaled = self.scaled(a)
-        return kernels.rbf(scaled, scaled if b is a else self.scaled(b), self.log_variance)
+        return self.between(scaled, scaled if b is a else self.scaled(b))
+
+
+class ARD(ScaledKernel):
+    """σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²), the kernel for images (CGP paper, section 5.1)."""
+
+    def between(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the kernel of all pairs of scaled points, ``(..., H, N, M)``."""
+        return kernels.rbf(a, b, self.log_variance)
 
     def diagonal(self, a: Tensor) -> Tensor:
-        """Return the kernel of each point with itself, ``(..., H, N)``."""
+        """Return the kernel of each scaled point with itself, ``(..., H, N)``."""
         return self.variance.unsqueeze(-1).expand(a.shape[:-1])
 
 
@@ -105,15 +120,13 @@ class Exponential(ScaledKernel):
         """Return the initial ℓ², with which the scale is softmax's 1/√d."""
         return head_dim**0.5
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the kernel of all pairs, ``(..., H, N, M)``."""
-        a = self.scaled(a)
-        b = self.scaled(b)
+    def between(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the kernel of all pairs of scaled points, ``(..., H, N, M)``."""
         return self.variance[:, None, None] * kernels.exponential(a, b)
 
     def diagonal(self, a: Tensor) -> Tensor:
-        """Return the kernel of each point with itself, ``(..., H, N)``."""
-        return self.variance.unsqueeze(-1) * self.scaled(a).square().sum(-1).exp()
+        """Return the kernel of each scaled point with itself, ``(..., H, N)``."""
+        return self.variance.unsqueeze(-1) * a.square().sum(-1).exp()
 
 
 Kernel = RBF | ARD | Exponential

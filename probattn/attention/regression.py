@@ -1,6 +1,7 @@
 """Base of attention layers that regress the values on features of the keys."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Literal
 
 import pyro.distributions as dist
@@ -63,6 +64,20 @@ class RegressionAttention(ProbabilisticAttention):
                 self.factor("evidence", self.alpha * law.evidence.sum(-1))
             output = law.mean if self.output == "mean" else self._draw(law)
         return self.from_heads(output)
+
+    def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the matrix ``(..., H, N, N)`` that maps values to the mean output, 0 at
+        padding."""
+        x = self.checked(x, mask)
+        latents = self.sample_all(self.sites())
+        with self.precise():
+            law = self.law(x, mask, **latents)
+            tokens = law.value.shape[-2]
+            unit = torch.eye(tokens, dtype=law.value.dtype, device=law.value.device)
+            # The mean is linear in the values: its columns for unit vectors are the matrix.
+            unit = unit.expand(*law.value.shape[:-1], tokens)
+            law = replace(law, value=padding.rows(unit, law.real))
+            return padding.rows(law.mean, law.real)
 
     @abstractmethod
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:

@@ -54,10 +54,13 @@ class RFFCGPAttention(FourierLayer, CorrelatedAttention):
                 f"canonical_guide={self.canonical_guide!r} out"
             )
 
-    def law_of(self, *, frequencies: Tensor | None = None, **given: Any) -> RFFCGP:
-        """Return the joint law with these fields, and values of sampled frequencies."""
-        for points in ("query", "key", "latent"):
-            given[points] = self.fourier.angles(given[points], frequencies)
+    def points(self, x: Tensor, *, frequencies: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return angles of queries, keys and latent inputs, and values."""
+        (query, key, latent), value = self.angles(x, frequencies, self.latent)
+        return query, key, latent, value
+
+    def law_of(self, **given: Any) -> RFFCGP:
+        """Return the joint law with these fields."""
         # over draws of the frequencies
         given["value"] = given["value"].expand(*given["query"].shape[:-1], -1)
         return RFFCGP(**given, features=self.fourier.map())

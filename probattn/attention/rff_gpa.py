@@ -60,9 +60,7 @@ class RFFGPAttention(FourierLayer, RegressionAttention):
     def law(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> FeatureRegression:
         """Return the law of the output at checked tokens, and values of sampled frequencies;
         pure."""
-        query, key, value = self.project(x)
-        frequencies = latents.get("frequencies")
-        key = self.fourier.angles(key, frequencies)
-        query = key if self.symmetric else self.fourier.angles(query, frequencies)
+        angles, value = self.angles(x, latents.get("frequencies"))
+        query, key = angles[0], angles[-1]
         value = value.expand(*query.shape[:-1], -1)  # over draws of the frequencies
         return self.regression(self.fourier.map(), query, key, value, mask)

@@ -151,7 +151,8 @@ class SGPAttention(ProbabilisticAttention):
 
     def _tokens(self, points: Tensor, value: Tensor, mask: Tensor | None) -> Tokens:
         real, count = padding.real_and_count(mask, points)
-        kernel = padding.on_pairs(self.kernel(points, points), real)
+        points = self.kernel.scaled(points)
+        kernel = padding.on_pairs(self.kernel.between(points, points), real)
         errors.check_finite(kernel, "the kernel of the tokens")
         value = errors.check_finite(padding.rows(value, real), "the values")
         return Tokens(points, kernel, value, real, count)

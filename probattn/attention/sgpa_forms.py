@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Tokens(NamedTuple):
-    """Tokens of a batch: points q, their kernel, values (0 at padding), and which are real."""
+    """Tokens of a batch: scaled points q, their kernel, values (0 at padding), which are real."""
 
     points: Tensor  # (..., H, N, d)
     kernel: Tensor  # (..., H, N, N), 0 at padding
@@ -50,13 +50,15 @@ class Decoupled(nn.Module):
     def forward(self, layer: "SGPAttention", tokens: Tokens, x: Tensor) -> Remainder:
         """Return the laws of g for the layer's draws: joint ones, or independent ones at the
         tokens, whose KL is that of joint draws, ½ vᵀ C v."""
-        beta = layer.inducing_points()
-        tril = jitter.cholesky(layer.kernel(beta, beta), "K_ββ, the kernel of the inducing inputs")
-        k_qb = padding.rows(layer.kernel(tokens.points, beta), tokens.real)
+        kernel = layer.kernel
+        beta = kernel.scaled(layer.inducing_points())
+        k_bb = kernel.between(beta, beta)
+        tril = jitter.cholesky(k_bb, "K_ββ, the kernel of the inducing inputs")
+        k_qb = padding.rows(kernel.between(tokens.points, beta), tokens.real)
         a = sgpa.features(k_qb, tril)
         mean = sgpa.conditional_mean(tokens.kernel, a, tokens.value)
         if layer.draws == "marginal":
-            scale = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a).sqrt()
+            scale = sgpa.conditional_variance(kernel.diagonal(tokens.points), a).sqrt()
             return _marginals(a, mean, scale, scale, sgpa.local_kl(tokens.value, mean))
         c = sgpa.conditional_covariance(tokens.kernel, a)
         c = padding.plus_diagonal(c, 0.0, tokens.real)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probattn.functional import jitter, padding, triangular
 from probattn.functional.correlated import Canonical, Correlated
-from probattn.functional.gaussian import Dense, conditional
+from probattn.functional.gaussian import Dense, Inverted, conditional
 from probattn.functional.kernels import rbf
 
 
@@ -35,19 +35,18 @@ class CGP(Correlated):
     @cached_property
     def mean(self) -> Tensor:
         """ν = 𝒦_qo P⁻¹ 𝒦_ok V = B_qᵀ B_k V (eq. 24), with one Cholesky factor."""
-        return self._b_q.mT @ self._seen
+        return self._bridge @ self.value
 
     @cached_property
     def observed_key(self) -> Tensor:
         """(𝒦_k + σ²I) V."""
-        return self._k_kk @ self.value + self.noise[:, None, None] * self.value
+        return self._noisy(self._k_kk) @ self.value
 
     @cached_property
-    def prior(self) -> Dense:
+    def prior(self) -> Inverted:
         """P, or 𝒦_o."""
-        return self._dense(
-            self._kernel(self.latent, self.latent), "K_o + σ²I", noisy=self.noisy_canonical
-        )
+        kernel = self._kernel(self.latent, self.latent)
+        return self._inverted(kernel, "K_o + σ²I", noisy=self.noisy_canonical)
 
     @cached_property
     def query_covariance(self) -> Dense:
@@ -62,13 +61,13 @@ class CGP(Correlated):
     @cached_property
     def predictive(self) -> Dense:
         """𝒦_q − A_q 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko A_qᵀ, + σ²I where the output is noisy; means cancel."""
-        explained = triangular.solve_lower(self._marginal_key.tril, self._b_k.mT @ self._b_q)
+        explained = self._marginal_key.root @ self._bridge.mT
         name = "the predictive covariance of z_q given z_k"
         return self._dense(self._k_qq, name, explained, noisy=self.noisy_output)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """Return B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
-        whitened = triangular.solve_lower(self.prior.tril, z_o)
+        whitened = triangular.product(self.prior.root, z_o)
         query = triangular.product(self._b_q.mT, whitened)
         return query, triangular.product(self._b_k.mT, whitened)
 
@@ -76,7 +75,7 @@ class CGP(Correlated):
         """Return ‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖², summed over both processes."""
         roots: tuple[Tensor, ...] = (self._b_q.mT, self._b_k.mT)
         if covariance is not self.prior:
-            whitened = triangular.solve_lower(self.prior.tril, covariance.tril)
+            whitened = self.prior.root @ covariance.tril
             roots = tuple(root @ whitened for root in roots)
         return self.query_covariance.quadratic(roots[0]) + self.key_covariance.quadratic(roots[1])
 
@@ -104,8 +103,13 @@ class CGP(Correlated):
         return self._b_k @ self.value
 
     @cached_property
-    def _marginal_key(self) -> Dense:
-        return self._dense(self._k_kk, "K_k + σ²I")
+    def _bridge(self) -> Tensor:
+        """B_qᵀ B_k = 𝒦_qo P⁻¹ 𝒦_ok, ``(..., H, N, N)``."""
+        return self._b_q.mT @ self._b_k
+
+    @cached_property
+    def _marginal_key(self) -> Inverted:
+        return self._inverted(self._k_kk, "K_k + σ²I")
 
     @cached_property
     def _k_qq(self) -> Tensor:
@@ -126,8 +130,7 @@ class CGP(Correlated):
         return self._root(self.key, self.scales[1].log())
 
     def _root(self, points: Tensor, log_scale: Tensor) -> Tensor:
-        kernel = self._kernel(self.latent, points, log_scale)
-        return triangular.solve_lower(self.prior.tril, kernel)
+        return self.prior.root @ self._kernel(self.latent, points, log_scale)
 
     def _kernel(
         self,
@@ -147,7 +150,18 @@ class CGP(Correlated):
     ) -> Dense:
         """Factorise the kernel, less BᵀB for a root B, plus σ²I; jitter is relative to the kernel,
         whose rounding errors the difference has."""
-        matrix = kernel if root is None else kernel - root.mT @ root
-        matrix = padding.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)
+        matrix = kernel if root is None else triangular.less_gram(kernel, root)
+        matrix = self._noisy(matrix, noisy=noisy)
         tril = jitter.cholesky(matrix, name, jitter.mean_diagonal(kernel))
         return Dense(tril, self.count, self.real)
+
+    def _inverted(self, kernel: Tensor, name: str, *, noisy: bool = True) -> Inverted:
+        """Factorise the kernel plus σ²I, and invert the factor."""
+        matrix = self._noisy(kernel, noisy=noisy)
+        tril = jitter.cholesky(matrix, name)
+        root = triangular.inverse_factor(matrix, tril)
+        return Inverted(tril, self.count, self.real, root=root)
+
+    def _noisy(self, matrix: Tensor, *, noisy: bool = True) -> Tensor:
+        """Return the matrix with σ²I added, and ones on the diagonal at padding."""
+        return padding.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)

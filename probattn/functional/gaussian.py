@@ -106,6 +106,25 @@ class Dense(Covariance):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Inverted(Dense):
+    """Dense Σ = L Lᵀ of which L⁻¹ is known: products, in place of solves.
+
+    Args:
+        root: L⁻¹ ``(..., H, N, N)``.
+    """
+
+    root: Tensor
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        """Return ‖L⁻¹ x‖²."""
+        return triangular.product(self.root, x).square().sum((-2, -1))
+
+    def log_det(self) -> Tensor:
+        """Return −2 Σ log (L⁻¹)_ii."""
+        return -triangular.log_det(self.root)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Conditional(Dense):
     """Posterior Σ = L (C Cᵀ)⁻¹ Lᵀ of x given y, for x ~ N(0, P), P = L Lᵀ, y | x ~ N(A x, S) and
     C Cᵀ = I + (A L)ᵀ S⁻¹ A L.
@@ -176,14 +195,14 @@ class LowRank(Covariance):
         return self.factor / self.noise.unsqueeze(-1)
 
     @cached_property
-    def capacitance(self) -> Tensor:
-        """Cholesky factor of I + Uᵀ(U/σ²), ``(..., H, m, m)``."""
-        gram = self.factor.mT @ self._scaled
-        return jitter.cholesky(padding.plus_diagonal(gram, 1.0), "I + UᵀU/σ²")
+    def root(self) -> Tensor:
+        """R⁻¹, R Rᵀ = I + Uᵀ(U/σ²), of norm at most 1, ``(..., H, m, m)``."""
+        matrix = padding.plus_diagonal(self.factor.mT @ self._scaled, 1.0)
+        return triangular.inverse_factor(matrix, jitter.cholesky(matrix, "I + UᵀU/σ²"))
 
     def whitened(self, x: Tensor) -> Tensor:
-        """Return R⁻¹ (U/σ²)ᵀ x, R Rᵀ = I + Uᵀ(U/σ²): ``(..., H, m, d)``."""
-        return triangular.solve_lower(self.capacitance, triangular.product(self._scaled.mT, x))
+        """Return R⁻¹ (U/σ²)ᵀ x: ``(..., H, m, d)``."""
+        return triangular.product(self.root, triangular.product(self._scaled.mT, x))
 
     def quadratic(self, x: Tensor) -> Tensor:
         """Return ‖x/σ‖² − ‖R⁻¹ (U/σ²)ᵀ x‖²."""
@@ -197,7 +216,7 @@ class LowRank(Covariance):
     def log_det(self) -> Tensor:
         """Return Σ log σ² + log |I + Uᵀ(U/σ²)|."""
         noise = self._at_real(self.noise.log().expand(self.shape)).sum(-1)
-        return noise + triangular.log_det(self.capacitance)
+        return noise - triangular.log_det(self.root)
 
     def relative_trace(self, prior: Covariance) -> Tensor:
         """Return Σ σ²_i (P⁻¹)_ii + tr(Uᵀ P⁻¹ U) − n, for a prior of the same form."""
@@ -206,7 +225,7 @@ class LowRank(Covariance):
                 f"no closed form of tr(P⁻¹ Σ) for LowRank Σ and {type(prior).__name__} P"
             )
         # diag(P⁻¹) = 1/σ²_p − ‖rows of R⁻¹ (U/σ²)ᵀ‖²
-        explained = triangular.solve_lower(prior.capacitance, prior._scaled.mT).square().sum(-2)
+        explained = (prior.root @ prior._scaled.mT).square().sum(-2)
         precision = 1 / prior.noise - explained
         diagonal = (self._at_real(self.noise) * precision).sum(-1)
         return diagonal + prior.quadratic(self.factor) - self.count
@@ -231,10 +250,9 @@ class LowRank(Covariance):
     def explained(self, inner: Tensor) -> Tensor:
         """Return tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I +
         UᵀU/σ²)⁻¹."""
-        root = triangular.inverse(self.capacitance, upper=False)
         # tr J, and the trace of R⁻ᵀ R⁻¹ J
         trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
-        return trace - (root @ inner * root).sum((-2, -1))
+        return trace - (self.root @ inner * self.root).sum((-2, -1))
 
     def _at_real(self, x: Tensor) -> Tensor:
         return x if self.real is None else x * self.real

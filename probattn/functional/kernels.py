@@ -31,21 +31,26 @@ def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
     centre = b.detach().mean(-2, keepdim=True)
     # contiguous, so that no product copies them again
     own = (a - centre).contiguous()
-    other = own if b is a else (b - centre).contiguous()
-    return _RBF.apply(own, other, log_factor, b is a)
+    other = None if b is a else (b - centre).contiguous()
+    return _RBF.apply(own, other, log_factor)
 
 
 class _RBF(Function):
-    """c exp(−½ ‖a − b‖²); its derivatives are a few products with the kernel itself."""
+    """c exp(−½ ‖a − b‖²), b = a for None; its derivatives are a few products with the kernel
+    itself."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, log_factor: Tensor | None, is_same: bool) -> Tensor:
+    def forward(a: Tensor, b: Tensor | None, log_factor: Tensor | None) -> Tensor:
         # a·b, then −½ ‖a‖² and −½ ‖b‖²
-        log = a @ b.mT
-        rows = (log.diagonal(dim1=-2, dim2=-1) if is_same else a.square().sum(-1)) / -2
-        columns = rows if is_same else b.square().sum(-1) / -2
+        if b is None:
+            log = a @ a.mT
+            rows = columns = log.diagonal(dim1=-2, dim2=-1) / -2
+        else:
+            log = a @ b.mT
+            rows = a.square().sum(-1) / -2
+            columns = b.square().sum(-1) / -2
         log.add_(rows.unsqueeze(-1)).add_(columns.unsqueeze(-2)).clamp_max_(0)
         if log_factor is not None:
             log.add_(log_factor[..., None, None])
@@ -57,9 +62,11 @@ class _RBF(Function):
         ctx.save_for_forward(*inputs[:2], output)
 
     @staticmethod
-    def jvp(ctx: Any, da: Tensor, db: Tensor, dlog: Tensor | None, _: None) -> Tensor:
+    def jvp(ctx: Any, da: Tensor, db: Tensor | None, dlog: Tensor | None) -> Tensor:
         """Use the change of −½ ‖a − b‖², (b − a)·da + (a − b)·db."""
         a, b, kernel = ctx.saved_tensors
+        if b is None:
+            b, db = a, da
         change = da @ b.mT - (a * da).sum(-1, keepdim=True)
         change = change + a @ db.mT - (b * db).sum(-1).unsqueeze(-2)
         if dlog is not None:
@@ -67,14 +74,23 @@ class _RBF(Function):
         return kernel * change
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        """Use ∂k_ij/∂a_i = k_ij (b_j − a_i)."""
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Use ∂k_ij/∂a_i = k_ij (b_j − a_i); where b is a, pairs (i, j) and (j, i) share a
+        product."""
         a, b, kernel = ctx.saved_tensors
         weights = grad * kernel
         of_factor = weights.sum((-2, -1)) if ctx.needs_input_grad[2] else None
-        of_a = weights @ b - weights.sum(-1, keepdim=True) * a
-        of_b = weights.mT @ a - weights.sum(-2).unsqueeze(-1) * b
-        return of_a, of_b, of_factor, None
+        if b is None:
+            return _pulled(weights + weights.mT, a, a), None, of_factor
+        return _pulled(weights, a, b), _pulled(weights.mT, b, a), of_factor
+
+
+def _pulled(weights: Tensor, points: Tensor, towards: Tensor) -> Tensor:
+    """Return Σ_j w_ij (b_j − a_i) of weights ``(..., N, M)``, points a and b that they are pulled
+    towards."""
+    totals = weights.sum(-1, keepdim=True)
+    # not in place, which has no batching rule
+    return torch.addcmul(weights @ towards, totals, points, value=-1)
 
 
 def exponential(a: Tensor, b: Tensor) -> Tensor:

@@ -23,12 +23,14 @@ def features(k_qb: Tensor, tril: Tensor) -> Tensor:
     Returns:
         ``(..., H, N, M)``.
     """
-    return triangular.solve_lower(tril, k_qb.mT).mT
+    # One small inverse for each head: faster than a solve for each example.
+    return k_qb @ triangular.inverse(tril, upper=False).mT
 
 
 def conditional_mean(k_qq: Tensor, a: Tensor, value: Tensor) -> Tensor:
     """Return C v, the posterior mean of g, C = 𝒦 − A Aᵀ, without forming C: ``(..., H, N, d)``."""
-    return k_qq @ value - a @ (a.mT @ value)
+    # The minus sign at M rows, not at N.
+    return k_qq @ value + a @ -(a.mT @ value)
 
 
 def conditional_covariance(k_qq: Tensor, a: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ def conditional_variance(k_diagonal: Tensor, a: Tensor) -> Tensor:
 def local_kl(value: Tensor, mean: Tensor) -> Tensor:
     """Return KL(N(C v, C) ‖ N(0, C)) = ½ vᵀ C v in nats, summed over heads and columns, from v and
     C v: ``(...)``."""
-    return 0.5 * (value * mean).sum((-3, -2, -1))
+    return 0.5 * torch.linalg.vecdot(value.flatten(-3), mean.flatten(-3))
 
 
 def amortised_kl(value: Tensor, mean: Tensor, spread: Tensor) -> Tensor:

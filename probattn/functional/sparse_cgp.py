@@ -7,10 +7,12 @@ they are random Fourier features, the same ones for all three.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from probattn.functional import jitter, padding, triangular
@@ -110,7 +112,7 @@ class FeatureCGP(Correlated):
     def posterior(self) -> Canonical:
         """Return N(σ⁻² 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, σ²I + 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓo)."""
         # S_o = Ψ_o R_ℓ⁻ᵀ, (..., H, N, ℓ)
-        s_o = triangular.solve_lower(self._keys.capacitance, self._psi.canonical.mT).mT
+        s_o = self._psi.canonical @ self._keys.root.mT
         return Canonical(s_o @ self._seen, self._low_rank(s_o))
 
     def key_evidence(self) -> Tensor:
@@ -125,7 +127,7 @@ class FeatureCGP(Correlated):
     @cached_property
     def _inverse(self) -> Tensor:
         """R⁻¹, of norm at most 1, ``(..., H, m, m)``."""
-        return triangular.inverse(self._low_rank(self._phi.canonical).capacitance, upper=False)
+        return self._low_rank(self._phi.canonical).root
 
     @cached_property
     def _t(self) -> Factors:
@@ -135,13 +137,12 @@ class FeatureCGP(Correlated):
     @cached_property
     def _d(self) -> Factors:
         """D_k and D_o, Ψ in place of Φ in T."""
-        inverse = triangular.inverse(self.prior.capacitance, upper=False)
-        return Factors(*(factor @ inverse.mT for factor in self._psi))
+        return Factors(*(factor @ self.prior.root.mT for factor in self._psi))
 
     @cached_property
     def _keys(self) -> LowRank:
-        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R_ℓ of B_ℓ is its
-        capacitance's factor."""
+        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R_ℓ⁻¹ of B_ℓ is its
+        root."""
         return self._low_rank(self._psi.process)
 
     @cached_property
@@ -153,7 +154,7 @@ class FeatureCGP(Correlated):
     def _bridge(self) -> Tensor:
         """T_oᵀ S_o = R⁻¹ Φ_oᵀ Ψ_o R_ℓ⁻ᵀ, ``(..., H, m, ℓ)``."""
         crossed = self._psi.canonical.mT @ self._phi.canonical
-        return self._inverse @ triangular.solve_lower(self._keys.capacitance, crossed).mT
+        return self._inverse @ (self._keys.root @ crossed).mT
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
@@ -204,14 +205,16 @@ class RFFCGP(FeatureCGP):
 
     @cached_property
     def _phi(self) -> Factors:
-        return Factors(self._scaled(self.query, 0), self._functions(self.latent))
+        query, _, latent = self._functions
+        return Factors(self.scales[0, :, None, None] * query, latent)
 
     @cached_property
     def _psi(self) -> Factors:
-        return Factors(self._scaled(self.key, 1), self._phi.canonical)
+        _, key, latent = self._functions
+        return Factors(self.scales[1, :, None, None] * key, latent)
 
-    def _scaled(self, angles: Tensor, process: int) -> Tensor:
-        return self.scales[process, :, None, None] * self._functions(angles)
-
-    def _functions(self, angles: Tensor) -> Tensor:
-        return padding.rows(self.features.functions(angles), self.real)
+    @cached_property
+    def _functions(self) -> Sequence[Tensor]:
+        """φ of queries, keys and latent inputs."""
+        angles = torch.stack((self.query, self.key, self.latent))
+        return padding.rows(self.features.functions(angles), self.real).unbind()

@@ -15,6 +15,18 @@ def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return _Cholesky.apply(matrix)
 
 
+def inverse_factor(matrix: Tensor, tril: Tensor) -> Tensor:
+    """Return L⁻¹ ``(..., n, n)`` of M = L Lᵀ, whose gradient goes to M, and not through L: as many
+    products as for L itself, without another factorisation."""
+    return _InverseFactor.apply(matrix, tril.detach())
+
+
+def less_gram(matrix: Tensor, root: Tensor) -> Tensor:
+    """Return M − BᵀB for M ``(..., n, n)`` and B ``(..., k, n)``; the gradient of B is one product,
+    where PyTorch's is two."""
+    return _LessGram.apply(matrix, root)
+
+
 def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     """Return L⁻¹ B for lower-triangular L ``(..., n, n)`` and B ``(..., n, k)``.
 
@@ -77,6 +89,61 @@ class _Cholesky(Function):
         (factor,) = ctx.saved_tensors
         root = inverse(factor, upper=False)
         return root.mT @ _half(factor.mT @ grad) @ root
+
+
+class _InverseFactor(Function):
+    """X = L⁻¹ of M = L Lᵀ, with derivatives for symmetric changes of M, by products with X."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor, tril: Tensor) -> Tensor:
+        return inverse(tril, upper=False)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: Tensor | None) -> Tensor:
+        """Use dX = −Φ(X dM Xᵀ) X."""
+        (root,) = ctx.saved_tensors
+        return -_half(root @ tangent @ root.mT) @ root
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Use −Xᵀ Φ(grad Xᵀ) X."""
+        (root,) = ctx.saved_tensors
+        return root.mT @ -_half(grad @ root.mT) @ root, None
+
+
+class _LessGram(Function):
+    """M − BᵀB of M and B of the same leading dimensions."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor, root: Tensor) -> Tensor:
+        return matrix - root.mT @ root
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def jvp(ctx: Any, of_matrix: Tensor, of_root: Tensor) -> Tensor:
+        """Use dM − dBᵀB − BᵀdB."""
+        (root,) = ctx.saved_tensors
+        change = of_root.mT @ root
+        return of_matrix - change - change.mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Use −B (grad + gradᵀ)."""
+        (root,) = ctx.saved_tensors
+        return grad, root @ -(grad + grad.mT)
 
 
 def _half(matrix: Tensor) -> Tensor:

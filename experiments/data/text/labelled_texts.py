@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.dataset import Part
+from probattn.experiments.data.dataset import Part, digest
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import normal_name
 
@@ -34,8 +34,8 @@ class Texts(Part):
 
     @cached_property
     def keys(self) -> list[str]:
-        """Each text as :func:`comparable` one."""
-        return list(map(comparable, self.texts))
+        """Digest of each text as :func:`comparable` one."""
+        return [digest(comparable(text)) for text in self.texts]
 
 
 def comparable(text: str) -> str:

@@ -33,6 +33,9 @@ function counts(step, total) {
 // Return the examples that pass all filters; an empty filter passes all. Size 3 is "3 or more".
 function chosen(examples, filters, step) {
   return examples.filter((example) => {
+    if (filters.kind && !example.kinds.includes(filters.kind)) {
+      return false;
+    }
     const facts = {
       predicted: example.predicted,
       true: example.true,
@@ -72,6 +75,13 @@ function start(page) {
   let found = examples;
   let isSaved = true;
 
+  // Add a choice to a filter.
+  function offer(which, name) {
+    const entry = element("option", name);
+    entry.value = name;
+    filters.elements[which].append(entry);
+  }
+
   function element(tag, text, ...children) {
     const made = page.createElement(tag);
     made.textContent = text;
@@ -98,6 +108,9 @@ function start(page) {
       const ends = `${shown(example.low)} to ${shown(example.high)}`;
       rows.push(["interval", isFinite ? ends : "any number: too few validation examples"]);
       rows.push(["standard deviation", shown(example.std)]);
+    }
+    if (example.notes) {
+      rows.push(["notes", example.notes]);
     }
     if (example.kind === "row") {
       about.columns.forEach((column, place) => {
@@ -201,7 +214,7 @@ function start(page) {
 
   function slide() {
     const threshold = step().threshold;
-    const text = threshold === null ? "more than any has" : percent(threshold);
+    const text = threshold === null ? "none is enough" : percent(threshold);
     find("shown").textContent = text;
     slider.setAttribute("aria-valuetext", text);
     find("counts").textContent = counts(step(), about.total);
@@ -282,10 +295,11 @@ function start(page) {
     option.value = name;
     find("classes").append(option);
     for (const which of filters ? ["predicted", "true"] : []) {
-      const entry = element("option", name);
-      entry.value = name;
-      filters.elements[which].append(entry);
+      offer(which, name);
     }
+  }
+  for (const kind of filters ? about.kinds : []) {
+    offer("kind", kind);
   }
   if (filters) {
     filters.addEventListener("change", refresh);

@@ -211,7 +211,7 @@ EXAMPLES = {
     ),
 }
 NEEDS = {
-    "serve_with_fastapi": ("fastapi", "httpx"),
+    "serve_with_fastapi": ("fastapi", "httpx2"),
     "finetune_text_classifier": ("transformers", "accelerate"),
     "lightning_training": ("lightning.pytorch",),
 }

@@ -1,4 +1,5 @@
-"""Importing the library is light, and leaves the process as ``import torch, pyro`` does."""
+"""Importing the library is light, and leaves the process as ``import torch, pyro`` does; its names
+are imported when they are first used."""
 
 import os
 import random
@@ -44,7 +45,7 @@ CODE = f"""
 import torch, pyro
 before, changed = [state(), pyro.settings.get()], []
 for name in {MODULES!r}:
-    importlib.import_module(name)
+    exec(f"from {{name}} import *", {{}})  # all public names, which are imported when they are used
     if name == "probattn":
         loaded = [name for name in {HEAVY!r} if name in sys.modules]
     now = [state(), pyro.settings.get()]
@@ -59,6 +60,75 @@ def test_imports_are_light_and_change_nothing_but_what_torch_and_pyro_change(fre
     """Those two change warning filters themselves, which users expect of them."""
     # Warnings of libraries at import are none of ours.
     assert fresh_python(STATE + CODE, warnings="default") == [[], []]
+
+
+HELP = """
+import json, sys
+from probattn.experiments.cli.main import COMMANDS, main
+
+calls = [["--help"], ["--version"], ["tran"], ["train", "--no-such-option"]]
+calls += [[command.__name__.replace("_", "-"), "--help"] for command in COMMANDS]
+statuses = []
+for call in calls:
+    sys.argv = ["probattn", *call]
+    try:
+        main()
+    except SystemExit as end:
+        statuses.append(end.code)
+print()
+print(json.dumps([statuses, [name for name in ("torch", "pyro", "numpy") if name in sys.modules]]))
+"""
+
+
+def test_help_and_errors_of_usage_wait_for_no_library_of_numbers(fresh_python):
+    statuses, loaded = fresh_python(HELP, warnings="default")
+    assert statuses[:4] == [0, 0, 2, 2]
+    assert set(statuses[4:]) == {0}
+    assert loaded == []
+
+
+ALONE = """
+import importlib, json
+import probattn, probattn.inference, probattn.models
+
+# Modules with the name of what they define.
+importlib.import_module("probattn.draws")
+importlib.import_module("probattn.local_sites")
+importlib.import_module("probattn.inference.export")
+same_names = [probattn.draws, probattn.local_sites, probattn.inference.export]
+missing = []
+for package in (probattn, probattn.models, probattn.inference):
+    missing += sorted(set(package.__all__) - set(dir(package)))
+    missing += [name for name in dir(package) if not hasattr(package, name)]
+print(json.dumps([all(map(callable, same_names)), missing, hasattr(probattn, "nothing")]))
+"""
+
+
+def test_a_public_name_is_found_whatever_was_imported_before(fresh_python):
+    assert fresh_python(ALONE, warnings="default") == [True, [], False]
+
+
+MODULES_ALONE = """
+import json, probattn
+
+found = [
+    probattn.functional.gaussian,
+    probattn.attention.softmax,
+    probattn.families,
+    probattn.inference.decisions.conformal,
+]
+print(json.dumps([module.__name__ for module in found]))
+"""
+
+
+def test_a_module_is_found_after_the_import_of_the_library_alone(fresh_python):
+    names = [
+        "probattn.functional.gaussian",
+        "probattn.attention.softmax",
+        "probattn.families",
+        "probattn.inference.decisions.conformal",
+    ]
+    assert fresh_python(MODULES_ALONE, warnings="default") == names
 
 
 def test_what_an_import_does_to_the_process_is_undone(monkeypatch):

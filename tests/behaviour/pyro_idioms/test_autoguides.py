@@ -6,7 +6,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from idioms import SIGMA, N, Regression, conjugate
-from pyro.infer import SVI, Trace_ELBO, autoguide
+from pyro.infer import SVI, Predictive, Trace_ELBO, autoguide
 from pyro.nn import PyroModule, PyroSample
 from torch import nn
 from torch.testing import assert_close
@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from probattn import SoftmaxAttention, guides, inference
 from probattn.inference import TrainOptions, fit, predict
 from probattn.models import Supervised
+from probattn.models.likelihoods import Gaussian
 
 FAST = ("AutoNormal", "AutoMultivariateNormal", "AutoStructured", "AutoNormalMessenger")
 """Common ones of each construction; `make test-all` runs all."""
@@ -96,6 +97,21 @@ class Head(PyroModule):
 
     def forward(self, x):
         return self.head(self.attention(x).mean(-2))
+
+
+@pytest.mark.parametrize("number", [1, 4, N])
+@pytest.mark.parametrize("guided", [False, True])
+def test_predictive_takes_a_bayesian_head_draw_after_draw_alone(number, guided):
+    """Its weights ``(samples, 1, 1, 4)`` are no matrix, whatever the number of samples."""
+    model, x = Supervised(Head(), Gaussian(SIGMA), num_data=N).eval(), torch.randn(N, 3, 4)
+    guide = guides.for_model(model, rest=autoguide.AutoNormal) if guided else None
+    if guided:
+        guide(x, torch.zeros(N, 1))  # an AutoGuide's first call has the labels
+    sampled = Predictive(model, guide=guide, num_samples=number)(x)
+    assert len(sampled["network.head.weight"].flatten(1).unique(dim=0)) == number
+    parallel = Predictive(model, guide=guide, num_samples=number, parallel=True)
+    with pytest.raises(RuntimeError, match="2 dimensions|2D|2-D"):
+        parallel(x)
 
 
 def test_a_bayesian_head_trains_and_predicts_draw_after_draw(caplog):

@@ -1,6 +1,8 @@
 """Every layer in a user's program, in a plate of the examples, outside it and without one, under
 Pyro's own ELBOs."""
 
+import itertools
+
 import elbos
 import pyro
 import pyro.distributions as dist
@@ -55,12 +57,18 @@ def test_a_layer_says_whether_it_has_local_sites(name):
     )
 
 
-FAST = ("kep-svgp-residual", "sgpa", "cgp", "anchored-draw", "rff-gpa-sampled-draw", "rff-cgp")
+PLACES = ("inside", "outside", "event")
+# A global site and a factor, local sites, local sites of a regulariser.
+FAST = set(itertools.product(["kep-svgp-residual", "sgpa", "cgp"], PLACES))
+FAST |= {("anchored-draw", "inside"), ("rff-gpa-sampled-draw", "outside"), ("rff-cgp", "event")}
 
 
-@pytest.mark.parametrize("where", ["inside", "outside", "event"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in LAYERS]
+    ("name", "where"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in FAST))
+        for pair in itertools.product(LAYERS, PLACES)
+    ],
 )
 def test_single_and_vectorised_particles_and_one_pass_have_one_loss(name, where):
     model = Own(LAYERS[name](8, 2), where).double().eval()

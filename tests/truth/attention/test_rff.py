@@ -1,5 +1,6 @@
 """RFF-GPA and RFF-CGP against normal equations, exact GPs, GPyTorch, and the authors' formulae."""
 
+import copy
 import math
 
 import gpytorch
@@ -16,7 +17,14 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from probattn import RFFCGPAttention, RFFGPAttention, draws, local_posteriors, priors
+from probattn import (
+    AnchoredAttention,
+    RFFCGPAttention,
+    RFFGPAttention,
+    draws,
+    local_posteriors,
+    priors,
+)
 from probattn.functional.cgp import CGP
 from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
 from probattn.functional.feature_regression import FeatureRegression
@@ -53,6 +61,28 @@ def heads_of(layer, x):
     parts = projection(x).unflatten(-1, (-1, HEADS, DIM // HEADS)).permute(1, 2, 0, 3)
     sigma2 = layer.log_noise.exp()[:, None, None] ** 2
     return phi(layer, parts[0]), phi(layer, parts[-2]), parts[-1], sigma2
+
+
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: make(features=12),
+        lambda: make(features=2, symmetric=False),
+        lambda: make(features=4, frequencies="equal"),
+        lambda: AnchoredAttention(DIM, HEADS, anchors=3, bias=True).double(),
+    ],
+)
+def test_the_attention_matrix_maps_values_to_the_mean_output(layer, mask):
+    layer, x = layer(), randn(3, TOKENS, DIM)
+    matrix = layer.attention_matrix(x, mask)
+    value = layer.project(x)[-1]
+    output = layer.out((matrix @ value).transpose(1, 2).flatten(-2))
+    real = torch.ones(3, TOKENS).bool() if mask is None else mask
+    assert_close(output[real], layer(x, mask)[real])
+    pairs = (real[:, None, :, None] & real[:, None, None, :]).expand_as(matrix)
+    assert (matrix[~pairs] == 0).all()
+    assert (matrix[pairs] != 0).all()
 
 
 def normal_equations(layer, x):
@@ -179,6 +209,31 @@ def test_the_exact_gp_is_reached_as_one_over_the_root_of_the_features(kind, corr
     errors = torch.stack([square.std() for square in squares]) / number**0.5 / means
     ratio = (means[0] / means[1]).log()
     assert (ratio - math.log(4)).abs() <= 5 * errors.square().sum().sqrt()
+
+
+class Doubled(torch.nn.Linear):
+    """A map that is not its weights alone, as adapters of weights are."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (RFFGPAttention, {"symmetric": False}),
+        (RFFCGPAttention, {"collapsed": True, "output": "mean"}),
+    ],
+)
+def test_a_map_of_another_class_is_called(cls, options):
+    """Fixed frequencies are multiplied with the weights of plain maps alone."""
+    torch.manual_seed(0)
+    layer, x = cls(DIM, HEADS, features=2, **options).double(), randn(2, TOKENS, DIM)
+    twice = copy.deepcopy(layer)
+    with torch.no_grad():
+        twice.query_key_value.weight.mul_(2)
+        layer.query_key_value.__class__ = Doubled
+        assert_close(layer(x), twice(x))
 
 
 def test_agrees_with_the_random_features_of_gpytorch():

@@ -10,7 +10,13 @@ from float64 import ones64, randn64, tensor64, zeros64
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn import (
+    KEPSVGPAttention,
+    RFFCGPAttention,
+    RFFGPAttention,
+    SoftmaxAttention,
+    guides,
+)
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.kernel import KernelAttention
 from probattn.inference.diagnostics import attention as module
@@ -20,7 +26,7 @@ from probattn.inference.diagnostics.attention import (
     mean_pairwise_cosine,
     token_similarity,
 )
-from probattn.models import Classifier, ViT
+from probattn.models import Classifier, ViT, layer_factories
 
 
 class Opaque(ProbabilisticAttention):
@@ -93,6 +99,36 @@ def by_formula(layer, x):
     if isinstance(layer, KernelAttention):
         return (-0.5 * (q.unsqueeze(-2) - k.unsqueeze(-3)).square().sum(-1)).exp()
     return (q @ k.mT / layer.head_dim**0.5).softmax(-1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [RFFCGPAttention, RFFGPAttention])
+def test_spectra_of_a_layer_with_sampled_frequencies_are_those_at_their_means(kind):
+    attention = kind.partial(features=6, frequencies="sampled")
+    sizes = {"image_size": 6, "patch_size": 2, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
+    model = Classifier(ViT(**sizes, depth=1, attention=attention), num_data=10).double()
+    guide, x = guides.for_model(model), randn64(4, 3, 6, 6)
+    for parameter in guide.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
+    layer = model.network.blocks[0].attention
+    inputs = []
+    hook = layer.register_forward_hook(lambda _, args, __: inputs.append(args[0]))
+    (spectrum,) = attention_spectra(model, guide, x).values()
+    hook.remove()
+    ((site, prior),) = guides.latent_sites(model)
+    frequencies = guide.get_submodule(site)(prior).mean
+    matrices = poutine.condition(layer.attention_matrix, data={site: frequencies})(inputs[0])
+    expected = torch.linalg.svdvals(matrices.flatten(0, -4)).mean(0)
+    assert_close(spectrum.values, expected)
+
+
+@pytest.mark.parametrize("name", layer_factories.LAYERS)
+def test_every_layer_of_the_library_has_a_spectrum(name):
+    sizes = {"image_size": 6, "patch_size": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
+    vit = ViT(**sizes, depth=1, attention=name)
+    model = Classifier(vit, num_data=10)
+    spectra = attention_spectra(model, guides.for_model(model), torch.randn(2, 3, 6, 6))
+    assert (spectra[PATHS[0]].values.sum(-1) > 0).all()
 
 
 @torch.no_grad()

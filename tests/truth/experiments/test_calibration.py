@@ -7,7 +7,7 @@ import torch
 from scipy.stats import binomtest
 
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.inference import CheckpointError, Prediction
+from probattn.inference import CheckpointError, Prediction, conformal
 
 COMMON = {"weights": "digest", "num_samples": 10, "seed": 0}
 
@@ -33,6 +33,31 @@ def test_by_class_sets_cover_the_rare_class_that_plain_sets_miss():
     assert evaluated["plain sets"]["coverage"] == pytest.approx(weighted)
     assert evaluated["plain sets"]["coverage"] == pytest.approx(0.9, abs=0.03)
     assert evaluated["by-class sets"]["size"] > evaluated["plain sets"]["size"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("plain", conformal.LAC),
+        ("by-class", conformal.ByClass),
+        ("aps", conformal.APS),
+        ("raps", conformal.RAPS),
+    ],
+)
+def test_sets_of_each_kind_are_those_of_their_predictor_on_scaled_probabilities(kind, method):
+    known, new = imbalanced(0), imbalanced(1)
+    calibration = Calibration.fit(known, **COMMON, level=0.95)
+    scaled = calibration.apply(new)
+    expected = method(alpha=0.05).fit_prediction(calibration.apply(known))
+    assert torch.equal(calibration.sets(scaled.probs, kind=kind), expected.sets(scaled.probs))
+    coverage = expected.evaluate(scaled.probs, new.labels)["coverage"]
+    assert calibration.evaluate(new)[f"{kind} sets"]["coverage"] == pytest.approx(coverage)
+
+
+def test_sets_that_an_older_calibration_lacks_are_an_error():
+    older = Calibration(**COMMON, temperature=1.0, confidence=0.5, class_quantiles=(1.0,) * 3)
+    with pytest.raises(ValueError, match="again"):
+        older.sets(torch.eye(3), kind="aps")
 
 
 def test_abstention_is_counted_with_its_exact_interval():

@@ -63,7 +63,7 @@ TABLES = {
         NAMES | CONTROLS,
     ),
     ("evidence", "A network of others"): ("timm-digits", "temperature", "timm/{}", TIMM),
-    ("evidence", "MNIST"): ("mnist", "temperature", "mnist/{}", NAMES),
+    ("evidence", "MNIST"): ("mnist-splits", "temperature", "mnist/{}", NAMES | CONTROLS),
     ("evidence", "CIFAR-10"): ("cifar10-small", "temperature", "cifar10-small/{}", NAMES),
     ("evidence", "IMDB"): (
         "imdb",
@@ -105,7 +105,8 @@ def means(study):
 def evidence():
     """Return the file of the figure of evidence, and what it shows."""
     page = runpy.run_path(str(ROOT / "docs" / "evidence.py"))
-    return page["FIGURE"], page["comparison"]()
+    compared = page["comparison"]()
+    return page["FIGURE"], compared, page["CLAIMS"], page["claims"](compared)
 
 
 def agrees(text, value):
@@ -151,7 +152,7 @@ def test_the_baselines_of_the_page_are_those_of_their_file():
         assert float(seconds) == pytest.approx(row["cpu_seconds"], abs=0.5)
 
 
-LABELS = {"digits": "digits, 20 splits"}
+LABELS = {"digits": "digits, 20 splits", "MNIST": "MNIST, 20 splits"}
 """Section of the page → label in the figure, where it is another."""
 
 
@@ -174,18 +175,30 @@ def test_the_differences_of_anchored_attention_are_rounded_from_the_differences(
             assert agrees(number, scale * value), (name, number)
 
 
-def test_four_differences_of_the_figure_are_more_than_chance_after_holms_correction():
+def test_the_differences_that_are_more_than_chance_are_those_of_the_page():
     table = evidence()[1]
     cells = {(row, key): cell for row, line in table.cells.items() for key, cell in line.items()}
     found = {place for place, cell in cells.items() if cell.significant}
-    others = {("timm's ViT as it starts: KEP-SVGP", key) for key in ("accuracy", "nll", "aurc")}
-    assert (len(cells), found) == (80, {("CIFAR-10: anchored", "nll"), *others})
+    named = {"CIFAR-10: anchored": ("nll",)}
+    named["timm's ViT as it starts: KEP-SVGP"] = ("accuracy", "nll", "aurc")
+    for row in ("anchored", "RFF-GPA"):
+        named[f"MNIST, 20 splits: {row}"] = ("accuracy", "nll", "aurc")
+    for row in ("support vectors", "small CNN"):
+        named[f"MNIST, 20 splits: {row}"] = ("accuracy", "nll", "ece", "aurc")
+    assert found == {(row, key) for row, keys in named.items() for key in keys}
+    of_layers = [row for row, _ in found if not row.endswith(("support vectors", "small CNN"))]
+    assert (len(cells), len(found), len(of_layers)) == (92, 18, 10)
+
+
+def test_the_table_of_claims_is_that_of_the_results():
+    _, _, committed, written = evidence()
+    assert committed.read_text(encoding="utf-8") == written
 
 
 def test_the_figure_is_that_of_the_committed_results():
     """Its texts, ticks among them, are those of a new drawing; lines may differ between versions of
     Matplotlib."""
-    committed, table = evidence()
+    committed, table, *_ = evidence()
     figures = committed.read_bytes(), to_svg(differences(table))
     drawn, expected = (re.findall(r"<!-- (.*?) -->", svg.decode()) for svg in figures)
     assert drawn == expected

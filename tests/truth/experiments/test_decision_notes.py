@@ -8,7 +8,14 @@ import torch
 from scipy import stats
 
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.decision_notes import few_examples, other_shares
+from probattn.experiments.evaluation.decision_notes import (
+    EMPTY_SET,
+    OUTSIDE_INTERVAL,
+    OUTSIDE_SET,
+    few_examples,
+    other_shares,
+    outside_sets,
+)
 from probattn.inference import Prediction, conformal
 
 ORIGIN = {"weights": "digest", "num_samples": 10, "seed": 0}
@@ -38,7 +45,7 @@ def test_the_examples_that_a_quantile_needs_are_the_fewest_with_a_finite_one(alp
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95])
 def test_the_classes_that_are_in_every_set_are_the_named_ones(level):
     calibration = calibrated((60, 20, 4, 0), level=level)
-    everywhere = calibration.sets(torch.eye(4, dtype=torch.float64), by_class=True).all(0)
+    everywhere = calibration.sets(torch.eye(4, dtype=torch.float64), kind="by-class").all(0)
     text = " ".join(few_examples(calibration, CLASSES))
     assert [name in text for name in CLASSES] == everywhere.tolist()
     if level == 0.9:
@@ -106,3 +113,48 @@ def test_abstention_that_accepts_nothing_says_what_it_takes_also_from_the_file(t
     assert "55 most confident" in abstention
     assert "owl (0), cat (5)" in sets
     assert "at least 59" not in " ".join(few_examples(calibrated((60, 0, 0, 0)), CLASSES))
+
+
+def test_answers_outside_of_their_own_sets_are_counted_with_a_reason():
+    generator = torch.Generator().manual_seed(int(torch.randint(1000, ())))
+    probs = (2 * torch.randn(200, 3, generator=generator, dtype=torch.float64)).softmax(-1)
+    quantiles = (0.3, 0.6, 0.8)
+    calibration = Calibration(
+        **ORIGIN, temperature=1.0, quantile=0.4, class_quantiles=quantiles, confidence=0.9
+    )
+    counts = {"plain": 0, "by class": 0, "outside": 0}
+    for row in probs.tolist():
+        best = row.index(max(row))
+        members = [place for place in range(3) if 1 - row[place] <= quantiles[place]]
+        counts["plain"] += max(row) < 1 - 0.4
+        counts["by class"] += not members
+        counts["outside"] += bool(members) and best not in members
+    assert min(counts.values()) > 0
+    empty, outside = outside_sets(calibration, Prediction(probs=probs))
+    assert empty.lower().startswith(EMPTY_SET)
+    assert outside.lower().startswith(OUTSIDE_SET)
+    assert f"{counts['plain']} (plain set) and {counts['by class']} (set by class)" in empty
+    assert f"{counts['outside']} (set by class) of 200" in outside
+    for sentence in (empty, outside):
+        assert "90 %" in sentence
+        assert "to a person" in sentence
+
+
+def test_sets_that_hold_their_answers_need_no_word():
+    probs = torch.eye(3, dtype=torch.float64)
+    whole = {"temperature": 1.0, "class_quantiles": (0.5,) * 3, "confidence": 0.9}
+    for quantile in (0.5, math.inf):
+        calibration = Calibration(**ORIGIN, quantile=quantile, **whole)
+        assert outside_sets(calibration, Prediction(probs=probs)) == []
+
+
+def test_numbers_outside_of_their_own_intervals_are_counted():
+    """The interval of N(0, 1) at 90 % reaches to 1.645; a quantile of -2 leaves nothing of it."""
+    law = torch.distributions.Normal(torch.zeros(1, 8, 1), torch.ones(1, 8, 1))
+    law = torch.distributions.Independent(law, 1)
+    zeros = torch.zeros(8, 1)
+    test = Prediction(mean=zeros, variance=zeros + 1, labels=zeros, components=(law,))
+    assert outside_sets(Calibration(**ORIGIN, quantile=-1.0), test) == []
+    (sentence,) = outside_sets(Calibration(**ORIGIN, quantile=-2.0), test)
+    assert sentence.lower().startswith(OUTSIDE_INTERVAL)
+    assert "8 (conformal interval) of 8" in sentence

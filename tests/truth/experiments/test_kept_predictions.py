@@ -8,6 +8,8 @@ import pytest
 import torch
 from evaluated_runs import random_prediction
 
+from probattn.experiments.data.images.image_datasets import Images
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.kept_predictions import (
     example_frame,
@@ -46,6 +48,22 @@ def test_a_file_is_read_with_its_stamp_alone(tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     assert read_examples(file, stamp=stamp) is None
     assert read_examples(tmp_path / "none", stamp=stamp) is None
+
+
+LABELS = torch.zeros(N, dtype=torch.long)
+PARTS = {
+    "texts": Texts(tuple(f"they begin alike, {number}" for number in range(N)), LABELS),
+    "images": Images(torch.arange(N, dtype=torch.uint8).reshape(-1, 1, 1, 1), LABELS),
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_different_inputs_are_different_examples_of_a_file_that_has_no_input(kind, tmp_path):
+    file, part = tmp_path / "test.parquet", PARTS[kind]
+    save_examples(file, example_frame(random_prediction(N, 4)), part.keys, stamp={})
+    names = read_examples(file, stamp={})["example"]
+    assert names.is_unique
+    assert names.str.fullmatch("[0-9a-f]{12}").all()
 
 
 def kept(prediction, keys, **of_row):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from probattn.experiments.evaluation.example_intervals import draw_counts, over_seeds
-from probattn.experiments.evaluation.metric_display import best_of, format_value
+from probattn.experiments.evaluation.metric_display import format_value
 from probattn.experiments.evaluation.seed_statistics import Replicates, compare, holm
 from probattn.inference.metrics import OF_CLASSES, Metric
 
@@ -184,39 +184,52 @@ def test_what_is_undefined_for_a_seed_is_undefined_for_the_row(bad):
     assert np.isnan([a.mean, a.std, a.difference, a.low]).all()
     assert b.mean == pytest.approx(0.8)
     assert np.isnan([b.difference, b.low]).all()
-    assert table.best["accuracy"] == {"c"}
 
 
-def test_best_follows_the_direction_and_is_of_each_group():
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_the_best_of_each_group_is_marked_where_the_paired_t_test_tells_it_from_the_next(
+    higher_is_better,
+):
+    rng = np.random.default_rng()
+    metric = Metric(max, "", 1, higher_is_better, "")
+    rows = "abcdef"
+    marked = 0
+    for _ in range(30):
+        values = {row: rng.normal(rng.normal(), rng.choice([0.1, 1.0]), 4) for row in rows}
+        scores = {row: seeds("m", *map(float, values[row])) for row in rows}
+        groups = {"first": "abc", "second": "def"}
+        table = compare(score_frame(scores), metrics={"m": metric}, groups=groups)
+        expected = set()
+        for names in groups.values():
+            first, second, _ = sorted(
+                names, key=lambda row: values[row].mean(), reverse=higher_is_better
+            )
+            if stats.ttest_rel(values[first], values[second]).pvalue <= 0.05:
+                expected.add(first)
+        assert table.best["m"] == expected
+        marked += len(expected)
+    assert 0 < marked < 60
+
+
+def test_the_best_of_one_seed_is_marked_where_its_examples_tell_it_from_the_next():
+    noise = np.random.normal(size=1000)
+    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
+    for spread, best in ((0.01, {"a"}), (0.3, set())):
+        resampled = {"a": replicates(0.9 + spread * noise, 0), "b": replicates(0 * noise + 0.8, 0)}
+        table = compare(score_frame(scores), metrics={"accuracy": ACC}, resampled=resampled)
+        assert table.best["accuracy"] == best
+    without = compare(score_frame(scores), metrics={"accuracy": ACC})
+    assert without.best["accuracy"] == set()
+
+
+def test_rows_that_share_no_seed_or_have_no_mean_are_not_best():
     scores = {
-        name: {0: {"accuracy": acc, "nll": nll}}
-        for name, acc, nll in [
-            ("a", 0.8, 0.3),
-            ("b", 0.9, 0.2),
-            ("c", 0.7, 0.1),
-            ("A", 0.95, 0.02),
-            ("B", 0.91, 0.05),
-        ]
+        "a": {seed: {"accuracy": 0.9 + 0.001 * seed} for seed in range(4)},
+        "b": {seed: {"accuracy": 0.1 + 0.002 * seed} for seed in range(4, 8)},
+        "c": seeds("accuracy", math.nan, math.nan),
     }
-    metrics = {"accuracy": ACC, "nll": OF_CLASSES["nll"]}
-    table = compare(score_frame(scores), metrics=metrics)
-    assert (table.best["accuracy"], table.best["nll"]) == ({"A"}, {"A"})
-    assert table.rows == tuple(scores)
-    groups = {"ensembles": ["B", "A"], "single": ["a", "b", "c"]}
-    table = compare(score_frame(scores), metrics=metrics, groups=groups)
-    assert (table.best["accuracy"], table.best["nll"]) == ({"A", "b"}, {"A", "c"})
-    assert table.rows == ("B", "A", "a", "b", "c")
-
-
-def test_ties_as_printed_are_all_best_and_one_value_alone_is_not():
-    values = {"a": 0.97124, "b": 0.97116, "c": 0.9699, "d": math.nan}
-    assert best_of(values, ACC) == {"a", "b"}  # 97.12, 97.12, 96.99, –
-    assert best_of({"a": 0.97124, "b": 0.97126}, ACC) == {"b"}  # 97.12, 97.13
-    assert best_of({"a": 0.97124, "b": 0.97116}, ACC) == frozenset()
-    assert best_of({"a": 0.97124, "b": math.nan}, ACC) == frozenset()
-    up, down = (Metric(max, "", 1, is_up, "") for is_up in (True, False))
-    assert best_of({"a": 9.0, "b": 10.0}, up) == {"b"}  # not by text
-    assert best_of({"a": -0.001, "b": 0.001, "c": 1.0}, down) == {"a", "b"}
+    table = compare(score_frame(scores), metrics={"accuracy": ACC})
+    assert table.best["accuracy"] == set()
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_gradients(kernel):
     assert torch.autograd.gradcheck(kernel, (a, b), check_forward_ad=True)
     assert torch.autograd.gradcheck(lambda a: kernel(a, a), (a,), check_forward_ad=True)
     assert torch.autograd.gradgradcheck(kernel, (a, b))
+    assert torch.autograd.gradgradcheck(lambda a: kernel(a, a), (a,))
 
 
 def test_gradients_with_a_factor_for_each_head():
@@ -59,6 +60,8 @@ def test_gradients_under_vmap_are_those_of_a_loop():
     for number, points in enumerate(a):
         expected = gradients(points, b, log_factor)
         assert_close(tuple(gradient[number] for gradient in mapped), expected)
+    of_one_set = torch.func.grad(lambda x: rbf(x, x, log_factor).square().sum())
+    assert_close(torch.vmap(of_one_set)(a), torch.stack([of_one_set(points) for points in a]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])

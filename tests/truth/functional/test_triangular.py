@@ -6,7 +6,13 @@ import torch
 from sampling import randn
 from torch.testing import assert_close
 
-from probattn.functional.triangular import cholesky, product, solve_lower
+from probattn.functional.triangular import (
+    cholesky,
+    inverse_factor,
+    less_gram,
+    product,
+    solve_lower,
+)
 
 SHAPES = [
     ((3, 3), (3, 2)),
@@ -40,11 +46,25 @@ def from_roots(root):
     return cholesky(matrix)[0]
 
 
+def inverse_from_roots(root):
+    """Return the inverse of that factor."""
+    matrix = root @ root.mT + torch.eye(3, dtype=torch.float64)
+    return inverse_factor(matrix, cholesky(matrix)[0])
+
+
 def solved(tril, b):
     return solve_lower(tril.tril() + 3 * torch.eye(3, dtype=torch.float64), b)
 
 
-@pytest.mark.parametrize(("function", "shapes"), [(from_roots, SHAPES[0][:1]), (solved, SHAPES[0])])
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (from_roots, SHAPES[0][:1]),
+        (inverse_from_roots, SHAPES[0][:1]),
+        (less_gram, ((3, 3), (2, 3))),
+        (solved, SHAPES[0]),
+    ],
+)
 def test_derivatives_forwards_twice_and_under_vmap(function, shapes):
     inputs = [randn(2, *shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
     assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True)
@@ -54,11 +74,34 @@ def test_derivatives_forwards_twice_and_under_vmap(function, shapes):
     assert_close(torch.vmap(total)(*inputs), total(*inputs))
 
 
-def test_the_gradient_of_a_factor_is_that_of_torch_for_symmetric_changes():
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda matrix: cholesky(matrix)[0], torch.linalg.cholesky),
+        (
+            lambda matrix: inverse_factor(matrix, cholesky(matrix)[0]),
+            lambda matrix: torch.linalg.cholesky(matrix).inverse(),
+        ),
+    ],
+)
+def test_factors_and_their_gradients_are_those_of_torch_for_symmetric_changes(ours, theirs):
     root, weight = randn(2, 4, 5, 5).requires_grad_(), randn(2, 4, 5, 5, seed=1)
     matrix = root @ root.mT
+    assert_close(ours(matrix), theirs(matrix))
+    of_ours, of_theirs = (
+        torch.autograd.grad((factor(matrix) * weight).sum(), root, retain_graph=True)
+        for factor in (ours, theirs)
+    )
+    assert_close(of_ours, of_theirs)
+
+
+def test_a_matrix_less_a_gram_matrix_has_torchs_gradients():
+    matrix, root = randn(2, 4, 5, 5).requires_grad_(), randn(2, 4, 3, 5, seed=1).requires_grad_()
+    weight = randn(2, 4, 5, 5, seed=2)
+    expected = matrix - root.mT @ root
+    assert_close(less_gram(matrix, root), expected)
     ours, theirs = (
-        torch.autograd.grad((factor * weight).sum(), root, retain_graph=True)
-        for factor in (cholesky(matrix)[0], torch.linalg.cholesky(matrix))
+        torch.autograd.grad((of * weight).sum(), (matrix, root))
+        for of in (less_gram(matrix, root), expected)
     )
     assert_close(ours, theirs)

@@ -3,15 +3,22 @@ change."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from float64 import F64, randn64, tensor64
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize
+from scipy import optimize, special
 
-from probattn.inference import BiasScaling, FewExamplesWarning, Prediction, metrics
+from probattn.inference import (
+    BiasScaling,
+    FewExamplesWarning,
+    Prediction,
+    VectorScaling,
+    metrics,
+)
 from probattn.inference.methods.temperature import (
     TEMPERATURE_RANGE,
     fit_temperature,
@@ -175,3 +182,39 @@ def test_temperature_and_bias_are_where_the_penalised_likelihood_is_flat():
     of_slope = (residual * prediction.log_probs).sum()
     torch.testing.assert_close(of_biases, torch.zeros_like(of_biases), atol=1e-3, rtol=0.0)
     torch.testing.assert_close(of_slope, tensor64(0.0), atol=1e-3, rtol=0.0)
+
+
+def test_slopes_and_biases_of_classes_are_those_of_a_direct_optimum():
+    """SciPy's BFGS on the penalised likelihood, written out with NumPy."""
+    logits = 2 * randn64(400, 3)
+    slopes = tensor64([0.5, 1.0, 1.5])
+    law = torch.distributions.Categorical(logits=slopes * logits.log_softmax(-1))
+    prediction = of_logits(logits, law.sample())
+    log_probs = prediction.log_probs.numpy()
+    # Of each label 1 / (n + 2) is spread over the classes.
+    targets = np.eye(3)[prediction.labels.numpy()] * (1 - 1 / 402) + 1 / (3 * 402)
+
+    def loss(x):
+        slope, bias = x[:3], x[3:]
+        scaled = special.log_softmax(slope * log_probs + bias, axis=1)
+        penalty = np.square(bias).sum() + np.square(slope - slope.mean()).sum()
+        residual = special.softmax(slope * log_probs + bias, axis=1) - targets
+        of_slope = (residual * log_probs).sum(0) + slope - slope.mean()
+        gradient = np.concatenate([of_slope, residual.sum(0) + bias])
+        return penalty / 2 - (targets * scaled).sum(), gradient
+
+    start = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    best = optimize.minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-9}).x
+    scaling = VectorScaling().fit_prediction(prediction)
+    torch.testing.assert_close(scaling.weights, torch.from_numpy(best), atol=1e-4, rtol=1e-4)
+    expected = special.softmax(best[:3] * log_probs + best[3:], axis=1)
+    scaled = scaling.scaled(prediction).probs
+    torch.testing.assert_close(scaled, torch.from_numpy(expected), atol=1e-4, rtol=1e-4)
+
+
+def test_a_class_without_labels_and_few_examples_give_finite_slopes():
+    logits = randn64(6, 4)
+    scaling = VectorScaling().fit_prediction(of_logits(logits, torch.tensor([0, 1, 0, 1, 2, 0])))
+    assert scaling.weights.isfinite().all()
+    assert (scaling.weights[:4] > 0).all()
+    assert (scaling.scaled(of_logits(logits)).probs > 0).all()

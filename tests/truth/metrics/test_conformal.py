@@ -15,7 +15,7 @@ from scipy import stats
 from torch.testing import assert_close
 
 from probattn.inference import FewExamplesWarning, Prediction
-from probattn.inference.decisions.conformal import CQR, LAC, ByClass, Normalised
+from probattn.inference.decisions.conformal import APS, CQR, LAC, RAPS, ByClass, Normalised
 
 TRIALS, SIZE, NEW = 250, 60, 100
 """Random calibration sets of SIZE examples, each with NEW others."""
@@ -102,11 +102,17 @@ def test_intervals_of_too_few_examples_are_the_whole_line():
     assert high.isposinf().all()
 
 
-def covered_by_sets(rng, alpha):
-    probs, labels = random_predictions(rng, SIZE + NEW)
-    return lac(probs[:SIZE], labels[:SIZE], alpha=alpha).evaluate(probs[SIZE:], labels[SIZE:])[
-        "coverage"
-    ]
+def covered_by_sets(method):
+    """Of predictions with an accuracy of about 65 %, so that more than the most probable class is
+    needed."""
+
+    def covered(rng, alpha):
+        probs, labels = random_predictions(rng, SIZE + NEW)
+        known = Prediction(probs=probs[:SIZE], labels=labels[:SIZE])
+        sets = method(alpha=alpha).fit_prediction(known)
+        return sets.evaluate(probs[SIZE:], labels[SIZE:])["coverage"]
+
+    return covered
 
 
 def covered_by_intervals(method):
@@ -127,8 +133,10 @@ def covered_by_intervals(method):
 @pytest.mark.parametrize(
     ("covered", "alpha"),
     [
-        (covered_by_sets, 0.1),
-        (covered_by_sets, 0.33),
+        (covered_by_sets(LAC), 0.1),
+        (covered_by_sets(LAC), 0.33),
+        (covered_by_sets(APS), 0.1),
+        (covered_by_sets(RAPS), 0.1),
         (covered_by_intervals(Normalised), 0.1),
         (covered_by_intervals(CQR), 0.1),
     ],
@@ -142,6 +150,63 @@ def test_coverage_follows_its_exact_law_for_any_prediction(covered, alpha):
     edges = [-1, *law.ppf([0.2, 0.4, 0.6, 0.8]), NEW]
     frequencies, _ = np.histogram(counts, bins=np.array(edges) + 0.5)
     assert stats.chisquare(frequencies, TRIALS * np.diff(law.cdf(edges))).pvalue > 1e-3
+
+
+def mass_above(row, *, penalty, free):
+    """Scores of one example by definition: classes one after the other."""
+    scores = [0.0] * len(row)
+    ranked = sorted(range(len(row)), key=lambda label: (-row[label], label))
+    mass = 0.0
+    for rank, label in enumerate(ranked, start=1):
+        scores[label] = mass + penalty * max(0, rank - free)
+        mass += row[label]
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("method", "penalty", "free"),
+    [
+        (APS(alpha=0.2), 0.0, 0),
+        (RAPS(alpha=0.2), 0.1, 1),
+        (RAPS(alpha=0.2, penalty=0.03, free=3), 0.03, 3),
+        (RAPS(alpha=0.2, penalty=0.5, free=0), 0.5, 0),
+    ],
+)
+def test_adaptive_sets_are_those_of_the_definition(method, penalty, free):
+    probs, labels = random_predictions(3, n=300, classes=7)
+    ties = tensor64([[0.2, 0.3, 0.0, 0.3, 0.2, 0.0, 0.0], [1 / 7] * 7])
+    probs = torch.cat([probs, ties])
+    labels = torch.cat([labels, torch.tensor([3, 5])])
+    known, new = slice(0, None, 2), slice(1, None, 2)
+    sets = method.fit_prediction(Prediction(probs=probs[known], labels=labels[known]))
+    of_labels = []
+    for row, label in zip(probs[known].tolist(), labels[known].tolist(), strict=True):
+        of_labels.append(mass_above(row, penalty=penalty, free=free)[label])
+    quantile = sorted(of_labels)[math.ceil(0.8 * (len(of_labels) + 1)) - 1]
+    assert sets.quantile.item() == pytest.approx(quantile)
+    for row, members in zip(probs[new].tolist(), sets.sets(probs[new]).tolist(), strict=True):
+        scores = np.array(mass_above(row, penalty=penalty, free=free))
+        decided = abs(scores - quantile) > 1e-9  # by more than rounding
+        assert (np.array(members) == (scores <= quantile))[decided].all()
+
+
+@pytest.mark.parametrize("method", [APS, RAPS])
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+def test_adaptive_sets_always_hold_the_most_probable_class(method, alpha):
+    probs, labels = random_predictions(4)
+    sets = method(alpha=alpha).fit_prediction(Prediction(probs=probs, labels=labels))
+    assert sets.sets(probs).gather(1, probs.argmax(1, keepdim=True)).all()
+
+
+def test_a_penalty_of_zero_is_none_and_a_large_one_gives_all_sets_the_same_size():
+    probs, labels = random_predictions(5)
+    prediction = Prediction(probs=probs, labels=labels)
+    plain = APS(alpha=0.1).fit_prediction(prediction)
+    unpenalised = RAPS(alpha=0.1, penalty=0.0).fit_prediction(prediction)
+    assert torch.equal(plain.sets(probs), unpenalised.sets(probs))
+    strict = RAPS(alpha=0.1, penalty=1e6).fit_prediction(prediction)
+    sizes = strict.sets(probs).sum(1)
+    assert sizes.max() - sizes.min() <= 1  # the mass divides classes of one rank alone
 
 
 def test_sets_by_class_cover_each_class_by_its_own_quantile():

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "your-own-data.md"
 COMMANDS = [
     shlex.split(line.removeprefix("probattn "), comments=True)
     for block in re.findall(r"```\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for line in block.splitlines()
+    for line in block.replace("\\\n", " ").splitlines()
     if line.startswith("probattn ")
 ]
 SMALL = (

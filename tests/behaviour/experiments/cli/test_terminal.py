@@ -117,9 +117,11 @@ def test_a_full_disk_names_the_file_and_a_run_goes_on(
 
 # Forks of one process that has imported most of what the commands need, and not Matplotlib.
 QUIET = """
-import os, sys
+import gc, os, sys
 import probattn.experiments.config.presets
 from probattn.experiments.cli.main import main
+
+gc.freeze()  # no fork traverses what the imports have made when it ends
 
 def closed(**streams):
     for name, number in streams.items():

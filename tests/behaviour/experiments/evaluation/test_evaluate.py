@@ -16,7 +16,14 @@ from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.programs import export_program
-from probattn.inference import PosteriorPredictive, metrics, predict, with_gp_readout
+from probattn.inference import (
+    IsotonicScaling,
+    PosteriorPredictive,
+    VectorScaling,
+    metrics,
+    predict,
+    with_gp_readout,
+)
 from probattn.inference.io.checkpoint import read
 from probattn.inference.io.files import write_archive
 from probattn.inference.methods.temperature import fit_temperature, scale
@@ -25,7 +32,15 @@ from probattn.inference.metrics.refinement import refined_log_probs
 
 KEP = "digits/kep-svgp"
 SHIFT = {"shift": True, "corruptions": ("gaussian_noise", "contrast"), "severities": (1, 5)}
-BY = ("temperature", "mc-dropout", "laplace", "laplace+temperature", "anchored")
+BY = (
+    "temperature",
+    "vector",
+    "isotonic",
+    "mc-dropout",
+    "laplace",
+    "laplace+temperature",
+    "anchored",
+)
 SETS = ("valid", "test", "shift/contrast/5", "ood/letters")
 
 
@@ -97,6 +112,16 @@ def test_temperature_is_fitted_on_the_validation_part_of_what_it_stands_on(evalu
         temperature = fit_temperature(plain["valid"])
         for name in SETS[1:]:
             torch.testing.assert_close(scaled[name].probs, scale(plain[name], temperature).probs)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("vector", VectorScaling), ("isotonic", IsotonicScaling)]
+)
+def test_a_scaling_is_fitted_on_the_validation_part(evaluated, method, kind):
+    plain, scaled = predictions(evaluated[0]), predictions(evaluated[0], method)
+    scaling = kind().fit_prediction(plain["valid"])
+    for name in SETS[1:]:
+        torch.testing.assert_close(scaled[name].probs, scaling.scaled(plain[name]).probs)
 
 
 def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_validation(evaluated):

@@ -9,11 +9,13 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from evaluated_runs import random_prediction
 
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.displayable import displayable
 from probattn.experiments.reporting import report
+from probattn.inference import Prediction
 
 VOID = {"meta", "img", "br", "wbr", "hr"}
 
@@ -118,3 +120,24 @@ def test_any_text_is_visible_and_escaped(result, read, tmp_path):
     assert not RAW.search(page)
     heading = ElementTree.fromstring(re.search(r"<h1>.*?</h1>", page)[0]).text
     assert heading == f"{displayable(name)}".replace(" %", "\u00a0%")
+
+
+def test_a_run_whose_attention_has_no_matrix_is_named_below_the_ranks_of_attention(result, read):
+    test = random_prediction(20)
+    other = result(test, name="other", spectra={})
+    shown = result(test, name="shown")
+    assert "no matrix" not in read([shown, shown]).text
+    assert re.search(r"no matrix[^:]*: 2\. other\.", read([shown, other]).text)
+
+
+def test_the_best_run_is_bold_only_where_other_examples_would_tell_it_from_the_next(result, read):
+    labels = torch.arange(400) % 3
+    right = 0.9 * torch.eye(3, dtype=torch.float64)[labels] + 0.1 / 3
+    good = Prediction(probs=right, labels=labels)
+    other = right.clone()
+    other[0] = right[0].roll(1)  # one error of 400
+    bad = Prediction(probs=right.roll(1, dims=1), labels=labels)
+    almost = Prediction(probs=other, labels=labels)
+    for second, is_bold in ((bad, True), (almost, False)):
+        reader = read([result(good), result(second)])
+        assert ("strong" in [tag for tag, _ in reader.tags]) == is_bold

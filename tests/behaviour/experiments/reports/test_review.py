@@ -102,6 +102,22 @@ def test_answers_are_those_of_the_calibration_the_least_certain_first(max_risk):
     assert held(page, "about")["steps"][start]["answered"] == accepted
 
 
+def test_an_example_whose_answer_is_outside_of_its_own_set_says_so_with_a_reason():
+    calibration = Calibration.fit(SURE, weights="", num_samples=1, seed=0, level=0.5)
+    page = texts_page(["t"] * 200, calibration=calibration)
+    examples = held(page, "data")
+    assert {example["size"] == 0 for example in examples} == {True, False}
+    for example in examples:
+        assert ("empty set" in example["kinds"]) == (example["size"] == 0)
+        assert ("empty set" in example["notes"]) == (example["size"] == 0)
+    assert held(page, "about")["kinds"] == ["empty set"]
+    text = re.sub("<.*?>", "", page)
+    assert "Empty set: " in text
+    assert "50\u00a0%" in text
+    whole = texts_page(["t"] * 200)
+    assert "Empty set: " not in re.sub("<.*?>", "", whole)
+
+
 @pytest.mark.parametrize("number", [1, 7, 1000])
 def test_steps_count_answers_and_errors_with_exact_intervals(number):
     generator = np.random.default_rng()

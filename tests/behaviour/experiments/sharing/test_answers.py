@@ -35,7 +35,7 @@ def answers():
 
 def test_sets_and_acceptance_follow_the_calibration(answers):
     plain, by_class = (
-        answers(calibration=CALIBRATION, by_class=choice) for choice in (False, True)
+        answers(calibration=CALIBRATION, sets=kind) for kind in ("plain", "by-class")
     )
     assert list(plain["set"]) == [["cat", "dog"], ["cat", "dog", 'a "ship"'], ['a "ship"']]
     assert list(by_class["set"]) == [["dog", 'a "ship"'], ["dog", 'a "ship"'], ['a "ship"']]

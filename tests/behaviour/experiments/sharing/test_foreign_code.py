@@ -147,6 +147,15 @@ def test_a_run_with_ones_own_layer_is_used_by_the_command_that_the_error_gives(
     )
 
 
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "compare"])
+def test_code_that_lies_elsewhere_is_no_damage_to_a_run(command, home, evaluated, photos, verb):
+    run = shutil.copytree(evaluated[SOFTMAX], home / "run")
+    rename(run / "settings.json", {"layer.name": "gone:Layer"})
+    words = [word.format(run=run, photos=photos, tmp=home) for word in COMMANDS[verb]]
+    code, _, err = command(*words, "--trust-code")
+    assert (code, "gone:Layer" in err, "damaged" in err) == (1, True, False)
+
+
 def test_a_run_is_resumed_by_a_name_that_is_typed_again_or_by_the_flag(succeed, home, own):
     for more in (
         ["--layer", "planted:Layer"],

@@ -118,6 +118,8 @@ WRONG = [
     ("temperature", "NaN"),
     ("quantile", -2.0),
     ("class_quantiles", [0.5]),
+    ("adaptive", {"aps": -1.0}),
+    ("adaptive", {"lac": 0.5}),
     ("confidence", None),
     ("confidence", "many"),
     ("level", 1.5),

@@ -6,7 +6,6 @@ import shutil
 
 import pandas as pd
 import pytest
-import torch
 from full_disk import full_after
 
 from probattn.experiments.displayable import csv_text
@@ -176,12 +175,6 @@ def test_a_model_that_was_trained_further_predicts_uncalibrated_and_says_so(
     assert "NLL" not in (home / "new" / "README.md").read_text()
     succeed("evaluate", "run")
     assert Pipeline.from_pretrained("run").calibration is not None
-
-
-def test_a_program_goes_over_an_earlier_one(succeed, home):
-    for _ in range(2):
-        succeed("export", "run", "--out", "a.pt2", "--num-samples", 0)
-    torch.export.load("a.pt2")
 
 
 def test_a_comparison_goes_over_no_other_file(command, succeed, home, contents):

@@ -50,10 +50,11 @@ def test_a_program_of_images_takes_them_as_they_are(export, digits_run, tmp_path
 
 
 def test_draws_are_those_of_a_seed_and_outputs_are_calibrated(export, digits_run, tmp_path):
+    """The second program goes over the first."""
     run, pipeline = open_run(digits_run), Pipeline.from_pretrained(digits_run)
     data, images = run.batches(run.dataset.test), run.dataset.test.images
     close = functools.partial(assert_close, rtol=1e-4, atol=1e-5)
-    for sets in ("plain", "by-class"):
+    for sets in ("plain", "by-class", "aps", "raps"):
         path = tmp_path / "a.pt2"
         code, out, err = export(digits_run, "--out", path, "--num-samples", 3, "--sets", sets)
         assert (code, err) == (0, "")
@@ -65,7 +66,7 @@ def test_draws_are_those_of_a_seed_and_outputs_are_calibrated(export, digits_run
         close(outputs["probs"], expected.probs)
         close(outputs["entropy"], expected.entropy)
         close(outputs["mutual_information"], plain.mutual_information)
-        members = pipeline.calibration.sets(outputs["probs"], by_class=sets == "by-class")
+        members = pipeline.calibration.sets(outputs["probs"], kind=sets)
         assert torch.equal(outputs["set"], members)
         assert torch.equal(outputs["accepted"], pipeline.calibration.accepts(outputs["probs"]))
 

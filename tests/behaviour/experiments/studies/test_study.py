@@ -172,7 +172,11 @@ def test_methods_and_test_sets_follow_from_the_task(data):
     without = options(
         "text/csv", layers=(OWN,), data=data / "reviews.csv", changes=[*SMALL, "network.dropout=0"]
     )
-    assert without == (("temperature", "bias", "laplace", "sv-dkl", "anchored"), False, ())
+    assert without == (
+        ("temperature", "bias", "vector", "isotonic", "laplace", "sv-dkl", "anchored"),
+        False,
+        (),
+    )
 
 
 def test_layers_are_compared_on_own_data(data):
