@@ -131,16 +131,16 @@ def outside_sets(calibration: Calibration, test: Prediction) -> list[str]:
         counts = {OUTSIDE_INTERVAL: {"conformal interval": int(is_outside.sum())}}
     else:
         probs = class_probs(calibration.apply(test))
-        for name in ("plain set", "set by class"):
-            sets = calibration.sets(probs, by_class=name == "set by class")
+        for name, kind in (("plain set", "plain"), ("set by class", "by-class")):
+            sets = calibration.sets(probs, kind=kind)
             is_empty = ~sets.any(1)
             is_outside = ~sets.gather(1, probs.argmax(1, keepdim=True)).squeeze(1)
             counts.setdefault(EMPTY_SET, {})[name] = int(is_empty.sum())
             counts.setdefault(OUTSIDE_SET, {})[name] = int((is_outside & ~is_empty).sum())
     notes = []
-    for kind, by_name in counts.items():
+    for case, by_name in counts.items():
         found = [f"{count} ({name})" for name, count in by_name.items() if count]
         if found:
             number = f"{' and '.join(found)} of {len(test)} test examples"
-            notes.append(f"{kind.capitalize()}: {number}: {reasons(calibration.level)[kind]}")
+            notes.append(f"{case.capitalize()}: {number}: {reasons(calibration.level)[case]}")
     return notes
