@@ -79,10 +79,11 @@ def summarise(dataset: Dataset) -> Summary:
         listed = ", ".join(map(repr, rare))
         notes.append(f"classes with fewer than {FEW_EXAMPLES} training examples: {listed}")
     repeated = _repeated(examples, notes)
-    listed = counts.nlargest(MAX_CLASSES, "training")
+    # Numbers to predict have no classes: only all of them are counted.
+    listed = counts.nlargest(MAX_CLASSES if dataset.classes else 0, "training")
     table = pd.concat([listed, counts.sum().to_frame("all").T])
     table.insert(0, "share", [f"{count / len(dataset.train):.1%}" for count in table["training"]])
-    table = table.rename_axis("class").reset_index()
+    table = table.rename_axis("class" if dataset.classes else "examples").reset_index()
     return Summary(table, tuple(notes), getattr(dataset, "columns", None), repeated)
 
 

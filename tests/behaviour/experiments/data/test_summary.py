@@ -181,3 +181,16 @@ def test_shares_of_texts_that_are_cut_and_of_tokens_that_are_unknown_are_said(tm
     notes = [note for note in summarise(dataset).notes if "test part:" in note]
     assert ["cut" in note and "12.5%" in note for note in notes] == [True, False]
     assert ["unknown" in note and "75.0%" in note for note in notes] == [False, True]
+
+
+def test_numbers_to_predict_are_counted_once_and_not_called_a_class(tmp_path):
+    rng = np.random.default_rng(0)
+    pd.DataFrame({"a": rng.normal(size=60), "target": rng.normal(size=60)}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    changes = "data.label_column=target", "data.task=regression"
+    dataset = read("tabular/csv", tmp_path / "a.csv", *changes)
+    (row,) = summarise(dataset).counts.to_dict("records")
+    parts = {"training": dataset.train, "validation": dataset.valid, "test": dataset.test}
+    assert {name: row[name] for name in parts} == {name: len(part) for name, part in parts.items()}
+    assert "class" not in row
