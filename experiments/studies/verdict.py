@@ -32,8 +32,11 @@ class Gap:
     @property
     def verdict(self) -> str:
         """Relation of the chosen row to the other: a difference, unless it may be chance."""
+        relation = "better than" if self.cell.difference < 0 else "worse than"
         if self.cell.significant or not self.cell.has_interval:
-            return "better than" if self.cell.difference < 0 else "worse than"
+            return relation
+        if self.cell.low > 0 or self.cell.high < 0:  # of two seeds, or not after the correction
+            return f"on these seeds {relation}"
         return "not distinguishable from"
 
 
