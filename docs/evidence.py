@@ -27,7 +27,7 @@ FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 CLAIMS = RESULTS / "claims.md"
 METRICS = ("accuracy", "nll", "ece", "aurc")
-SEEDS = {"digits-splits": 20, "mnist-splits": 20, "timm-digits": 6}
+SEEDS = {"digits-splits": 20, "mnist-splits": 20, "timm-digits": 6, "cifar10-splits": 5}
 """Study → number of seeds, where it is not 5."""
 METHOD = "temperature"
 GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
@@ -36,6 +36,7 @@ SOFTMAX = {
     "digits-splits": "digits/softmax",
     "timm-digits": "timm/softmax (positions 0.02)",
     "mnist-splits": "mnist/softmax",
+    "cifar10-splits": "cifar10/softmax",
     "cifar10-small": "cifar10-small/softmax",
     "cifar10": "kep-svgp/cifar10-softmax",
     "imdb": "kep-svgp/imdb-softmax",
@@ -46,6 +47,7 @@ SOURCES = {
     "digits-splits": ("digits-20-splits", 359),
     "timm-digits": ("timms-vit-on-digits", 359),
     "mnist-splits": ("mnist-20-splits", 2_000),
+    "cifar10-splits": ("cifar-10-5-splits", 10_000),
     "cifar10-small": ("cifar-10", 10_000),
     "cifar10": ("cifar-10", 10_000),
     "imdb": ("imdb", 10_000),
@@ -67,7 +69,7 @@ ROWS = {
     "MNIST, 20 splits: RFF-GPA": ("mnist-splits", "mnist/rff-gpa"),
     "MNIST, 20 splits: support vectors": ("mnist-splits", "mnist/softmax", "baseline/svm"),
     "MNIST, 20 splits: small CNN": ("mnist-splits", "mnist/softmax", "baseline/cnn"),
-    "CIFAR-10: anchored": ("cifar10-small", "cifar10-small/anchored"),
+    "CIFAR-10, 5 splits: anchored": ("cifar10-splits", "cifar10/anchored"),
     "CIFAR-10: KEP-SVGP": ("cifar10-small", "cifar10-small/kep-svgp"),
     "CIFAR-10, four layers: KEP-SVGP": ("cifar10", "kep-svgp/cifar10"),
     "CIFAR-10, four layers: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}"),

@@ -71,8 +71,9 @@ def _conclude(jobs: "Sequence[Job]", out: Path, *, title: str) -> None:
         evaluated = evaluate(job.folder, root=job.root, trust_code=typed, **job.options)
         sections.append(report.section(evaluated.result))
     begin = _compare([job.folder for job in jobs], out, trust_code=typed)
-    for section in sections:
-        say(f"{section['result'].name}: {section['conclusion'][-1]}")
+    for folder, section in zip(first, sections, strict=True):
+        # with the layer, where a preset has several
+        say(f"{folder.relative_to(out)}: {section['conclusion'][-1]}")
     report.write(out / "report.html", sections, title=title, **begin)
     say(f"report: {out / 'report.html'}")
 
