@@ -1,12 +1,14 @@
 """The conclusion of a comparison says what its intervals say."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from evaluated_runs import random_prediction, run, store
 
+from probattn.experiments.evaluation.seed_statistics import Cell
 from probattn.experiments.studies import compare
-from probattn.experiments.studies.verdict import verdict
+from probattn.experiments.studies.verdict import Gap, verdict
 from probattn.inference import metrics
 
 
@@ -54,3 +56,19 @@ def test_one_or_two_seeds_are_said_and_two_have_no_star(tmp_path, seeds):
 
 def tables(found):
     return compare.tables(found.scores, found.comparisons).values()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p_value", "word"),
+    [
+        (0.5, 1.5, math.nan, "on these seeds worse than"),  # two seeds
+        (-1.5, -0.5, 0.2, "on these seeds better than"),
+        (-1.5, -0.5, 0.01, "better than"),
+        (-0.5, 1.5, 0.5, "not distinguishable from"),
+    ],
+)
+def test_a_gap_whose_interval_excludes_zero_is_not_called_indistinguishable(
+    low, high, p_value, word
+):
+    cell = Cell(n=2, mean=1.0, difference=(low + high) / 2, low=low, high=high, p_value=p_value)
+    assert Gap("other", 1.0, cell).verdict == word
