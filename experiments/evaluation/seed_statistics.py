@@ -145,10 +145,21 @@ def compare(
             statistics[row] = statistics[row].join(_differences(ours, by_row[baseline], pair))
     cells = corrected_cells(pd.concat(statistics))
     groups = groups or {"": tuple(by_row)}
+    best = _best_rows(by_row, groups, metrics, resampled)
+    return Comparison(metrics, groups, baselines, cells, best)
+
+
+def _best_rows(
+    by_row: Mapping[str, pd.DataFrame],
+    groups: Mapping[str, Sequence[str]],
+    metrics: Mapping[str, Metric],
+    resampled: Resampled,
+) -> dict[str, set[str]]:
+    """Return :attr:`Comparison.best` of the finite values of each row, by seed."""
     best: dict[str, set[str]] = {key: set() for key in metrics}
     for rows in groups.values():
         for key, metric in metrics.items():
-            means = pd.Series({row: cells[row][key].mean for row in rows}).dropna()
+            means = pd.Series({row: by_row[row][key].mean(skipna=False) for row in rows}).dropna()
             ordered = means.sort_values(ascending=not metric.higher_is_better, kind="stable")
             if len(ordered) < 2:
                 continue
@@ -157,7 +168,7 @@ def compare(
             gaps = _differences(by_row[first], by_row[following], replicates)
             if _is_better(gaps.loc[key], metric):
                 best[key].add(first)
-    return Comparison(metrics, groups, baselines, cells, best)
+    return best
 
 
 def _is_better(gap: pd.Series, metric: Metric) -> bool:

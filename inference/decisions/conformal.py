@@ -11,93 +11,39 @@ l), l the rank above: 90 % promised by 30 examples is as low as 80 % in one case
 """
 
 import math
-import warnings
 from abc import abstractmethod
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
-from scipy.special import betaincinv
 from torch import Tensor
 
-from probattn.inference.metrics import regression, valid_probs, validate
-from probattn.inference.prediction.predictor import (
-    Decision,
-    FewExamplesWarning,
-    Predictor,
-    labelled_classes,
+from probattn.inference.decisions.conformal_intervals import CQR, ConformalIntervals, Normalised
+from probattn.inference.decisions.split_conformal import (
+    SHORTFALL,
+    ConformalPredictor,
+    conformal_quantile,
+    means,
+    min_examples,
 )
+from probattn.inference.metrics import valid_probs, validate
+from probattn.inference.prediction.predictor import Predictor, labelled_classes
 from probattn.inference.prediction.result import Prediction
 
-SHORTFALL = 0.05
-"""Largest distance of coverage below the promise, in one case of twenty, without a warning."""
-
-
-def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
-    """Return q̂ ``(...)`` of scores ``(n, ...)``; ∞ for n < 1/α − 1.
-
-    Warns:
-        FewExamplesWarning: coverage given these examples may well be :data:`SHORTFALL` below 1 − α.
-    """
-    examples = len(scores)
-    # Examples with scores of at least q̂; 100 · 0.29 is 28.999…
-    excluded = math.floor((examples + 1) * alpha + 1e-9)
-    if not excluded:
-        return torch.full_like(scores[0], math.inf)
-    # Of the coverage given these examples, if without ties.
-    low = betaincinv(examples + 1 - excluded, excluded, 0.05)
-    if low < 1 - alpha - SHORTFALL:
-        promise = f"{examples} calibration examples promise {1 - alpha:.4g} on average over samples"
-        message = f"{promise}; these may cover only {low:.2f} (5 % quantile)"
-        warnings.warn(message, FewExamplesWarning, stacklevel=3)
-    return scores.sort(0).values[-excluded]
-
-
-def min_examples(alpha: float) -> int:
-    """Return the smallest number n of calibration examples with a finite quantile, n ≥ 1/α − 1.
-
-    With fewer, every class is in every set, and intervals are infinite.
-    """
-    # (n + 1) α + 1e-9 ≥ 1, as in conformal_quantile.
-    return max(1, math.ceil((1 - 1e-9) / alpha) - 1)
-
-
-class ConformalPredictor(Decision):
-    """Base class of conformal predictors: the predictor inside, with decisions on its predictions.
-
-    Args:
-        predictor: any predictor; None to decide on predictions of others.
-        alpha: allowed probability of missing the label, 0 < alpha < 1.
-
-    Attributes:
-        quantile: q̂ of all targets, or of classes, in one dimension, float64 on the CPU; ∞ if there
-            are n < 1/α − 1 calibration examples.
-    """
-
-    fitted_values: ClassVar[tuple[str, ...]] = ("alpha",)
-    fitted_vector = "quantile"
-
-    def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
-        super().__init__(predictor)
-        self.alpha = alpha
-
-    def calibrate(self, scores: Tensor) -> Self:
-        """Set the quantile from nonconformity scores ``(n, ...)``.
-
-        Warns:
-            FewExamplesWarning: see :func:`conformal_quantile`; fewer than :func:`min_examples`.
-        """
-        return self._set(conformal_quantile(scores, self.alpha))
-
-    def _set(self, quantile: Tensor) -> Self:
-        self.quantile = quantile.flatten().cpu().clone()
-        if infinite := self.quantile.isinf().nonzero().flatten().tolist():
-            of = f" about classes or targets {infinite}" if len(self.quantile) > 1 else ""
-            message = f"too few calibration examples promise nothing{of}"
-            advice = f"take at least {min_examples(self.alpha)} of each, or a larger alpha"
-            warnings.warn(f"{message}: {advice}", FewExamplesWarning, stacklevel=4)
-        self.fitted = True
-        return self
+__all__ = [
+    "APS",
+    "CQR",
+    "LAC",
+    "RAPS",
+    "SHORTFALL",
+    "ByClass",
+    "ConformalIntervals",
+    "ConformalPredictor",
+    "ConformalSets",
+    "Normalised",
+    "conformal_quantile",
+    "min_examples",
+]
 
 
 class ConformalSets(ConformalPredictor):
@@ -148,7 +94,7 @@ class ConformalSets(ConformalPredictor):
         probs, labels = validate(probs, labels)
         sets = self._members(probs)
         size = sets.sum(1)
-        return _means(
+        return means(
             coverage=sets.gather(1, labels[:, None]),
             size=size,
             empty=size == 0,
@@ -254,89 +200,3 @@ def _mass_above(probs: Tensor, *, penalty: float = 0.0, free: float = 0) -> Tens
     ranks = 1 + torch.arange(probs.shape[1], device=probs.device)
     scores = above + penalty * (ranks - free).clamp(min=0)
     return torch.empty_like(scores).scatter(1, order, scores)
-
-
-class ConformalIntervals(ConformalPredictor):
-    """Base class of conformal prediction intervals: the ends of a band, moved outwards by q̂ units.
-
-    A quantile is negative if the band is too wide, so that intervals may be empty (lower end above
-    upper end). Exported, they add ``low`` and ``high`` ``(batch, ...)`` to the outputs of their
-    predictor. Arguments are those of :class:`ConformalPredictor`; the predictor is one of numbers.
-    """
-
-    @abstractmethod
-    def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor | float]:
-        """Return lower and upper ends ``(n, ...)`` before calibration, and the unit of q̂."""
-
-    def fit_prediction(self, prediction: Prediction) -> Self:
-        """Calibrate on a prediction with its labels, which nothing was fitted to.
-
-        With a label per token use ``prediction.tokens()``; coverage then assumes that tokens are
-        exchangeable.
-
-        Raises:
-            ValueError: labels of the wrong shape or not finite.
-        """
-        values = regression.validate(prediction, prediction.require("labels"))
-        low, high, unit = self.band(prediction)
-        return self.calibrate(torch.maximum(low - values, values - high) / unit)
-
-    def decide(self, prediction: Prediction) -> dict[str, Tensor]:
-        """Return ``low`` and ``high``."""
-        low, high = self.intervals(prediction)
-        return {"low": low, "high": high}
-
-    def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
-        """Return the lower and upper ends ``(n, ...)``, in units of the targets.
-
-        Raises:
-            RuntimeError: another number of targets than in calibration.
-        """
-        self.check_fitted()
-        low, high, unit = self.band(prediction)
-        margin = self.quantile.to(low.device).reshape(low.shape[1:]) * unit
-        return low - margin, high + margin
-
-    def evaluate(self, prediction: Prediction, labels: Tensor) -> dict[str, float]:
-        """Evaluate the intervals on test data, with means over examples and targets.
-
-        Returns:
-            ``coverage``, the share of intervals with the label; ``width``, in units of the targets;
-            ``empty``, the share of empty intervals.
-        """
-        low, high = self.intervals(prediction)
-        values = regression.validate(prediction, labels)
-        covered = (low <= values) & (values <= high)
-        return _means(coverage=covered, width=(high - low).clamp(min=0), empty=high < low)
-
-
-class Normalised(ConformalIntervals):
-    """Intervals proportional to the predictive standard deviation: score ``|y − mean| / sd`` (Lei
-    et al., 2018).
-
-    Arguments are those of :class:`ConformalPredictor`; the likelihood must have a mean and a finite
-    variance.
-    """
-
-    def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the mean twice, and the standard deviation."""
-        mean = prediction.require("mean").double()
-        return mean, mean, prediction.require("variance").double().sqrt()
-
-
-class CQR(ConformalIntervals):
-    """Calibrated predictive quantiles: conformalised quantile regression (CQR; Romano, Patterson &
-    Candès, 2019).
-
-    The score is the distance of the label to the interval of the α/2 and 1 − α/2 quantiles,
-    negative inside. It needs no moments, so it works for all likelihoods of numbers. Quantiles are
-    found by bisection, so it is not exported. Arguments are those of :class:`ConformalPredictor`.
-    """
-
-    def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:
-        """Return the quantiles, and 1."""
-        return *prediction.quantiles([self.alpha / 2, 1 - self.alpha / 2]), 1.0
-
-
-def _means(**values: Tensor) -> dict[str, float]:
-    return {name: float(value.double().mean()) for name, value in values.items()}
