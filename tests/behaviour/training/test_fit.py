@@ -47,6 +47,8 @@ def test_what_would_silently_be_wrong_is_refused():
     model, guide, train, _ = build()
     with pytest.raises(ValueError, match="another model"):
         fit(model, build(1)[1], train, **short())
+    with pytest.raises(ValueError, match="Encoder"):
+        fit(model, guide, train, **short(lr_scale={"Encoder.*": 1.0}))
     x, y = data().tensors
     with pytest.raises(ValueError, match="labels must lie in 0..2"):
         fit(model, guide, [(x, y + 2)], **short())

@@ -32,18 +32,6 @@ def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, trained, a
     assert [record["step"] for record in steps] == list(
         range(1, 9)
     )  # 200 images, 64 a batch, 2 epochs
-    for record in steps:
-        terms = {
-            key: value
-            for key, value in record.items()
-            if key == "nll" or key.startswith(("kl/", "penalty/"))
-        }
-        assert set(terms) == {
-            "nll",
-            "kl/network.blocks.1.attention.u",
-            "penalty/network.blocks.1.attention.ksvd",
-        }
-        assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-4)
     assert_close(weights(out), weights(trained[KEP]), rtol=0, atol=0)
 
 

@@ -14,25 +14,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs.sources import load_data
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "ran",
-    "away",
-    "from",
-    "good",
-    "bad",
-    "films",
-    "with",
-    "long",
-    "slow",
-    "plots",
-]
+WORDS = "the cat sat on a mat and ran away from good bad films with long slow plots".split()
 
 
 def read(preset, path, *changes):
