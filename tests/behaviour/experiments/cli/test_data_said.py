@@ -8,11 +8,11 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from own_files import WORDS
 
 CHANGES = ("network.dim=16", "network.depth=1", "network.heads=1", "network.mlp_dim=8")
 CHANGES += ("layer.rank=1", "train.num_samples=2", "train.warmup_epochs=0")
 SMALL = [part for change in CHANGES for part in ("--set", change)]
-WORDS = "the cat sat on a mat and ran away from good bad films".split()
 
 
 @pytest.fixture(scope="module")

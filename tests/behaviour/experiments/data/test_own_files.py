@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_files import write_table
 from PIL import Image
-from table_files import write_table
 
 from probattn.experiments.config.data import data_class
 from probattn.experiments.data.errors import DatasetError

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from own_files import write_table
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
-from table_files import write_table
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.tables.column_kinds import find_columns
