@@ -77,12 +77,6 @@ def lines_of_code(text):
     return lines
 
 
-def test_lines_of_code_are_found_in_blocks_alone():
-    page = "text\n```python\na\n```\n```{toctree}\npage\n```\n````\n```\nb\n```\n````\ntext\n"
-    cell = "```{code-cell} python\nc\n```\n"
-    assert lines_of_code(page + cell) == ["a", "```", "b", "```", "c"]
-
-
 @pytest.mark.parametrize("path", sorted(PAGES), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_code_on_a_page_fits_its_column(path):
     lines = lines_of_code(path.read_text(encoding="utf-8"))
