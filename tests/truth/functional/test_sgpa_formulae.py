@@ -66,21 +66,3 @@ def test_conditional_variance_is_the_diagonal_and_stays_positive(head):
         diagonal = head.k_bb.diagonal().to(dtype)
         share = sgpa.conditional_variance(diagonal, (1.001 * on_beta).to(dtype)) / diagonal
         assert ((share > 0) & (share < 2 * torch.finfo(dtype).eps ** 0.75)).all()
-
-
-@pytest.mark.parametrize("number", [1, 4, 6, 13])
-def test_inducing_inputs_are_picked_from_the_stream(number):
-    """Vectors of the stream within five standard deviations of the noise, as evenly often as they
-    can be."""
-    stream = 10 * randn(2, 3, 4)
-    picked = sgpa.pick_inducing(stream, 5, number)
-    assert picked.shape == (5, number, 4)
-    rows = stream.flatten(0, 1)
-    distance = (picked[:, :, None] - rows).abs().amax(-1)
-    nearest = distance.argmin(-1)
-    assert distance.amin(-1).max() < 5e-2 * rows.std()
-    for head in nearest:
-        counts = torch.bincount(head, minlength=6)
-        assert counts.max() - counts.min() <= 1
-    assert number == 6 or len({tuple(sorted(head.tolist())) for head in nearest}) > 1
-    assert len(picked.flatten(0, 1).unique(dim=0)) == 5 * number
