@@ -32,16 +32,6 @@ def test_the_page_has_the_metrics_and_decisions_of_kept_probabilities(tmp_path):
     assert set(result.of_kind("class").index) == set(CLASSES)
 
 
-def test_the_page_counts_test_examples_whose_answer_is_outside_of_its_own_set(tmp_path):
-    """At a level of 30 % many sets are empty."""
-    test, path = kept(300, seed=0), tmp_path / "page.html"
-    result = write_classifier_report(path, test, kept(200, seed=1), classes=CLASSES, level=0.3)
-    said = " ".join(result.decision_notes)
-    assert "Empty set: " in said
-    assert " of 300 test examples" in said
-    assert "Empty set: " in path.read_text(encoding="utf-8")
-
-
 def test_names_of_too_few_classes_are_refused(tmp_path):
     with pytest.raises(ValueError, match="classes"):
         write_classifier_report(

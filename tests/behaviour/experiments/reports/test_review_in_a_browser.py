@@ -366,16 +366,3 @@ def test_rows_with_long_names_fit_the_width_and_leave_room_for_their_values(
     row, value = find(page, "#examples dl"), find(page, "#examples dd")
     assert value.size["width"] >= 0.4 * row.size["width"]
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_numbers_have_no_slider_and_are_noted_too(show):
-    variance = torch.arange(1.0, 21)[:, None]
-    law = torch.distributions.Normal(torch.zeros_like(variance)[None], variance.sqrt()[None])
-    law = torch.distributions.Independent(law, 1)
-    labels = torch.zeros_like(variance)
-    mean = {"mean": labels, "variance": variance, "labels": labels, "components": (law,)}
-    page = show(Prediction(**mean), None, classes=(), calibration=None)
-    assert find_all(page, "#threshold, select") == []
-    assert shown(page) == list(range(20))[::-1]
-    find(page, "#examples input").send_keys("3.5")
-    assert find(page, "#download").is_enabled()
