@@ -1,4 +1,4 @@
-"""SGPA's formulae against the joint Gaussian over (u, f), written densely."""
+"""SGPA's conditional variance against dense matrices, and its sign."""
 
 import torch
 from float64 import F64

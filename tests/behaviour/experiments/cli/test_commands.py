@@ -70,7 +70,7 @@ def test_the_demo_compares_layers_and_continues_where_it_stopped(
     titles = ["ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier", "Corrupted", "minus"]
     of_posterior = f"{KEP}: "  # what its posterior contributes
     assert [title for title in (*titles, SOFTMAX, of_posterior) if title not in text] == []
-    assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    assert KEP in (tmp_path / "demo" / "report.html").read_text("utf-8")
     scored = pd.read_csv(tmp_path / "demo" / "results.csv")["method"]
     baselines = {"baseline/constant", "baseline/svm", "baseline/neighbours"}
     assert baselines <= set(scored)

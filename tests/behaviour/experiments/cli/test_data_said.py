@@ -56,7 +56,7 @@ def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(
     kept = "\n".join(json.loads((run / "settings.json").read_text())["summary"])
     assert kept in out
     out = succeed("evaluate", run)
-    report = (run / "report.html").read_text(encoding="utf-8")
+    report = (run / "report.html").read_text("utf-8")
     for text in (out, report):
         assert "30 of 30 test" in text
         assert "can be trusted (" not in text
@@ -75,8 +75,8 @@ def test_decisions_that_have_too_few_validation_examples_say_so_wherever_they_ar
     predicted = succeed("predict", run, table / "test.csv")
     exported = succeed("export", run, "--out", tmp_path / "program.pt2")
     succeed("export", run, "--out", tmp_path / "shared")
-    card = (tmp_path / "shared" / "README.md").read_text(encoding="utf-8")
-    report = (run / "report.html").read_text(encoding="utf-8")
+    card = (tmp_path / "shared" / "README.md").read_text("utf-8")
+    report = (run / "report.html").read_text("utf-8")
     for text in (evaluated, predicted, exported, card, report):
         words = " ".join(text.split())
         assert [name for name, count in counts.items() if (f"{name} ({count})" in words)] == [

@@ -14,7 +14,7 @@ from PIL import Image
 PAGE = Path(__file__).parents[4] / "docs" / "your-own-data.md"
 COMMANDS = [
     shlex.split(line.removeprefix("probattn "), comments=True)
-    for block in re.findall(r"```\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for block in re.findall(r"```\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
     for line in block.replace("\\\n", " ").splitlines()
     if line.startswith("probattn ")
 ]
@@ -110,11 +110,11 @@ def test_the_commands_of_the_page(command, home, run, request):
             True,
         )
         return
-    saved = json.loads((home / "runs" / run / "preprocessing.json").read_text(encoding="utf-8"))
+    saved = json.loads((home / "runs" / run / "preprocessing.json").read_text("utf-8"))
     kind, *classes = KINDS[run]
     assert (saved["kind"], saved["classes"]) == (kind, classes)
     if run == "diabetes":
-        printed += (home / "runs" / run / "report.html").read_text(encoding="utf-8")
+        printed += (home / "runs" / run / "report.html").read_text("utf-8")
         assert [
             words for words in ("RMSE", "90 %", "Predicted and true") if words not in printed
         ] == []

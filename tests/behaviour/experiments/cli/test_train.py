@@ -65,6 +65,6 @@ def test_a_run_is_not_written_over(
 
 
 def test_a_folder_of_other_files_is_not_used(refused, tmp_path, contents):
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("mine", "utf-8")
     assert "--out" in refused("train", KEP, "--out", tmp_path)
     assert contents(tmp_path) == {"notes.txt": b"mine"}

@@ -148,7 +148,7 @@ def test_the_suffix_says_the_format_whatever_the_preset(tmp_path, kind):
 def test_json_lines_have_texts_and_numbers_and_files_of_a_folder_are_parts(tmp_path, caplog):
     lines = '{"text": "a\u2028b", "label": 1}\n\n{"text": 2.5, "label": true}'
     for name in ("train", "Validation", "notes"):
-        (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+        (tmp_path / f"{name}.jsonl").write_text(lines, "utf-8")
     parts = read_parts(tmp_path, kind="jsonl")
     assert list(parts) == ["train", "valid"]
     assert (texts(parts["valid"], "text"), texts(parts["valid"], "label")) == (
@@ -174,7 +174,7 @@ def test_json_lines_have_texts_and_numbers_and_files_of_a_folder_are_parts(tmp_p
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(tmp_path, name, text, words):
-    (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / name).write_text(text, "utf-8")
     with pytest.raises(DatasetError, match=words):
         texts(read_parts(tmp_path / name, kind=name[2:])["train"], "text")
 

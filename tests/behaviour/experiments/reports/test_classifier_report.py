@@ -23,7 +23,7 @@ def test_the_page_has_the_metrics_and_decisions_of_kept_probabilities(tmp_path):
     test = kept(300, seed=0)
     path = tmp_path / "new" / "page.html"
     result = write_classifier_report(path, test, kept(200, seed=1), classes=CLASSES, level=0.8)
-    page = path.read_text(encoding="utf-8")
+    page = path.read_text("utf-8")
     assert f"{100 * metrics.evaluate(test)['accuracy']:.1f}" in page
     assert "<b>cow" not in page
     assert result.metrics["nll"] == pytest.approx(metrics.evaluate(test)["nll"])
