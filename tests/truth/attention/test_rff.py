@@ -25,11 +25,6 @@ from probattn import (
     local_posteriors,
     priors,
 )
-from probattn.functional.cgp import CGP
-from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
-from probattn.functional.feature_regression import FeatureRegression
-from probattn.functional.kernels import rbf
-from probattn.functional.sparse_cgp import RFFCGP
 from probattn.site_info import info_of
 
 FORMS = pytest.mark.parametrize(
@@ -176,39 +171,6 @@ def test_on_average_the_features_have_the_kernel_of_their_spectral_density(name)
     difference = (points[0].unsqueeze(-2) - points[0].unsqueeze(-3)) / 0.8
     error = values.std(0) / len(values) ** 0.5
     assert ((values.mean(0) - 1.7 * KERNELS[name](difference)).abs() <= 5 * error + 1e-6).all()
-
-
-@pytest.mark.parametrize("kind", ["orthogonal", "independent"])
-@pytest.mark.parametrize("correlated", [False, True], ids=["gpa", "cgp"])
-def test_the_exact_gp_is_reached_as_one_over_the_root_of_the_features(kind, correlated):
-    """The mean squared difference of the mean output falls by 4 from M to 4 M; heads are draws."""
-    number, sigma2 = 200, 0.3
-    query, key, latent, value = randn(4, 1, 1, 5, 2)
-    noise, eye = torch.full((number,), sigma2).double(), torch.eye(5).double()
-    solved = torch.linalg.solve(rbf(key, key) + sigma2 * eye, value)
-    given = {"real": None, "count": 5}
-    canonical = {"scales": torch.ones(2, 1).double(), "noise": noise[:1], "latent": latent}
-    dense = CGP(query=query, key=key, value=solved, **canonical, **given)
-    expected = dense.mean if correlated else rbf(query, key) @ solved
-    squares = []
-    for pairs in (32, 128):
-        if kind == "orthogonal":
-            omega = orthogonal_frequencies((number, pairs, 2), equal=False).double()
-        else:
-            omega = torch.randn(number, pairs, 2).double()
-        q, o, k = (points @ omega.mT for points in (query, latent, key))
-        given |= {"query": q, "key": k, "value": value.expand(1, number, -1, -1), "noise": noise}
-        features = Fourier(torch.ones(number).double())
-        if correlated:
-            scales = torch.ones(2, number).double()
-            law = RFFCGP(**given, latent=o, scales=scales, features=features)
-        else:
-            law = FeatureRegression(**given, features=features)
-        squares.append((law.mean - expected).square().mean((-2, -1)).flatten())
-    means = torch.stack([square.mean() for square in squares])
-    errors = torch.stack([square.std() for square in squares]) / number**0.5 / means
-    ratio = (means[0] / means[1]).log()
-    assert (ratio - math.log(4)).abs() <= 5 * errors.square().sum().sqrt()
 
 
 class Doubled(torch.nn.Linear):
