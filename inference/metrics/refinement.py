@@ -18,17 +18,17 @@ class Scaling(NamedTuple):
     """Probabilities softmax(slope · log p + bias).
 
     Args:
-        slope: inverse temperature, positive; or one of each class ``(classes,)``.
-        bias: of each class ``(classes,)``, in nats, float64.
+        slope: inverse temperature ``(1,)``, positive; or one of each class ``(classes,)``.
+        bias: of each class ``(classes,)``, in nats.
     """
 
-    slope: float | Tensor
+    slope: Tensor
     bias: Tensor
 
     def __call__(self, log_probs: Tensor) -> Tensor:
         """Return log probabilities ``(n, classes)``, in float64."""
-        slope = torch.as_tensor(self.slope, dtype=torch.float64, device=log_probs.device)
-        return (slope * log_probs.double() + self.bias.to(log_probs.device)).log_softmax(-1)
+        slope, bias = (values.to(log_probs.device) for values in self)
+        return (slope * log_probs.double() + bias).log_softmax(-1)
 
 
 def fit_scaling(log_probs: Tensor, labels: Tensor, *, by_class: bool = False) -> Scaling:
@@ -71,9 +71,7 @@ def fit_scaling(log_probs: Tensor, labels: Tensor, *, by_class: bool = False) ->
     bounds = [SLOPES] * slopes + [(None, None)] * classes
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 500}
     found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-    slope = torch.tensor(found.x[:slopes])
-    bias = torch.tensor(found.x[slopes:])
-    return Scaling(slope if by_class else slope.item(), bias)
+    return Scaling(*torch.tensor(found.x).tensor_split([slopes]))
 
 
 def refined_log_probs(probs: Tensor, labels: Tensor, *, folds: int = FOLDS) -> Tensor:
