@@ -116,28 +116,21 @@ class GPReadout(nn.Module):
         head: linear layer to the logits.
         anchors: M, of each GP.
         depths: L, the number of GPs; with 0 it is the head on the last of any number of depths.
-        amplitude: a.
-        temperature: τ.
+
+    Attributes:
+        amplitude, temperature: a and τ, initially 1.
     """
 
-    def __init__(
-        self,
-        head: nn.Linear,
-        *,
-        anchors: int = 128,
-        depths: int = 1,
-        amplitude: float = 1.0,
-        temperature: float = 1.0,
-    ) -> None:
+    def __init__(self, head: nn.Linear, *, anchors: int = 128, depths: int = 1) -> None:
         super().__init__()
-        check_positive(anchors=anchors, amplitude=amplitude, temperature=temperature)
+        check_positive(anchors=anchors)
         self.head = head
         self.processes: Any = nn.ModuleList()
         for _ in range(depths):
             process = FeatureGP(head.in_features, head.out_features, anchors=anchors)
             self.processes.append(process.to(head.weight))
-        self.amplitude = nn.Buffer(head.weight.new_tensor(amplitude))
-        self.temperature = nn.Buffer(head.weight.new_tensor(temperature))
+        self.amplitude = nn.Buffer(head.weight.new_ones(()))
+        self.temperature = nn.Buffer(head.weight.new_ones(()))
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Split features ``(..., L D)`` into those of each depth ``(..., D)``, the head's own

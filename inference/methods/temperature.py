@@ -196,9 +196,7 @@ class BiasScaling(ScalingMethod):
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit slopes and biases to a prediction with its labels."""
         _, labels = labelled_classes(prediction)
-        self.weights = torch.cat(
-            fit_scaling(prediction.log_probs, labels, by_class=self.by_class)
-        )
+        self.weights = torch.cat(fit_scaling(prediction.log_probs, labels, by_class=self.by_class))
         self.fitted = True
         return self
 

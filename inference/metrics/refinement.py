@@ -74,8 +74,9 @@ def fit_scaling(log_probs: Tensor, labels: Tensor, *, by_class: bool = False) ->
     return Scaling(*torch.tensor(found.x).tensor_split([slopes]))
 
 
-def refined_log_probs(probs: Tensor, labels: Tensor, *, folds: int = FOLDS) -> Tensor:
-    """Return log p(label) after the scaling that is best on the other folds, ``(n,)`` in nats.
+def refined_log_probs(probs: Tensor, labels: Tensor) -> Tensor:
+    """Return log p(label) after the scaling that is best on the other :data:`FOLDS`, ``(n,)`` in
+    nats; a fixed permutation assigns the examples.
 
     Minus their mean is the *refinement* part of the NLL, that of the model with its calibration
     mended; the rest is its *calibration* part (Berta, Holzmüller, Jordan and Bach, 2025). Both are
@@ -84,19 +85,18 @@ def refined_log_probs(probs: Tensor, labels: Tensor, *, folds: int = FOLDS) -> T
     Args:
         probs: mean probabilities ``(n, classes)``.
         labels: ``(n,)``.
-        folds: number of folds; a fixed permutation assigns the examples.
 
     Raises:
         ValueError: as :func:`~probattn.inference.metrics.nll` raises; fewer examples than folds.
     """
     checked, labels = validate(probs, labels)
-    if len(labels) < folds:
-        raise ValueError(f"{folds} folds need as many examples or more, got {len(labels)}")
+    if len(labels) < FOLDS:
+        raise ValueError(f"{FOLDS} folds need as many examples or more, got {len(labels)}")
     log_probs = checked.clamp(min=torch.finfo(probs.dtype).tiny).log()
     places = np.random.default_rng(0).permutation(len(labels))
-    fold_of = torch.from_numpy(places % folds)
+    fold_of = torch.from_numpy(places % FOLDS)
     result = torch.empty(len(labels), dtype=torch.float64)
-    for fold in range(folds):
+    for fold in range(FOLDS):
         is_held_out = fold_of == fold
         scaling = fit_scaling(log_probs[~is_held_out], labels[~is_held_out])
         scaled = scaling(log_probs[is_held_out])

@@ -167,13 +167,18 @@ def fit(
             notes=notes or {},
         )
         trainer.resume()
-        log = _log(folder, loggers, step=trainer.step)
+        is_first = world().rank == 0
+        log = RunLog(
+            folder if is_first else None,
+            step=trainer.step,
+            loggers=tuple(loggers) if is_first else (),
+        )
         stack.push(log.finalize)
         bar = Progress(
             epochs=options.epochs,
             total=options.epochs * trainer.steps_per_epoch,
             initial=trainer.step,
-            is_shown=progress and not trainer.is_finished() and world().rank == 0,
+            is_shown=progress and not trainer.is_finished() and is_first,
         )
         trainer.run(log, stack.enter_context(closing(bar)))
         trainer.load_best()
@@ -242,11 +247,3 @@ def _is_unplaced(network: Any) -> bool:
     """Return True for a network of this library with inducing inputs that no data has set."""
     modules = network.modules() if hasattr(network, "initialise_inducing") else ()
     return any(not getattr(module, "is_placed", True) for module in modules)
-
-
-def _log(folder: Path | None, loggers: Iterable["Logger"], *, step: int) -> RunLog:
-    """Return the log of the run up to a step, which rank 0 alone writes."""
-    if world().rank > 0:
-        return RunLog(None, step=step)
-    path = None if folder is None else folder / "log.jsonl"
-    return RunLog(path, step=step, loggers=tuple(loggers))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from probattn.attention.options import full_signature
 from probattn.functional import dtypes, errors
-from probattn.sites import SiteModule
+from probattn.sites import SiteModule, Sites
 
 Options = ParamSpec("Options")
 Laws = tuple[dist.TorchDistribution, dist.TorchDistribution]
@@ -113,7 +113,7 @@ class ProbabilisticAttention(SiteModule):
         self,
         x: Tensor,
         mask: Tensor | None,
-        sites: dict[str, dist.TorchDistribution],
+        sites: Sites,
         **given: Tensor,
     ) -> Tensor:
         """Sample the latents, and return the output of :meth:`compute` after its log factors are
@@ -132,7 +132,7 @@ class ProbabilisticAttention(SiteModule):
             self.factor(name, log_factor)
         return output
 
-    def sample_all(self, sites: dict[str, dist.TorchDistribution]) -> dict[str, Tensor]:
+    def sample_all(self, sites: Sites) -> dict[str, Tensor]:
         """Sample global sites, from their priors by name."""
         return {name: self.sample(name, prior) for name, prior in sites.items()}
 

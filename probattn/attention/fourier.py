@@ -3,7 +3,6 @@
 import math
 from typing import Any, Literal
 
-import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from probattn.attention.kernels import ScaledKernel
 from probattn.attention.options import check_choice, check_positive
 from probattn.functional import dtypes
 from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
+from probattn.sites import Sites
 
 Frequencies = Literal["orthogonal", "independent", "equal", "sampled"]
 
@@ -69,7 +69,7 @@ class FourierFeatures(ScaledKernel):
         """Return the name of the prior of sampled frequencies."""
         return {} if self.frequencies is not None else {"prior": priors.name_of(self.prior)}
 
-    def sites(self) -> dict[str, dist.TorchDistribution]:
+    def sites(self) -> Sites:
         """Return the prior of sampled frequencies, the kernel's spectral density, event
         ``(H, M/2, d)``."""
         if self.frequencies is not None:
@@ -116,7 +116,7 @@ class FourierLayer(ProbabilisticAttention):
         """Return the signature of the layer, and the prior of sampled frequencies."""
         return super().signature() | self.fourier.signature()
 
-    def sites(self) -> dict[str, dist.TorchDistribution]:
+    def sites(self) -> Sites:
         """Return the prior of ``frequencies``, if they are sampled."""
         return self.fourier.sites()
 
