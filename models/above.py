@@ -54,5 +54,7 @@ class Above(nn.Module):
             return self.model(x, y, mask)
         with local_sites(batch=x.shape[0], num_data=self.model.num_data):
             masks = () if mask is None else (mask,)
-            outputs = self.model.network.outputs_above(self.number, x, *masks)
-            return self.model.sample_labels(self.model.likelihood(outputs, *masks), y)
+            network = self.model.network
+            x = network.blocks[self.number :](x, mask)
+            likelihood = self.model.likelihood(network.outputs_of(x, *masks), *masks)
+            return self.model.sample_labels(likelihood, y)

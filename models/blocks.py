@@ -67,16 +67,15 @@ class Block(nn.Module):
 class Blocks(nn.Sequential):
     """Sequence of blocks."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *, start: int = 0) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map ``(*draws, batch, tokens, dim)`` to the same shape; outputs at padding are arbitrary.
 
         Args:
             x: tokens; blocks with draws may add the draws dimension.
             mask: ``(batch, tokens)``, True at real tokens.
-            start: number of the block at whose input x is; those before it do not run.
         """
         masks = () if mask is None else (mask,)
-        for block in list(self)[start:]:
+        for block in self:
             x = block(x, *masks)
         return x
 
@@ -151,24 +150,9 @@ class Transformer(nn.Module):
         """
         return self.outputs_of(self.blocks(self.tokens(x), mask), mask)
 
-    def outputs_above(self, number: int, states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return outputs ``(*draws, batch, outputs)`` of the states at the input of a block.
-
-        Args:
-            number: of the block.
-            states: ``(batch, tokens, dim)``.
-            mask: ``(batch, tokens)``, True at real tokens; None if all are real.
-        """
-        return self.outputs_of(self.blocks(states, mask, start=number), mask)
-
     def outputs_of(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs of the states above all blocks ``(*draws, batch, tokens, dim)``."""
         return self.head(self.norm(masked_mean(states, mask)))
-
-    def is_plain(self) -> bool:
-        """Return True if the outputs are those of :meth:`outputs_above`: no subclass has a forward
-        of its own, and no other module has taken the place of the blocks."""
-        return type(self).forward is Transformer.forward and type(self.blocks) is Blocks
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:

@@ -9,7 +9,7 @@ from probattn.functional import errors, padding
 from probattn.guides import latent_sites
 from probattn.models import likelihoods
 from probattn.models.above import Above
-from probattn.models.blocks import Transformer
+from probattn.models.blocks import Blocks, Transformer
 from probattn.models.label_distributions import Masked
 from probattn.param_store import StoredModule
 from probattn.site_info import site_info
@@ -86,8 +86,9 @@ class Supervised(StoredModule):
 
     def above(self) -> Above | None:
         """Return the model above its first stochastic block; None for a network that does more
-        than its blocks."""
-        is_plain = isinstance(self.network, Transformer) and self.network.is_plain()
+        than its blocks: one with a forward of its own, or another module in their place."""
+        kind = type(self.network)
+        is_plain = kind.forward is Transformer.forward and type(self.network.blocks) is Blocks
         return Above(self) if is_plain else None
 
     def likelihood_of(self, x: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:

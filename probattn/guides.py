@@ -66,13 +66,13 @@ class Guide(StoredModule):
     ) -> None:
         super().__init__()
         self._model = (model,)
-        self.sites = tuple(families)
+        self.sites: tuple[str, ...] = ()
         # As in the model, whose order the mean-field ELBO checks
         self._rest_first: bool | None = None
         with _AtMedian():
             priors = dict(latent_sites(model))
         for site, family in families.items():
-            self._add(site, on_support(family, priors[site]))
+            self.cover(site, on_support(family, priors[site]))
         self.draws_local_sites = leaves_local_sites(model)
         self.rest = None if rest is None else rest(poutine.block(model, hide_fn=self._covers))
 
@@ -130,9 +130,6 @@ class Guide(StoredModule):
         """Cover one more site of the model by a module ``prior -> distribution``, such as one of a
         known posterior."""
         self.sites = (*self.sites, site)
-        self._add(site, posterior)
-
-    def _add(self, site: str, posterior: nn.Module) -> None:
         *containers, name = site.split(".")
         parent: nn.Module = self
         for container in containers:

@@ -2,6 +2,7 @@
 carry."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pyro
@@ -90,6 +91,7 @@ class LocalPosteriors(ReparamMessenger):
         return _FromPosterior(info)
 
 
+@dataclass(frozen=True)
 class _FromPosterior(Reparam):
     """Strategy of :func:`local_posteriors` for one site.
 
@@ -97,8 +99,7 @@ class _FromPosterior(Reparam):
         info: the record of the site.
     """
 
-    def __init__(self, info: SiteInfo) -> None:
-        self.info = info
+    info: SiteInfo
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         name = msg["name"]

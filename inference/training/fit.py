@@ -229,7 +229,8 @@ def _prepare(
             module.train()
         separate_entries(module)
     network = attribute(model, "network")
-    if _is_unplaced(network):
+    modules = network.modules() if hasattr(network, "initialise_inducing") else ()
+    if not all(getattr(module, "is_placed", True) for module in modules):
         inputs, _, *mask = first_batch()
         network.initialise_inducing(inputs, *mask)
     for module in (model, guide):
@@ -241,9 +242,3 @@ def _prepare(
         if labels.dim() == 3:  # one label per token
             labels = labels[mask[0]] if mask else labels.flatten(0, 1)
         likelihood.initialise(labels)
-
-
-def _is_unplaced(network: Any) -> bool:
-    """Return True for a network of this library with inducing inputs that no data has set."""
-    modules = network.modules() if hasattr(network, "initialise_inducing") else ()
-    return any(not getattr(module, "is_placed", True) for module in modules)
