@@ -2,7 +2,6 @@
 carry."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import pyro
@@ -91,7 +90,6 @@ class LocalPosteriors(ReparamMessenger):
         return _FromPosterior(info)
 
 
-@dataclass(frozen=True)
 class _FromPosterior(Reparam):
     """Strategy of :func:`local_posteriors` for one site.
 
@@ -99,7 +97,8 @@ class _FromPosterior(Reparam):
         info: the record of the site.
     """
 
-    info: SiteInfo
+    def __init__(self, info: SiteInfo) -> None:
+        self.info = info
 
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         name = msg["name"]

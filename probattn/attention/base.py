@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from probattn.attention.options import full_signature
 from probattn.functional import dtypes, errors
+from probattn.priors import name_of
 from probattn.sites import SiteModule, Sites
 
 Options = ParamSpec("Options")
@@ -234,12 +235,11 @@ class ProbabilisticAttention(SiteModule):
 
     def signature(self) -> dict[str, int | str]:
         """Return what a checkpoint must share with this layer: its class, width, heads and
-        :attr:`signed` options, modules by their class."""
+        :attr:`signed` options, modules by their class and functions by their name."""
         signature: dict[str, Any] = {"layer": type(self).__name__}
         for name in ("dim", "heads", *self.signed):
             option = getattr(self, name)
-            is_module = isinstance(option, nn.Module)
-            signature[name] = type(option).__name__ if is_module else option
+            signature[name] = option if isinstance(option, int | str) else name_of(option)
         return signature
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:

@@ -79,7 +79,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         ValueError: an invalid option, with the valid ones.
     """
 
-    signed = ("merge", "pair", "projection")
+    signed = ("merge", "pair", "projection", "prior")
 
     def __init__(
         self,
@@ -130,10 +130,6 @@ class KEPSVGPAttention(ProbabilisticAttention):
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
         rate = dropout_rate(dropout)
         self.dropout = None if mean == "zero" else rate
-
-    def signature(self) -> dict[str, int | str]:
-        """Return the base signature, and merge, pair, projection and prior."""
-        return super().signature() | {"prior": priors.name_of(self.prior)}
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Check x, its mask, and the number of tokens if that is fixed; return x with zeros at
