@@ -1,19 +1,19 @@
 """Text classifier on a pretrained encoder, of which some attention layers are replaced by layers of
 this library."""
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
 from probattn import name_layers
 from probattn.attention.base import LayerFactory
-from probattn.attention.options import dropout_rate
+from probattn.attention.options import check_choice, dropout_rate
 from probattn.models.blocks import masked_mean
 from probattn.models.third_party.replace import replace_attention
 
 
 class PretrainedClassifier(nn.Module):
-    """Text classifier: a pretrained encoder, mean over the real tokens, dropout, and a linear head.
+    """Text classifier: a pretrained encoder, pooling over tokens, dropout, and a linear head.
 
     Padding is masked out of attention and pooling, so it never changes an output. The encoder's
     dropout is active in training mode, in which the classifier starts.
@@ -22,7 +22,8 @@ class PretrainedClassifier(nn.Module):
         encoder: Hugging Face encoder, such as a BERT, which is copied; its last hidden states are
             the features.
         classes: number of outputs.
-        dropout: dropout rate of the mean of the features.
+        dropout: dropout rate of the pooled features.
+        pooling: ``"mean"`` over the real tokens, or ``"cls"``, the first token.
         attention: name, class or factory ``(dim, heads) -> layer``; see
             :func:`~probattn.models.replace_attention`.
         last: number of attention layers that are replaced, counted from the last one; None: all.
@@ -39,10 +40,13 @@ class PretrainedClassifier(nn.Module):
         *,
         classes: int,
         dropout: float = 0.1,
+        pooling: Literal["mean", "cls"] = "mean",
         attention: str | LayerFactory,
         last: int | None = 1,
     ) -> None:
         super().__init__()
+        check_choice("pooling", pooling, ("mean", "cls"))
+        self.pooling = pooling
         self.encoder = replace_attention(
             encoder, attention=attention, layers="all" if last is None else range(-last, 0)
         )
@@ -64,9 +68,10 @@ class PretrainedClassifier(nn.Module):
         return self.head(self.dropout(self.pooled(x, mask)))
 
     def pooled(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the mean of the features ``(*draws, batch, width)``; arguments as for
+        """Return the pooled features ``(*draws, batch, width)``; arguments as for
         :meth:`forward`."""
-        return masked_mean(self.encoder(x, mask), mask)
+        states = self.encoder(x, mask)
+        return states[..., 0, :] if self.pooling == "cls" else masked_mean(states, mask)
 
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Initialise the inducing inputs of each new layer from its own input on a batch of the

@@ -44,7 +44,7 @@ def test_dropout_of_the_encoder_and_of_the_head_is_active_in_training_only(x):
         assert torch.equal(classifier.eval()(x, MASK), classifier(x, MASK))
 
 
-@pytest.mark.parametrize("options", [{"last": 4}, {"dropout": 1.0}])
+@pytest.mark.parametrize("options", [{"pooling": "max"}, {"last": 4}, {"dropout": 1.0}])
 def test_invalid_options_are_refused(options):
     with pytest.raises(ValueError, match=f"{[*options][0]}|layers"):
         PretrainedClassifier(bert(), **({"classes": 2, "attention": KEP} | options))
