@@ -158,8 +158,8 @@ def mix(predictions: Sequence[Prediction], weights: Sequence[int] | None = None)
     shapes = [tuple(class_probs(prediction).shape) for prediction in predictions]
     if any(shape != shapes[0] for shape in shapes):  # of symbols in programs, which no set takes
         raise ValueError(f"members must predict the same examples and classes, got {shapes}")
-    labels = of_all(predictions, "labels")
-    if not all(torch.equal(values, labels[0]) for values in labels):
+    labels = predictions[0].labels
+    if not all(_same(prediction.labels, labels) for prediction in predictions):
         raise ValueError(
             "the labels of the members differ: each must see the examples in one order; do not "
             "shuffle"
@@ -178,7 +178,7 @@ def mix(predictions: Sequence[Prediction], weights: Sequence[int] | None = None)
     return Prediction(
         **means,
         draws=torch.cat(draws) if draws else None,
-        labels=labels[0] if labels else None,
+        labels=labels,
         num_samples=sum(of_all(predictions, "num_samples")) or None,
     )
 
@@ -209,3 +209,7 @@ def of_all(predictions: Sequence[Prediction], name: str) -> list[Any]:
     """Return a field of each prediction; nothing if one of them lacks it."""
     values = [getattr(prediction, name) for prediction in predictions]
     return [] if any(value is None for value in values) else values
+
+
+def _same(labels: Tensor | None, others: Tensor | None) -> bool:
+    return labels is others if labels is None or others is None else torch.equal(labels, others)
