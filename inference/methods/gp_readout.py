@@ -137,12 +137,6 @@ class GPReadout(nn.Module):
         last."""
         return hidden.split(self.head.in_features, -1)
 
-    def place(self, hidden: Tensor) -> None:
-        """Set anchors and length scales by training features ``(n, L D)``, see
-        :meth:`FeatureGP.place`."""
-        for process, of_depth in zip(self.processes, self.split(hidden), strict=True):
-            process.place(of_depth)
-
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
         depths = self.split(hidden)
@@ -221,10 +215,10 @@ def with_gp_readout(
     readout = GPReadout(head, anchors=min(anchors, examples), depths=width // head.in_features)
     model.set_submodule(path, readout)
     model.set_path("")
-    hidden = seen.one_sample()
-    readout.place(hidden)
     trils = []
-    for process, of_depth in zip(readout.processes, readout.split(hidden), strict=True):
+    depths_seen = readout.split(seen.one_sample())
+    for process, of_depth in zip(readout.processes, depths_seen, strict=True):
+        process.place(of_depth)
         tril = process.posterior_tril(of_depth)
         trils.append(tril)
         posterior = families.Full(process.sites()["u"], init_loc=0.0)

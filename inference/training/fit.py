@@ -134,7 +134,12 @@ def fit(
     """
     # Until it returns; the error that follows names the source.
     warnings.filterwarnings("ignore", "Encountered NaN")
-    _check(model, guide, train, valid)
+    check_loader(train, "train", sized=True)
+    if valid is not None:
+        check_loader(valid, "valid")
+    guide_checks.check_modules(model, guide)
+    check_num_data(model, train)
+    guide_checks.check(model, guide)
     folder = None if out is None else Path(out)
     with ExitStack() as stack:
         fabric = make_fabric(options.accelerator, options.devices)
@@ -183,16 +188,6 @@ def fit(
         trainer.run(log, stack.enter_context(closing(bar)))
         trainer.load_best()
     return History(log.of("step"), log.of("epoch"), trainer.best_epoch, trainer.best_value)
-
-
-def _check(model: nn.Module, guide: nn.Module, train: Loader, valid: Loader | None) -> None:
-    """Refuse what would fail late, or train something else."""
-    check_loader(train, "train", sized=True)
-    if valid is not None:
-        check_loader(valid, "valid")
-    guide_checks.check_modules(model, guide)
-    check_num_data(model, train)
-    guide_checks.check(model, guide)
 
 
 def _claim(folder: Path | None, stack: ExitStack, *, resume: bool) -> None:
