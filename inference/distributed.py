@@ -69,8 +69,14 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
     fabric.launch()
     # Fabric leaves the group of CPUs to the end of the process, which its threads then abort at
     # times, after a run that went well.
-    atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+    atexit.register(_leave_group)
     return fabric
+
+
+def _leave_group() -> None:
+    """End the threads of the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def gather_results(function: Callable[[], T]) -> list[T]:

@@ -86,15 +86,7 @@ class Guide(StoredModule):
             given = values_by_name(run.trace)
             exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
             with exposed, _FromGuide(self, given, hides=False):
-                try:
-                    self._model[0](*args, **kwargs)
-                except (TypeError, ValueError) as error:
-                    error.add_note(
-                        "The guide ran its model to draw local sites. A guide of layers in a "
-                        "function cannot: build it by guides.for_model(local_posteriors(layers)), "
-                        "and wrap the function, local_posteriors(function)"
-                    )
-                    raise
+                self._model[0](*args, **kwargs)
         return {name: value_of(node) for name, node in run.trace.nodes.items() if is_latent(node)}
 
     @pyro_method
