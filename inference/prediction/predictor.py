@@ -215,7 +215,8 @@ class Decision(FittedPredictor):
         """
         self.check_fitted()
         prediction = super().predict_batch(x, mask)
-        inside, own = prediction.decisions, self.decide(prediction)
+        inside = prediction.decisions
+        own = self.decide(prediction)
         if twice := inside.keys() & own.keys():
             names = ", ".join(sorted(twice))
             raise ValueError(f"a decision inside gives {names}, too: put one of the two aside")
