@@ -12,7 +12,7 @@ from probattn.inference.objective import guide_checks
 from probattn.inference.objective.elbo import attribute
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import PER_EXAMPLE, Prediction
+from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.step import Objective, StepCoefficients
@@ -40,6 +40,17 @@ NOT_TAKEN = (
 )
 """Options of ``fit`` that Lightning's ``Trainer`` has itself, and natural gradients, which need a
 second optimiser."""
+PREDICTED = (
+    "probs",
+    "expected_entropy",
+    "mutual_information",
+    "mean",
+    "variance",
+    "mask",
+    "labels",
+)
+"""Fields of a prediction that Lightning's ``Trainer.predict`` returns, without those that are
+None."""
 
 
 class SVIModule(LightningModule):
@@ -117,8 +128,8 @@ class SVIModule(LightningModule):
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the posterior predictive of a batch: tensors of
-        :class:`~probattn.inference.Prediction` by name, without those that are None."""
-        return self._predict(batch).known([*PER_EXAMPLE, "mutual_information"])
+        :class:`~probattn.inference.Prediction` by name."""
+        return self._predict(batch).known(PREDICTED)
 
     def _predict(self, batch: Any) -> Prediction:
         data = batch if isinstance(batch, Tensor) else [batch]
