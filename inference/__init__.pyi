@@ -33,13 +33,13 @@ from .methods.any_classifier import Logits as Logits
 from .methods.ensemble import Ensemble as Ensemble
 from .methods.gp_readout import GPReadout as GPReadout
 from .methods.gp_readout import with_gp_readout as with_gp_readout
-from .methods.isotonic import IsotonicScaling as IsotonicScaling
 from .methods.laplace import Laplace as Laplace
 from .methods.mc_dropout import MCDropout as MCDropout
+from .methods.scaling import BiasScaling as BiasScaling
+from .methods.scaling import IsotonicScaling as IsotonicScaling
+from .methods.scaling import TemperatureScaling as TemperatureScaling
+from .methods.scaling import VectorScaling as VectorScaling
 from .methods.sv_dkl import SVDKL as SVDKL
-from .methods.temperature import BiasScaling as BiasScaling
-from .methods.temperature import TemperatureScaling as TemperatureScaling
-from .methods.temperature import VectorScaling as VectorScaling
 from .non_finite import NonFiniteError as NonFiniteError
 from .objective.elbo import ELBOLoss as ELBOLoss
 from .objective.guide_checks import materialise as materialise
