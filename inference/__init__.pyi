@@ -12,7 +12,7 @@ from .diagnostics.attention import token_similarity as token_similarity
 from .diagnostics.convergence import SiteConvergence as SiteConvergence
 from .diagnostics.convergence import convergence as convergence
 from .diagnostics.convergence import posterior_summary as posterior_summary
-from .diagnostics.posterior_draws import posterior_draws as posterior_draws
+from .diagnostics.predictive_check import posterior_draws as posterior_draws
 from .diagnostics.predictive_check import posterior_predictive_check as posterior_predictive_check
 from .diagnostics.psis import psis_khat as psis_khat
 from .diagnostics.sbc import simulation_based_calibration as simulation_based_calibration
