@@ -12,7 +12,7 @@ from .diagnostics.attention import token_similarity as token_similarity
 from .diagnostics.convergence import SiteConvergence as SiteConvergence
 from .diagnostics.convergence import convergence as convergence
 from .diagnostics.convergence import posterior_summary as posterior_summary
-from .diagnostics.posterior_draws import posterior_draws as posterior_draws
+from .diagnostics.predictive_check import posterior_draws as posterior_draws
 from .diagnostics.predictive_check import posterior_predictive_check as posterior_predictive_check
 from .diagnostics.psis import psis_khat as psis_khat
 from .diagnostics.sbc import simulation_based_calibration as simulation_based_calibration
@@ -33,13 +33,13 @@ from .methods.any_classifier import Logits as Logits
 from .methods.ensemble import Ensemble as Ensemble
 from .methods.gp_readout import GPReadout as GPReadout
 from .methods.gp_readout import with_gp_readout as with_gp_readout
-from .methods.isotonic import IsotonicScaling as IsotonicScaling
 from .methods.laplace import Laplace as Laplace
 from .methods.mc_dropout import MCDropout as MCDropout
+from .methods.scaling import BiasScaling as BiasScaling
+from .methods.scaling import IsotonicScaling as IsotonicScaling
+from .methods.scaling import TemperatureScaling as TemperatureScaling
+from .methods.scaling import VectorScaling as VectorScaling
 from .methods.sv_dkl import SVDKL as SVDKL
-from .methods.temperature import BiasScaling as BiasScaling
-from .methods.temperature import TemperatureScaling as TemperatureScaling
-from .methods.temperature import VectorScaling as VectorScaling
 from .non_finite import NonFiniteError as NonFiniteError
 from .objective.elbo import ELBOLoss as ELBOLoss
 from .objective.guide_checks import materialise as materialise

@@ -19,7 +19,7 @@ from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.experiments.evaluation.seed_statistics import TAILS
 from probattn.inference import Prediction, metrics
-from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.methods.scaling import fit_temperature, scale
 from probattn.inference.prediction.predictor import FewExamplesWarning
 
 MOST = 5_000

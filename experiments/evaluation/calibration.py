@@ -16,7 +16,7 @@ from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import APS, CQR, LAC, RAPS, ByClass, ConformalSets
 from probattn.inference.io.files import regular_file, undamaged, write_bytes
-from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
+from probattn.inference.methods.scaling import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.inference.metrics import regression
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
 

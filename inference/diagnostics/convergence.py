@@ -13,7 +13,7 @@ from torch.distributions import kl_divergence
 from probattn.distributions import stddev_of
 from probattn.guides import Guide, latent_sites
 from probattn.inference.batches import unpack_batch
-from probattn.inference.diagnostics.posterior_draws import posterior_draws
+from probattn.inference.diagnostics.predictive_check import posterior_draws
 from probattn.inference.objective.elbo import attribute
 from probattn.inference.posterior.frozen import frozen, prepare
 from probattn.inference.posterior.refit_guide import Objective, refit_guide

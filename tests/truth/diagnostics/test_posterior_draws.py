@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention
 from probattn.inference import materialise
-from probattn.inference.diagnostics.posterior_draws import posterior_draws, replicate
+from probattn.inference.diagnostics.predictive_check import posterior_draws, replicate
 from probattn.models.likelihoods import Gaussian, TokenCategorical
 
 KEP = KEPSVGPAttention.partial(rank=2)

@@ -19,7 +19,7 @@ from probattn.inference import (
     VectorScaling,
     metrics,
 )
-from probattn.inference.methods.temperature import (
+from probattn.inference.methods.scaling import (
     TEMPERATURE_RANGE,
     fit_temperature,
     relative_error,
