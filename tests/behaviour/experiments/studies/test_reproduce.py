@@ -43,7 +43,7 @@ def small(tmp_path, monkeypatch):
 
 
 def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(
-    small, tmp_path, refused, succeed, monkeypatch, no_network
+    small, tmp_path, command, succeed, monkeypatch, no_network
 ):
     options = ("--seeds", 2, "--out", tmp_path / "out", "--workers", 1, "--data", tmp_path)
     assert "CIFAR" in refused("reproduce", "made-up/figure-1", *options)
