@@ -41,7 +41,6 @@ LOADERS = {
     "a number": (lambda: 3, "loader"),
     "a data set": (lambda: TensorDataset(X, Y), "loader"),
     "one batch": (lambda: (X, Y), "labels"),
-    "inputs alone": (lambda: X, "labels"),
     "no labels": (lambda: [{"input_ids": X}], "labels"),
     "nothing": (lambda: None, "loader"),
     "no batches": (list, "no batches"),
