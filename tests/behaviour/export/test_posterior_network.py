@@ -37,7 +37,7 @@ from probattn.models import Supervised, TextTagger
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 spread = pytest.mark.parametrize("num_samples", [None, 3])
-HORSESHOE = KEPSVGPAttention.partial(rank=2, multiple=2, prior=priors.PRIORS["horseshoe"]())
+HORSESHOE = KEPSVGPAttention.partial(rank=2, multiple=2, prior=priors.Horseshoe())
 
 
 @spread

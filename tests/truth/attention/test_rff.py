@@ -198,6 +198,14 @@ def test_a_map_of_another_class_is_called(cls, options):
         assert_close(layer(x), twice(x))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_hooks_of_a_projection_run_where_it_is_called(bias):
+    layer, calls = RFFGPAttention(DIM, HEADS, features=2, bias=bias).double(), []
+    layer.query_value.register_forward_hook(lambda *_: calls.append(1))
+    layer(randn(2, TOKENS, DIM))
+    assert bool(calls) == bias
+
+
 def test_agrees_with_the_random_features_of_gpytorch():
     layer, x = make(features=8, symmetric=False), randn(1, TOKENS, DIM)
     law = layer.law(x, None)
