@@ -120,9 +120,7 @@ def test_the_state_of_another_method_is_refused(tmp_path, other):
         load(tmp_path / "method", fresh)
 
 
-@pytest.mark.parametrize(
-    "name", ["vector", "isotonic", "laplace", "stacked", "aps", "raps", "normalised"]
-)
+@pytest.mark.parametrize("name", ["vector", "isotonic", "laplace", "stacked", "raps", "normalised"])
 def test_an_exported_program_says_what_the_method_says(tmp_path, name):
     method, data = built(name, base=predictor_network)
     method.fit(data)

@@ -157,7 +157,7 @@ def test_spectra_are_mean_singular_values_with_the_energy_of_a_projection():
 )
 def test_padded_examples_count_as_their_real_tokens_and_without_a_pair_not_at_all(first):
     model, guide = text_model(first)
-    x, lengths = randn64(3, 5, 4), (5, 3, 1)
+    x, lengths = randn64(3, 5, 4), (5, 2, 1)
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
     batches = [(x[:2], None, mask[:2]), (x[2:], None, mask[2:])]
     x = x.masked_fill(~mask.unsqueeze(-1), math.nan)
