@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
@@ -205,6 +206,18 @@ def add_baseline(results: KeptResults, split: Split, *, seed: int) -> None:
     results.add("minilm-cola/bag of words", seed, {"temperature": words}, sets["test"].keys)
 
 
+def by_length(split: Split) -> dict[str, float]:
+    """Return the AUROC of the number of words as a detector of each kind of unknown inputs."""
+    lengths = {
+        name: [len(text.split()) for text in part.texts] for name, part in split.sets.items()
+    }
+    found = {}
+    for name in ("ood/shuffled", "ood/reviews"):
+        is_unknown = [False] * len(lengths["test"]) + [True] * len(lengths[name])
+        found[name] = float(roc_auc_score(is_unknown, lengths["test"] + lengths[name]))
+    return found
+
+
 def main() -> None:
     """Train what the results lack, and write them after each network."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -221,6 +234,7 @@ def main() -> None:
     results = KeptResults(arguments.out)
     for seed in range(arguments.seeds):
         split = Split(encoder, texts, reviews, seed=seed)
+        print(f"seed {seed}, AUROC of the number of words", by_length(split))
         if ("minilm-cola/bag of words", seed) not in results.done:
             add_baseline(results, split, seed=seed)
         for layer in LAYERS:
