@@ -15,7 +15,7 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation import evaluated_run, kept_predictions, methods
-from probattn.experiments.evaluation.baselines import predict_baseline, rivals, suited
+from probattn.experiments.evaluation.baselines import rivals, suited
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
 from probattn.experiments.evaluation.methods import BASELINE
@@ -87,6 +87,9 @@ def evaluate(
             "refine": refine,
         }
         stamp = evaluated_run.run_stamp(folder) | draws
+        of_baselines = {name: f"{BASELINE}/{name}" for name in suited(run.dataset)}
+        if baselines:
+            names = (*names, *of_baselines.values())
         predicted = predict_sets(run, sets, names, stamp=stamp, say=say)
         scores = {name: evaluated_run.score(by_set) for name, by_set in predicted.items()}
         posterior = predicted[methods.POSTERIOR]
@@ -102,10 +105,7 @@ def evaluate(
             of_posterior[f"class/{name}"] = row
         result = run_result(run, posterior, of_posterior, calibration)
         if baselines:
-            of_baselines = _predict_baselines(run, sets, stamp=stamp)
-            for name, by_set in of_baselines.items():
-                scores[f"{BASELINE}/{name}"] = evaluated_run.score(by_set)
-            on_test = {name: by_set["test"] for name, by_set in of_baselines.items()}
+            on_test = {name: predicted[method]["test"] for name, method in of_baselines.items()}
             calibrated = calibration.apply(posterior["test"])
             result = replace(result, rivals=rivals(calibrated, on_test))
         frame = evaluated_run.to_frame(
@@ -125,30 +125,6 @@ def evaluate(
         text = json.dumps(content, indent=2, default=asdict)
         write_bytes(folder / evaluated_run.EVALUATION, text.encode())
     return Evaluation(result, frame)
-
-
-def _predict_baselines(
-    run: TrainedRun, sets: Mapping[str, TestSet], *, stamp: Mapping[str, Any]
-) -> dict[str, dict[str, Prediction]]:
-    """Return predictions of all baselines that suit, by name and test set, without corruptions and
-    other data; stored ones if up to date."""
-    plain = {name: test for name, test in sets.items() if not name.startswith(("shift/", "ood/"))}
-    predicted: dict[str, dict[str, Prediction]] = {}
-    for baseline in suited(run.dataset):
-        method = f"{BASELINE}/{baseline}"
-        by_set = predicted[baseline] = {}
-        for name, test in plain.items():
-            stored = _load(run.folder, method, name, stamp={**stamp, "data": test.digest})
-            if stored is not None:
-                by_set[name] = stored
-        if len(by_set) == len(plain):
-            continue
-        parts = {name: test.load() for name, test in plain.items()}
-        by_set |= predict_baseline(baseline, run.dataset, parts)
-        for name, test in plain.items():
-            of_set = {**stamp, "data": test.digest}
-            _save(run.folder, method, name, by_set[name], parts[name], stamp=of_set)
-    return predicted
 
 
 def _load(folder: Path, method: str, name: str, *, stamp: Mapping[str, Any]) -> Prediction | None:
@@ -195,7 +171,7 @@ def predict_sets(
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, dict[str, Prediction]]:
     """Return predictions by method and test set, stored ones if up to date; images are corrupted
-    once for all methods.
+    once for all methods. Baselines predict neither these nor other data.
 
     The draws start from the seed in every test set, so that draw s is one function on all of them.
 
@@ -212,6 +188,8 @@ def predict_sets(
         of_set = {**stamp, "data": test.digest}
         forward = None
         for method in names:
+            if method.startswith(BASELINE) and name.startswith(("shift/", "ood/")):
+                continue
             prediction = _load(run.folder, method, name, stamp=of_set)
             if prediction is None:
                 forward = forward or methods.Forward(run, test.load(), **draws)
