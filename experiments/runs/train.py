@@ -19,7 +19,6 @@ from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.inference.io import checkpoint
 from probattn.inference.io.files import file_digest
-from probattn.models import Supervised
 
 # Number of tokens with which options are checked, before that of the data is known.
 TOKENS = 1024
@@ -90,16 +89,17 @@ def train(
         digests = broadcast_result(begin)
         if first is not None and start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-            carried = _train_first(
-                model,
+            fit(
                 *start,
                 *build.loaders(first, dataset, device=device),
                 options=first.train.options,
-                out=out,
+                out=out / "warm-start",
+                resume=True,
                 progress=progress,
             )
+            carried = warm_start(model, out / "warm-start" / "best.pt")["carried"]
             say(
-                f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} "
+                f"{settings.layer.name} attention, {settings.train.epochs} epochs: {len(carried)} "
                 "weights carried over"
             )
         return fit(
@@ -112,20 +112,6 @@ def train(
             progress=progress,
             notes=digests,
         )
-
-
-def _train_first(model: Supervised, *parts: Any, out: Path, **options: Any) -> int:
-    """Train the warm start into its subfolder, and take its weights over; return their number.
-
-    Args:
-        model: of the run.
-        parts: the warm start's model, guide and loaders.
-        out: folder of the run.
-        options: of ``fit``.
-    """
-    folder = out / "warm-start"
-    fit(*parts, out=folder, resume=True, **options)
-    return len(warm_start(model, folder / "best.pt")["carried"])
 
 
 def _summary(settings: Settings, dataset: Dataset, say: Callable[[str], None]) -> str:

@@ -57,7 +57,6 @@ def compare_results(
     subject: str = "test",
     *,
     metric: str = "auroc",
-    baselines: Mapping[str, str] | None = None,
     resampled: Resampled | None = None,
 ) -> Comparison:
     """Compare runs on one subject: means over seeds, and paired differences to the softmax run by
@@ -69,8 +68,6 @@ def compare_results(
         subject: a test set, such as ``test`` or ``ood/NAME``, or the mean over corruptions,
             ``shift``, ``shift/photometric`` or ``shift/other``.
         metric: metric of detection, for OOD sets, whose columns are the detectors.
-        baselines: run → the run that it is compared with, possibly itself, which compares its
-            methods; None takes :func:`twins`.
         resampled: row → metric → values on resampled test examples, for intervals with one seed.
 
     Raises:
@@ -86,8 +83,7 @@ def compare_results(
     is_baseline = frame["method"].str.startswith(BASELINE)
     frame = frame[~(is_baseline & frame.duplicated(["row", "seed"]))]
     seeds = frame.groupby("row", sort=False)["seed"].agg(set)
-    if baselines is None:
-        baselines = twins(frame["run"].unique())
+    softmax = twins(frame["run"].unique())
     ensembles, opponents = [], {}
     for row, run, method in (
         frame[["row", "run", "method"]].drop_duplicates().itertuples(index=False)
@@ -95,7 +91,7 @@ def compare_results(
         if method.startswith(ENSEMBLE):
             ensembles.append(row)
         elif not method.startswith(BASELINE):
-            opponents[row] = opponent_of(run, method, twin=baselines.get(run, ""), seeds=seeds)
+            opponents[row] = opponent_of(run, method, twin=softmax[run], seeds=seeds)
     known = {row: other for row, other in opponents.items() if other in seeds and other != row}
     groups = None
     if ensembles:
