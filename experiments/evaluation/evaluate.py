@@ -12,7 +12,6 @@ import pandas as pd
 
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import Part
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation import evaluated_run, kept_predictions, methods
 from probattn.experiments.evaluation.baselines import rivals, suited
@@ -127,32 +126,6 @@ def evaluate(
     return Evaluation(result, frame)
 
 
-def _load(folder: Path, method: str, name: str, *, stamp: Mapping[str, Any]) -> Prediction | None:
-    """Return a stored prediction with this stamp, if its kept examples are there, too."""
-    examples = kept_predictions.examples_file(folder, method, name)
-    if kept_predictions.read_examples(examples, stamp=stamp) is None:
-        return None
-    file = evaluated_run.prediction_file(folder, method, name)
-    return evaluated_run.load_prediction(file, stamp=stamp)
-
-
-def _save(
-    folder: Path,
-    method: str,
-    name: str,
-    prediction: Prediction,
-    part: Part,
-    *,
-    stamp: Mapping[str, Any],
-) -> None:
-    """Store a prediction on a part, and keep its examples."""
-    file = evaluated_run.prediction_file(folder, method, name)
-    evaluated_run.save_prediction(file, prediction, stamp=stamp)
-    examples = kept_predictions.examples_file(folder, method, name)
-    frame = _example_frame(name, prediction)
-    kept_predictions.save_examples(examples, frame, part.keys, stamp=stamp)
-
-
 def _example_frame(name: str, prediction: Prediction) -> pd.DataFrame:
     """Return the examples of a test set as they are kept; labels of unknown inputs mean nothing."""
     if name.startswith("ood/"):
@@ -168,7 +141,7 @@ def predict_sets(
     names: Sequence[str],
     *,
     stamp: Mapping[str, Any],
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None],
 ) -> dict[str, dict[str, Prediction]]:
     """Return predictions by method and test set, stored ones if up to date; images are corrupted
     once for all methods. Baselines predict neither these nor other data.
@@ -190,13 +163,18 @@ def predict_sets(
         for method in names:
             if method.startswith(BASELINE) and name.startswith(("shift/", "ood/")):
                 continue
-            prediction = _load(run.folder, method, name, stamp=of_set)
+            file, examples = kept_predictions.stored_files(run.folder, method, name)
+            prediction = None
+            if kept_predictions.read_examples(examples, stamp=of_set) is not None:
+                prediction = evaluated_run.load_prediction(file, stamp=of_set)
             if prediction is None:
                 forward = forward or methods.Forward(run, test.load(), **draws)
                 prediction = fitted(method)(forward)
+                evaluated_run.save_prediction(file, prediction, stamp=of_set)
                 # A corrupted image keeps its identity, by which comparisons pair the examples.
-                part = run.dataset.test if name.startswith("shift/") else test.load()
-                _save(run.folder, method, name, prediction, part, stamp=of_set)
+                part = run.dataset.test if name.startswith("shift/") else forward.data
+                frame = _example_frame(name, prediction)
+                kept_predictions.save_examples(examples, frame, part.keys, stamp=of_set)
             predicted[method][name] = prediction
         say(f"{run.folder}: {number} of {len(sets)} test sets predicted")
     return predicted

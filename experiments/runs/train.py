@@ -9,7 +9,7 @@ import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError, naming
-from probattn.experiments.data.dataset import PREPROCESSING, Dataset
+from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
@@ -62,7 +62,9 @@ def train(
     if not is_fresh:
         check_best(out, checkpoint.read(out / "best.pt")["extra"])
     dataset = dataset if is_fresh else dataset.for_run(out)
-    summary = _summary(settings, dataset, say) if is_fresh else ""
+    summary = str(summarise(dataset)) if is_fresh else ""
+    if summary and settings.data.constructor is not None:  # the papers' data sets are known
+        say(summary)
     model = build.build_model(settings, dataset)
     guide, first, start = build.build_guide(settings, model), None, None
     if is_fresh and settings.warm_start is not None:
@@ -112,14 +114,6 @@ def train(
             progress=progress,
             notes=digests,
         )
-
-
-def _summary(settings: Settings, dataset: Dataset, say: Callable[[str], None]) -> str:
-    """Return the summary of the data, and say it; the papers' data sets need no description."""
-    summary = str(summarise(dataset))
-    if settings.data.constructor is not None:
-        say(summary)
-    return summary
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:

@@ -89,7 +89,7 @@ def verdict(results: Results) -> list[str]:
 def _gap(results: Results, metric: str, row: str, other: str) -> Gap:
     """Return the difference of two rows on test data."""
     test = results.scores[results.scores["set"] == "test"]
-    names = [row_label(*pair) for pair in zip(test["run"], test["method"], strict=True)]
+    names = list(map(row_label, test["run"], test["method"]))
     scores = test.assign(row=names).drop_duplicates(["row", "seed"]).set_index(["row", "seed"])
     pair = compare(
         scores.loc[[row, other], [metric]],
