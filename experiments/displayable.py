@@ -1,6 +1,7 @@
 """Text of unknown origin, such as names of classes, files and runs, made safe to display, also in a
 spreadsheet."""
 
+import functools
 import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
@@ -20,24 +21,17 @@ def displayable(text: str) -> str:
     file name that are not UTF-8; and characters that Unicode does not assign. Spaces of any kind
     and joiners, which some scripts and emoji need, stay.
     """
-    return text.translate(_SHOWN)
+    return "".join(map(_shown, text))
 
 
-class _Shown(dict[int, str]):
-    """Displayed form of each character by its code, found once for each that occurs."""
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        is_visible = (
-            character.isprintable()
-            or character in "\u200c\u200d"
-            or unicodedata.category(character) == "Zs"
-        )
-        self[code] = character if is_visible else ascii(character)[1:-1]
-        return self[code]
-
-
-_SHOWN = _Shown()
+@functools.cache
+def _shown(character: str) -> str:
+    is_visible = (
+        character.isprintable()
+        or character in "\u200c\u200d"
+        or unicodedata.category(character) == "Zs"
+    )
+    return character if is_visible else ascii(character)[1:-1]
 
 
 def csv_text(table: "pd.DataFrame") -> str:

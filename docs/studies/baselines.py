@@ -15,7 +15,7 @@ import pandas as pd
 
 from probattn.experiments.config.presets import preset
 from probattn.experiments.data.dataset import Dataset
-from probattn.experiments.evaluation.baselines import predict_baseline, suited
+from probattn.experiments.evaluation.baselines import fit_baseline, suited
 from probattn.experiments.runs.sources import load_data
 from probattn.inference import metrics
 
@@ -31,7 +31,7 @@ def scores(task: str, dataset: Dataset) -> list[dict[str, Any]]:
     rows = []
     for name in suited(dataset):
         start = time.process_time()
-        prediction = predict_baseline(name, dataset, {"test": dataset.test})["test"]
+        prediction = fit_baseline(name, dataset)(dataset.test)
         seconds = round(time.process_time() - start, 1)
         about = {"task": task, "baseline": name, "n": len(prediction), "cpu_seconds": seconds}
         rows.append(about | metrics.evaluate(prediction))

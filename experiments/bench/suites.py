@@ -11,7 +11,7 @@ from probattn.attention.base import LayerFactory
 from probattn.experiments.bench.measure import measure
 from probattn.experiments.bench.steps import layer_step, step
 from probattn.experiments.config import presets
-from probattn.experiments.data.images.image_datasets import ImageDataset, Images
+from probattn.experiments.data.images.image_datasets import ImageDataset, Images, from_parts
 from probattn.experiments.runs.build import build, loaders
 from probattn.inference import ELBOLoss, predict
 from probattn.models.layer_records import LAYERS
@@ -114,13 +114,4 @@ def random_images(number: int) -> ImageDataset:
     """Return random images in the form of CIFAR-10, augmented in training."""
     pixels = torch.randint(256, (number, 3, 32, 32), dtype=torch.uint8)
     images = Images(pixels, torch.randint(10, (number,)))
-    return ImageDataset(
-        "noise",
-        tuple("0123456789"),
-        images,
-        images,
-        images,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-        augment=True,
-    )
+    return from_parts("noise", tuple("0123456789"), images, images, images, augment=True)

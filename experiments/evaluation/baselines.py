@@ -120,10 +120,8 @@ def suited(dataset: Dataset) -> list[str]:
     return [name for name, baseline in BASELINES.items() if isinstance(dataset, baseline.kinds)]
 
 
-def predict_baseline(
-    name: str, dataset: Dataset, parts: Mapping[str, Part]
-) -> dict[str, Prediction]:
-    """Fit a baseline, and predict parts of its data.
+def fit_baseline(name: str, dataset: Dataset) -> Callable[[Part], Prediction]:
+    """Fit a baseline, and return the function that predicts a part of its data.
 
     The candidate with the least validation loss is taken: of classes the NLL after temperature
     scaling, of numbers the squared error. The temperature, and the standard deviation of numbers,
@@ -132,7 +130,6 @@ def predict_baseline(
     Args:
         name: of :data:`BASELINES`.
         dataset: with its training and validation part.
-        parts: what to predict, by name.
     """
     baseline = BASELINES[name]
     train = dataset.train
@@ -143,8 +140,7 @@ def predict_baseline(
     for model in baseline.candidates(dataset):
         model.fit(_inputs(train), train.labels.numpy().ravel())
         predictors.append(_classes(model, dataset) if dataset.classes else _numbers(model, dataset))
-    best = min(predictors, key=lambda predictor: predictor.loss)
-    return {part_name: best.predict(part) for part_name, part in parts.items()}
+    return min(predictors, key=lambda predictor: predictor.loss).predict
 
 
 class Rival(NamedTuple):

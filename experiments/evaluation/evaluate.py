@@ -12,10 +12,9 @@ import pandas as pd
 
 from probattn.experiments.config.schema import Trust
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.dataset import Part
 from probattn.experiments.displayable import csv_text
 from probattn.experiments.evaluation import evaluated_run, kept_predictions, methods
-from probattn.experiments.evaluation.baselines import predict_baseline, rivals, suited
+from probattn.experiments.evaluation.baselines import rivals, suited
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.eval_sets import TestSet, eval_sets
 from probattn.experiments.evaluation.methods import BASELINE
@@ -87,6 +86,9 @@ def evaluate(
             "refine": refine,
         }
         stamp = evaluated_run.run_stamp(folder) | draws
+        of_baselines = {name: f"{BASELINE}/{name}" for name in suited(run.dataset)}
+        if baselines:
+            names = (*names, *of_baselines.values())
         predicted = predict_sets(run, sets, names, stamp=stamp, say=say)
         scores = {name: evaluated_run.score(by_set) for name, by_set in predicted.items()}
         posterior = predicted[methods.POSTERIOR]
@@ -102,10 +104,7 @@ def evaluate(
             of_posterior[f"class/{name}"] = row
         result = run_result(run, posterior, of_posterior, calibration)
         if baselines:
-            of_baselines = _predict_baselines(run, sets, stamp=stamp)
-            for name, by_set in of_baselines.items():
-                scores[f"{BASELINE}/{name}"] = evaluated_run.score(by_set)
-            on_test = {name: by_set["test"] for name, by_set in of_baselines.items()}
+            on_test = {name: predicted[method]["test"] for name, method in of_baselines.items()}
             calibrated = calibration.apply(posterior["test"])
             result = replace(result, rivals=rivals(calibrated, on_test))
         frame = evaluated_run.to_frame(
@@ -127,56 +126,6 @@ def evaluate(
     return Evaluation(result, frame)
 
 
-def _predict_baselines(
-    run: TrainedRun, sets: Mapping[str, TestSet], *, stamp: Mapping[str, Any]
-) -> dict[str, dict[str, Prediction]]:
-    """Return predictions of all baselines that suit, by name and test set, without corruptions and
-    other data; stored ones if up to date."""
-    plain = {name: test for name, test in sets.items() if not name.startswith(("shift/", "ood/"))}
-    predicted: dict[str, dict[str, Prediction]] = {}
-    for baseline in suited(run.dataset):
-        method = f"{BASELINE}/{baseline}"
-        by_set = predicted[baseline] = {}
-        for name, test in plain.items():
-            stored = _load(run.folder, method, name, stamp={**stamp, "data": test.digest})
-            if stored is not None:
-                by_set[name] = stored
-        if len(by_set) == len(plain):
-            continue
-        parts = {name: test.load() for name, test in plain.items()}
-        by_set |= predict_baseline(baseline, run.dataset, parts)
-        for name, test in plain.items():
-            of_set = {**stamp, "data": test.digest}
-            _save(run.folder, method, name, by_set[name], parts[name], stamp=of_set)
-    return predicted
-
-
-def _load(folder: Path, method: str, name: str, *, stamp: Mapping[str, Any]) -> Prediction | None:
-    """Return a stored prediction with this stamp, if its kept examples are there, too."""
-    examples = kept_predictions.examples_file(folder, method, name)
-    if kept_predictions.read_examples(examples, stamp=stamp) is None:
-        return None
-    file = evaluated_run.prediction_file(folder, method, name)
-    return evaluated_run.load_prediction(file, stamp=stamp)
-
-
-def _save(
-    folder: Path,
-    method: str,
-    name: str,
-    prediction: Prediction,
-    part: Part,
-    *,
-    stamp: Mapping[str, Any],
-) -> None:
-    """Store a prediction on a part, and keep its examples."""
-    file = evaluated_run.prediction_file(folder, method, name)
-    evaluated_run.save_prediction(file, prediction, stamp=stamp)
-    examples = kept_predictions.examples_file(folder, method, name)
-    frame = _example_frame(name, prediction)
-    kept_predictions.save_examples(examples, frame, part.keys, stamp=stamp)
-
-
 def _example_frame(name: str, prediction: Prediction) -> pd.DataFrame:
     """Return the examples of a test set as they are kept; labels of unknown inputs mean nothing."""
     if name.startswith("ood/"):
@@ -192,10 +141,10 @@ def predict_sets(
     names: Sequence[str],
     *,
     stamp: Mapping[str, Any],
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None],
 ) -> dict[str, dict[str, Prediction]]:
     """Return predictions by method and test set, stored ones if up to date; images are corrupted
-    once for all methods.
+    once for all methods. Baselines predict neither these nor other data.
 
     The draws start from the seed in every test set, so that draw s is one function on all of them.
 
@@ -212,13 +161,20 @@ def predict_sets(
         of_set = {**stamp, "data": test.digest}
         forward = None
         for method in names:
-            prediction = _load(run.folder, method, name, stamp=of_set)
+            if method.startswith(BASELINE) and name.startswith(("shift/", "ood/")):
+                continue
+            file, examples = kept_predictions.stored_files(run.folder, method, name)
+            prediction = None
+            if kept_predictions.read_examples(examples, stamp=of_set) is not None:
+                prediction = evaluated_run.load_prediction(file, stamp=of_set)
             if prediction is None:
                 forward = forward or methods.Forward(run, test.load(), **draws)
                 prediction = fitted(method)(forward)
+                evaluated_run.save_prediction(file, prediction, stamp=of_set)
                 # A corrupted image keeps its identity, by which comparisons pair the examples.
-                part = run.dataset.test if name.startswith("shift/") else test.load()
-                _save(run.folder, method, name, prediction, part, stamp=of_set)
+                part = run.dataset.test if name.startswith("shift/") else forward.data
+                frame = _example_frame(name, prediction)
+                kept_predictions.save_examples(examples, frame, part.keys, stamp=of_set)
             predicted[method][name] = prediction
         say(f"{run.folder}: {number} of {len(sets)} test sets predicted")
     return predicted

@@ -22,9 +22,9 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.corruptions import PHOTOMETRIC
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.kept_predictions import (
-    examples_file,
     read_examples,
     refined_log_prob,
+    stored_files,
 )
 from probattn.experiments.runs.folder import SETTINGS, WEIGHTS, RunRecord, read_record
 from probattn.inference import Prediction, metrics
@@ -75,7 +75,7 @@ class EvaluatedRun(RunRecord):
         stored = {}
         for name, digest in self.content["data"].items():
             if name in names:
-                file = prediction_file(self.folder, method, name)
+                file, _ = stored_files(self.folder, method, name)
                 stamp = self.content["stamp"] | {"data": digest}
                 if (prediction := load_prediction(file, stamp=stamp)) is not None:
                     stored[name] = prediction
@@ -85,7 +85,8 @@ class EvaluatedRun(RunRecord):
         """Return the kept predictions by a method on the examples of a test set, from which the
         scores were computed; None if they are missing."""
         stamp = self.content["stamp"] | {"data": self.content["data"][name]}
-        return read_examples(examples_file(self.folder, method, name), stamp=stamp)
+        _, file = stored_files(self.folder, method, name)
+        return read_examples(file, stamp=stamp)
 
 
 def run_stamp(folder: Path) -> dict[str, Any]:
@@ -147,12 +148,6 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
                     f"{folder} and {run.folder} were evaluated on other {name}: evaluate both on "
                     "the same data with the same options"
                 )
-
-
-def prediction_file(run: Path, method: str, name: str) -> Path:
-    """Return the file of a prediction by a method on a test set,
-    ``RUN/predictions/METHOD/SET.pt``."""
-    return run / "predictions" / method / f"{name}.pt"
 
 
 def load_prediction(file: Path, *, stamp: Mapping[str, Any]) -> Prediction | None:

@@ -88,9 +88,11 @@ def _of_numbers(prediction: Prediction) -> dict[str, Tensor]:
     return columns
 
 
-def examples_file(run: Path, method: str, name: str) -> Path:
-    """Return the file of the examples of a test set as a method predicts them."""
-    return run / "predictions" / method / f"{name}.parquet"
+def stored_files(run: Path, method: str, name: str) -> tuple[Path, Path]:
+    """Return the files of a prediction by a method on a test set, ``METHOD/SET.pt``, and of its
+    examples."""
+    folder = run / "predictions" / method
+    return folder / f"{name}.pt", folder / f"{name}.parquet"
 
 
 def save_examples(

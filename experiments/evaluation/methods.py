@@ -11,7 +11,7 @@ import torch
 
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.data.dataset import Part
-from probattn.experiments.evaluation.baselines import BASELINES
+from probattn.experiments.evaluation.baselines import BASELINES, fit_baseline
 from probattn.experiments.runs.load import Loader, TrainedRun
 from probattn.guides import Guide
 from probattn.inference import (
@@ -42,12 +42,14 @@ class Method(NamedTuple):
         make: function from the posterior predictive to the method's predictor, before its fit.
         of_numbers: True if it also predicts numbers; all methods predict classes.
         parts: parts of the data that it is fitted to.
+        scaling: of what another method predicts, fitted to the validation part.
     """
 
     title: str
-    make: Callable[[PosteriorPredictive], Any]
+    make: Callable[[PosteriorPredictive], Any] = lambda predictor: predictor
     of_numbers: bool = False
     parts: tuple[str, ...] = ("train",)
+    scaling: Callable[[], ScalingMethod] | None = None
 
 
 class _AnchoredReadout(NamedTuple):
@@ -67,23 +69,16 @@ POSTERIOR = "posterior"
 ENSEMBLE = "ensemble"
 BASELINE = "baseline"
 METHODS = {
-    POSTERIOR: Method("", lambda predictor: predictor, of_numbers=True),
-    "temperature": Method("temperature scaling", lambda predictor: predictor),
-    "bias": Method("temperature and bias", lambda predictor: predictor),
-    "vector": Method("vector scaling", lambda predictor: predictor),
-    "isotonic": Method("isotonic regression", lambda predictor: predictor),
+    POSTERIOR: Method("", of_numbers=True),
+    "temperature": Method("temperature scaling", scaling=TemperatureScaling),
+    "bias": Method("temperature and bias", scaling=BiasScaling),
+    "vector": Method("vector scaling", scaling=VectorScaling),
+    "isotonic": Method("isotonic regression", scaling=IsotonicScaling),
     "mc-dropout": Method("MC dropout", MCDropout, of_numbers=True),
     "laplace": Method("KFLLLA", Laplace),
     "sv-dkl": Method("SV-DKL", SVDKL),
     "anchored": Method("anchored readout", _AnchoredReadout, parts=("train", "valid")),
 }
-SCALINGS: dict[str, Callable[[], ScalingMethod]] = {
-    "temperature": TemperatureScaling,
-    "bias": BiasScaling,
-    "vector": VectorScaling,
-    "isotonic": IsotonicScaling,
-}
-"""Scalings of what another method predicts, fitted to the validation part."""
 NAMES = (*METHODS, "mc-dropout+temperature", "laplace+temperature", "sv-dkl+temperature")
 
 
@@ -202,14 +197,18 @@ def fit(
     seed: int,
     refine: float | None = None,
 ) -> Callable[[Forward], Prediction]:
-    """Fit the method of that name to a run from the seed, and return the function that predicts by
-    it.
+    """Fit the method or baseline of that name to a run from the seed, and return the function that
+    predicts by it.
 
     Predictions are in the order of the data.
 
     Raises:
         SettingsError: as for :func:`check_model`.
     """
+    kind, _, baseline = name.partition("/")
+    if kind == BASELINE:
+        predict_part = fit_baseline(baseline, run.dataset)
+        return lambda forward: predict_part(forward.data)
     check_model(name, run.model, run.guide, has_classes=bool(run.dataset.classes))
     torch.manual_seed(seed)
     predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
@@ -217,7 +216,7 @@ def fit(
     loaders = (run.batches(getattr(run.dataset, role), by_length=True) for role in about.parts)
     method = about.make(predictor).fit(*loaders)
     scaling = None
-    if kind := SCALINGS.get(name.rpartition("+")[2]):
+    if new_scaling := METHODS[name.rpartition("+")[2]].scaling:
         valid = Forward(
             run,
             run.dataset.valid,
@@ -225,7 +224,7 @@ def fit(
             seed=seed,
             refine=refine,
         )
-        scaling = kind().fit_prediction(valid.predict(method))
+        scaling = new_scaling().fit_prediction(valid.predict(method))
 
     def predict(forward: Forward) -> Prediction:
         prediction = forward.predict(method)[forward.batches.order.argsort()]

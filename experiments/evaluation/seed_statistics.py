@@ -140,9 +140,8 @@ def compare(
         means, stds = ours.mean(skipna=False), ours.std(skipna=False)
         statistics[row] = pd.DataFrame({"n": number, "mean": means, "std": stds})
         if row in baselines:
-            baseline = baselines[row]
-            pair = [resampled.get(row), resampled.get(baseline)]
-            statistics[row] = statistics[row].join(_differences(ours, by_row[baseline], pair))
+            differences = _differences(row, baselines[row], by_row, resampled)
+            statistics[row] = statistics[row].join(differences)
     cells = corrected_cells(pd.concat(statistics))
     groups = groups or {"": tuple(by_row)}
     best = _best_rows(by_row, groups, metrics, resampled)
@@ -164,17 +163,11 @@ def _best_rows(
             if len(ordered) < 2:
                 continue
             first, following = ordered.index[:2]
-            replicates = [resampled.get(first), resampled.get(following)]
-            gaps = _differences(by_row[first], by_row[following], replicates)
-            if _is_better(gaps.loc[key], metric):
+            gap = _differences(first, following, by_row, resampled).loc[key]
+            is_to_the_better = (gap["difference"] > 0) == metric.higher_is_better
+            if is_to_the_better and gap["p_value"] <= 1 - CONFIDENCE:
                 best[key].add(first)
     return best
-
-
-def _is_better(gap: pd.Series, metric: Metric) -> bool:
-    """Return True if a difference is to the better, and more than chance."""
-    is_to_the_better = (gap["difference"] > 0) == metric.higher_is_better
-    return bool(is_to_the_better and gap["p_value"] <= 1 - CONFIDENCE)
 
 
 def corrected_cells(statistics: pd.DataFrame) -> dict[str, dict[str, Cell]]:
@@ -233,31 +226,32 @@ def _error(gaps: pd.DataFrame, spread: pd.Series) -> tuple[pd.Series, pd.Series]
 
 
 def _differences(
-    ours: pd.DataFrame,
-    theirs: pd.DataFrame,
-    replicates: Sequence[Replicates | None],
+    row: str,
+    other: str,
+    by_row: Mapping[str, pd.DataFrame],
+    resampled: Resampled,
 ) -> pd.DataFrame:
     """Return the ``difference`` of each column, its interval, ``low`` and ``high``, and
     ``p_value``.
 
     Args:
-        ours, theirs: values by seed.
-        replicates: of both on resampled seeds and examples, if there are any.
+        row, other: names of the rows.
+        by_row: values by seed of each row.
+        resampled: rows on resampled seeds and examples, if there are any.
     """
-    seeds = ours.index.intersection(theirs.index)
-    ours, theirs = ours.loc[seeds], theirs.loc[seeds]
+    seeds = by_row[row].index.intersection(by_row[other].index)
+    ours, theirs = by_row[row].loc[seeds], by_row[other].loc[seeds]
     gaps = ours - theirs
     difference = gaps.mean(skipna=False)
     low, high = student_interval(gaps)
     p_value = 2 * t.sf(abs(difference) / gaps.sem(skipna=False), len(seeds) - 1)
     shared = tuple(sorted(seeds))
-    of_both = [each for each in replicates if each is not None]
+    of_both = [resampled[name] for name in (row, other) if name in resampled]
     if [each.seeds for each in of_both] == [shared, shared]:
-        resampled = pd.DataFrame(of_both[0].values) - pd.DataFrame(of_both[1].values)
+        drawn = pd.DataFrame(of_both[0].values) - pd.DataFrame(of_both[1].values)
         # Without an interval are metrics that are not resampled: one over seeds would know these
         # test examples alone, or take overlapping splits for independent.
-        resampled = resampled.reindex(columns=gaps.columns)
-        error, freedom = _error(gaps, resampled.std())
+        error, freedom = _error(gaps, drawn.reindex(columns=gaps.columns).std())
         half = error * t.ppf(TAILS[1], freedom)
         low, high = difference - half, difference + half
         p_value = 2 * t.sf(abs(difference) / error, freedom)

@@ -106,7 +106,7 @@ def _curves(
     """Draw lines against 1, 2, …, and a dashed one at a level; None without a line."""
     if not lines:
         return None
-    figure, (ax,) = style.panels(width=4.6, height=2.8)
+    figure, (ax,) = style.panels(height=2.8)
     for number, (name, line) in enumerate(lines.items()):
         ax.plot(
             range(1, len(line) + 1),

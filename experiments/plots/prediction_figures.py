@@ -39,7 +39,6 @@ def reliability(prediction: Prediction) -> Figure:
     figure, (top, below) = style.panels(
         2,
         columns=1,
-        width=4.6,
         height=1.75,
         height_ratios=(3, 1),
         sharex=True,
@@ -78,7 +77,7 @@ def risk_coverage(runs: Mapping[str, Prediction]) -> Figure:
     Args:
         runs: name → prediction.
     """
-    figure, (ax,) = style.panels(width=4.6, height=3.5)
+    figure, (ax,) = style.panels()
     top = 0.0
     for number, (name, run) in enumerate(runs.items()):
         classes = labelled_classes(run)
@@ -247,7 +246,7 @@ def predicted(prediction: Prediction) -> Figure:
     )
     truth = prediction.require("labels")[chosen].flatten().cpu()
     mean = prediction.predicted[chosen].flatten().cpu()
-    figure, (ax,) = style.panels(width=4.6, height=3.5)
+    figure, (ax,) = style.panels()
     ax.vlines(
         truth,
         low,
@@ -275,7 +274,7 @@ def quantiles(prediction: Prediction) -> Figure:
     """Draw the share of true numbers below each predicted quantile."""
     levels = regression.QUANTILE_LEVELS
     shares = regression.shares_below(prediction, prediction.require("labels"), levels)
-    figure, (ax,) = style.panels(width=4.6, height=3.5)
+    figure, (ax,) = style.panels()
     style.diagonal(ax, "calibrated")
     ax.plot(
         levels,

@@ -55,8 +55,8 @@ REFERENCE: Look = {"color": INK, "lw": 1, "ls": "--"}  # a line that others are 
 def panels(
     count: int = 1,
     *,
-    width: float = 3.7,
-    height: float = 3.7,
+    width: float = 4.6,
+    height: float = 3.5,
     columns: int = 3,
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:

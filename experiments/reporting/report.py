@@ -60,7 +60,7 @@ def write(
     *,
     title: str,
     verdict: Sequence[str] = (),
-    tables: Mapping[str, Table] | None = None,
+    tables: dict[str, Table] | None = None,
 ) -> None:
     """Write a report as one self-contained HTML file, atomically; of several runs their comparison
     comes first.
@@ -74,23 +74,21 @@ def write(
     """
     results = [of_run["result"] for of_run in sections]
     without_matrix = [name for name, run in _numbered(results).items() if not run.spectra]
+    if tables is None:
+        tables = {"Test data": summary_table(results)}
+        if shifted := shift_table(results):
+            tables["Corrupted images"] = shifted
     page = render(
         "report.html",
         title=title,
         sections=sections,
         verdict=verdict,
-        tables=tables or _tables(results),
+        tables=tables,
         figures=shared_figures(results) if len(results) > 1 else {},
         without_matrix=without_matrix,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, page.encode())
-
-
-def _tables(results: Sequence[RunResult]) -> dict[str, Table]:
-    """Return the tables of runs, one each for test data and corrupted images, by title."""
-    tables = {"Test data": summary_table(results), "Corrupted images": shift_table(results)}
-    return {title: table for title, table in tables.items() if table}
 
 
 def save_figures(folder: Path, part: Mapping[str, Any]) -> None:

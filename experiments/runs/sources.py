@@ -81,31 +81,27 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
         DatasetError: a file is missing or damaged.
     """
     with undamaged(folder / PREPROCESSING, DatasetError, passing=(DatasetError, ImportError)):
-        return _blank(settings, folder)
-
-
-def _blank(settings: Settings, folder: Path) -> Dataset:
-    saved = read_preprocessing(folder)
-    labels = torch.zeros(1, dtype=torch.long)
-    name = settings.data.name
-    content = saved["kind"]
-    classes = tuple(saved["classes"])
-    if content == "images":
-        image = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
-        return ImageDataset(
-            name, classes, image, image, image, tuple(saved["mean"]), tuple(saved["std"]), False
-        )
-    if content == "table":
-        encoding = TableEncoding.from_json(saved["columns"])
-        row = Table(torch.zeros(1, len(encoding.sizes)), labels)
-        about = saved["label_column"], float(saved["label_mean"]), float(saved["label_std"])
-        return TableDataset(name, classes, row, row, row, encoding, *about)
-    text = Texts(("text",), labels)
-    data = text_dataset.from_parts(
-        name, classes, text, text, text, network=settings.network
-    ).for_run(folder)
-    data.batches(text, batch_size=1)  # reads the tokens
-    return data
+        saved = read_preprocessing(folder)
+        labels = torch.zeros(1, dtype=torch.long)
+        name = settings.data.name
+        content = saved["kind"]
+        classes = tuple(saved["classes"])
+        if content == "images":
+            image = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
+            return ImageDataset(
+                name, classes, image, image, image, tuple(saved["mean"]), tuple(saved["std"]), False
+            )
+        if content == "table":
+            encoding = TableEncoding.from_json(saved["columns"])
+            row = Table(torch.zeros(1, len(encoding.sizes)), labels)
+            about = saved["label_column"], float(saved["label_mean"]), float(saved["label_std"])
+            return TableDataset(name, classes, row, row, row, encoding, *about)
+        text = Texts(("text",), labels)
+        data = text_dataset.from_parts(
+            name, classes, text, text, text, network=settings.network
+        ).for_run(folder)
+        data.batches(text, batch_size=1)  # reads the tokens
+        return data
 
 
 def _read(data: DataSettings, root: Path | None) -> Any:

@@ -9,7 +9,7 @@ import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError, naming
-from probattn.experiments.data.dataset import PREPROCESSING, Dataset
+from probattn.experiments.data.dataset import PREPROCESSING
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
@@ -19,7 +19,6 @@ from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.inference.io import checkpoint
 from probattn.inference.io.files import file_digest
-from probattn.models import Supervised
 
 # Number of tokens with which options are checked, before that of the data is known.
 TOKENS = 1024
@@ -63,7 +62,9 @@ def train(
     if not is_fresh:
         check_best(out, checkpoint.read(out / "best.pt")["extra"])
     dataset = dataset if is_fresh else dataset.for_run(out)
-    summary = _summary(settings, dataset, say) if is_fresh else ""
+    summary = str(summarise(dataset)) if is_fresh else ""
+    if summary and settings.data.constructor is not None:  # the papers' data sets are known
+        say(summary)
     model = build.build_model(settings, dataset)
     guide, first, start = build.build_guide(settings, model), None, None
     if is_fresh and settings.warm_start is not None:
@@ -90,16 +91,17 @@ def train(
         digests = broadcast_result(begin)
         if first is not None and start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-            carried = _train_first(
-                model,
+            fit(
                 *start,
                 *build.loaders(first, dataset, device=device),
                 options=first.train.options,
-                out=out,
+                out=out / "warm-start",
+                resume=True,
                 progress=progress,
             )
+            carried = warm_start(model, out / "warm-start" / "best.pt")["carried"]
             say(
-                f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} "
+                f"{settings.layer.name} attention, {settings.train.epochs} epochs: {len(carried)} "
                 "weights carried over"
             )
         return fit(
@@ -112,28 +114,6 @@ def train(
             progress=progress,
             notes=digests,
         )
-
-
-def _train_first(model: Supervised, *parts: Any, out: Path, **options: Any) -> int:
-    """Train the warm start into its subfolder, and take its weights over; return their number.
-
-    Args:
-        model: of the run.
-        parts: the warm start's model, guide and loaders.
-        out: folder of the run.
-        options: of ``fit``.
-    """
-    folder = out / "warm-start"
-    fit(*parts, out=folder, resume=True, **options)
-    return len(warm_start(model, folder / "best.pt")["carried"])
-
-
-def _summary(settings: Settings, dataset: Dataset, say: Callable[[str], None]) -> str:
-    """Return the summary of the data, and say it; the papers' data sets need no description."""
-    summary = str(summarise(dataset))
-    if settings.data.constructor is not None:
-        say(summary)
-    return summary
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:

@@ -25,7 +25,7 @@ from probattn.experiments.reporting.tables import (
     plain_table,
 )
 from probattn.experiments.studies import collect
-from probattn.experiments.studies.twins import opponent_of, twins
+from probattn.experiments.studies.twins import twins
 from probattn.inference.io.outputs import check_outputs, write_outputs
 from probattn.inference.metrics import Metric
 from probattn.inference.metrics.ood import DETECTORS, OF_DETECTION, WITH_UNKNOWNS
@@ -57,7 +57,6 @@ def compare_results(
     subject: str = "test",
     *,
     metric: str = "auroc",
-    baselines: Mapping[str, str] | None = None,
     resampled: Resampled | None = None,
 ) -> Comparison:
     """Compare runs on one subject: means over seeds, and paired differences to the softmax run by
@@ -69,8 +68,6 @@ def compare_results(
         subject: a test set, such as ``test`` or ``ood/NAME``, or the mean over corruptions,
             ``shift``, ``shift/photometric`` or ``shift/other``.
         metric: metric of detection, for OOD sets, whose columns are the detectors.
-        baselines: run → the run that it is compared with, possibly itself, which compares its
-            methods; None takes :func:`twins`.
         resampled: row → metric → values on resampled test examples, for intervals with one seed.
 
     Raises:
@@ -80,14 +77,12 @@ def compare_results(
         results = mean_shifts(results)
     frame = results[results["set"] == subject]
     number = _common_size(frame, subject)
-    labels = [row_label(*pair) for pair in zip(frame["run"], frame["method"], strict=True)]
-    frame = frame.assign(row=labels)
+    frame = frame.assign(row=list(map(row_label, frame["run"], frame["method"])))
     # All runs of a seed have the same baselines.
     is_baseline = frame["method"].str.startswith(BASELINE)
     frame = frame[~(is_baseline & frame.duplicated(["row", "seed"]))]
     seeds = frame.groupby("row", sort=False)["seed"].agg(set)
-    if baselines is None:
-        baselines = twins(frame["run"].unique())
+    softmax = twins(frame["run"].unique())
     ensembles, opponents = [], {}
     for row, run, method in (
         frame[["row", "run", "method"]].drop_duplicates().itertuples(index=False)
@@ -95,14 +90,19 @@ def compare_results(
         if method.startswith(ENSEMBLE):
             ensembles.append(row)
         elif not method.startswith(BASELINE):
-            opponents[row] = opponent_of(run, method, twin=baselines.get(run, ""), seeds=seeds)
+            # The twin by the same method with all seeds of the row, or else the twin alone; methods
+            # of a run that is its own twin are compared with it alone.
+            twin = softmax[run]
+            by_method = row_label(twin, method)
+            has_all_seeds = seeds[row] <= seeds.get(by_method, set())
+            opponents[row] = by_method if twin not in ("", run) and has_all_seeds else twin
     known = {row: other for row, other in opponents.items() if other in seeds and other != row}
     groups = None
     if ensembles:
         singles = [row for row in seeds.index if row not in ensembles]
         groups = {"single models": singles, "ensembles": ensembles}
-    scores = frame.set_index(["row", "seed"]).drop(columns=["run", "method", "set", "n"])
-    scores = scores.dropna(axis=1, how="all")
+    metrics_alone = frame.drop(columns=["run", "method", "set", "n"])
+    scores = metrics_alone.set_index(["row", "seed"]).dropna(axis=1, how="all")
     comparison = compare(
         scores,
         baselines=known,

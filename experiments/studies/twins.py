@@ -1,10 +1,8 @@
 """The softmax twin of each run, with which it is compared."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-
-from probattn.experiments.evaluation.methods import row_label
 
 OF_LAYER = (
     "layer.",
@@ -54,20 +52,3 @@ def _kind(run: str) -> tuple[str, set[str]]:
 def _likeness(run: str, twin: str) -> tuple[int, int]:
     """Return by what a twin is chosen: how much of the name is common, then a short name."""
     return len(os.path.commonprefix([run, twin])), -len(twin)
-
-
-def opponent_of(
-    run: str,
-    method: str,
-    *,
-    twin: str,
-    seeds: Mapping[str, set],
-) -> str:
-    """Return the row that one is compared with: its twin by the same method with all its seeds, or
-    else its twin alone.
-
-    Methods of a run that is its own twin are compared with it alone.
-    """
-    row = row_label(twin, method)
-    has_all_seeds = seeds[row_label(run, method)] <= seeds.get(row, set())
-    return row if twin not in ("", run) and has_all_seeds else twin

@@ -1,9 +1,8 @@
 """Conclusion of a comparison in sentences: the best network, its lead, and whether that is more
 than chance."""
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from probattn.experiments.evaluation.methods import BASELINE, ENSEMBLE, row_label
 from probattn.experiments.evaluation.seed_statistics import Cell, compare
@@ -54,16 +53,15 @@ def verdict(results: Results) -> list[str]:
         return []
     metric = decisive[0]
     test = results.scores[results.scores["set"] == "test"]
-    rows: dict[str, list[str]] = {"network": [], "baseline": []}
+    means = {row: table.cells[row][metric].mean for row in table.rows}
+    networks: list[str] = []
+    rivals: list[str] = []
     runs = {}
     for run, method in test[["run", "method"]].drop_duplicates().itertuples(index=False):
         row = row_label(run, method)
         runs[row] = run
-        if not method.startswith(ENSEMBLE):
-            rows["baseline" if method.startswith(BASELINE) else "network"].append(row)
-    means = {row: table.cells[row][metric].mean for row in table.rows}
-    networks = [row for row in rows["network"] if np.isfinite(means[row])]
-    rivals = [row for row in rows["baseline"] if np.isfinite(means[row])]
+        if not method.startswith(ENSEMBLE) and math.isfinite(means[row]):
+            (rivals if method.startswith(BASELINE) else networks).append(row)
     if not networks:
         return []
     best = min(networks, key=means.__getitem__)
@@ -91,7 +89,7 @@ def verdict(results: Results) -> list[str]:
 def _gap(results: Results, metric: str, row: str, other: str) -> Gap:
     """Return the difference of two rows on test data."""
     test = results.scores[results.scores["set"] == "test"]
-    names = [row_label(*pair) for pair in zip(test["run"], test["method"], strict=True)]
+    names = list(map(row_label, test["run"], test["method"]))
     scores = test.assign(row=names).drop_duplicates(["row", "seed"]).set_index(["row", "seed"])
     pair = compare(
         scores.loc[[row, other], [metric]],

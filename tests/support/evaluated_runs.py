@@ -8,7 +8,6 @@ import torch
 from probattn.experiments.config import presets
 from probattn.experiments.evaluation import kept_predictions
 from probattn.experiments.evaluation.evaluated_run import (
-    prediction_file,
     run_stamp,
     save_prediction,
     to_frame,
@@ -45,11 +44,11 @@ def store(folder, by_set, method="posterior"):
     content = json.loads((folder / "evaluation.json").read_text())
     for name, part in by_set.items():
         stamp = content["stamp"] | {"data": content["data"][name]}
-        save_prediction(prediction_file(folder, method, name), part, stamp=stamp)
+        file, examples = kept_predictions.stored_files(folder, method, name)
+        save_prediction(file, part, stamp=stamp)
         keys = [f"{number:012x}" for number in range(len(part))]
-        file = kept_predictions.examples_file(folder, method, name)
         frame = kept_predictions.example_frame(part)
-        kept_predictions.save_examples(file, frame, keys, stamp=stamp)
+        kept_predictions.save_examples(examples, frame, keys, stamp=stamp)
 
 
 def random_prediction(number=40, classes=3, *, seed=0, labels=None):

@@ -56,8 +56,7 @@ class ImageDataset(Dataset):
         """Return a loader of normalised images: in their order, or shuffled for training and then
         augmented."""
         options |= {"mean": self.mean, "std": self.std, "augment": shuffle and self.augment}
-        options["flip"] = self.flip
-        return ImageLoader(images.images, images.labels, shuffle=shuffle, **options)
+        return ImageLoader(images.images, images.labels, shuffle=shuffle, flip=self.flip, **options)
 
     def preprocessing(self) -> dict[str, Any]:
         """Return the shape of the images and their normalisation."""

@@ -131,13 +131,13 @@ def _read_table(path: Path, source: str) -> pd.DataFrame:
         raise DatasetError(f"{source} holds no rows")
     # Whole numbers beside missing cells stay whole.
     table = read.convert_dtypes()
-    cells = table.astype(object).where(table.notna(), "").map(_float_or_text)
+    cells = (
+        table.astype(object)
+        .where(table.notna(), "")
+        .map(lambda cell: float(cell) if isinstance(cell, float | Decimal) else str(cell))
+    )
     cells.columns = [normal_name(str(name)) for name in table]
     return cells.set_axis(range(2, len(table) + 2))
-
-
-def _float_or_text(cell: Any) -> float | str:
-    return float(cell) if isinstance(cell, float | Decimal) else str(cell)
 
 
 def read_splits(source: Path, subset: str | None) -> dict[str, pd.DataFrame]:

@@ -9,7 +9,7 @@ from probattn.experiments.config.presets import preset
 from probattn.experiments.evaluation import evaluate as evaluation
 from probattn.experiments.evaluation.baselines import (
     BASELINES,
-    predict_baseline,
+    fit_baseline,
     rivals,
     suited,
 )
@@ -50,7 +50,7 @@ def texts(tmp_path):
 
 
 def test_the_constant_of_numbers_is_the_mean_of_training_with_the_spread_of_validation(numbers):
-    prediction = predict_baseline("constant", numbers, {"test": numbers.test})["test"]
+    prediction = fit_baseline("constant", numbers)(numbers.test)
     mean = numbers.train.labels.double().mean()
     torch.testing.assert_close(prediction.mean, mean.expand(len(numbers.test), 1))
     spread = (numbers.valid.labels.double() - mean).square().mean()
@@ -58,9 +58,9 @@ def test_the_constant_of_numbers_is_the_mean_of_training_with_the_spread_of_vali
 
 
 def test_trees_find_a_step_and_a_bag_of_words_a_word(numbers, texts):
-    trees = predict_baseline("boosted-trees", numbers, {"test": numbers.test})["test"]
+    trees = fit_baseline("boosted-trees", numbers)(numbers.test)
     assert metrics.evaluate(trees)["rmse"] < 0.5 * float(numbers.test.labels.std())
-    words = predict_baseline("tf-idf", texts, {"test": texts.test})["test"]
+    words = fit_baseline("tf-idf", texts)(texts.test)
     assert metrics.evaluate(words)["accuracy"] == 1
 
 
@@ -73,7 +73,7 @@ def test_the_candidate_with_the_least_validation_error_is_taken(numbers):
         predicted = model.fit(inputs[0], labels[0]).predict(inputs[1])
         errors.append(np.mean((predicted - labels[1]) ** 2))
     assert max(errors) > 1.01 * min(errors)
-    prediction = predict_baseline("boosted-trees", numbers, {"test": numbers.test})["test"]
+    prediction = fit_baseline("boosted-trees", numbers)(numbers.test)
     assert prediction.variance[0].item() == pytest.approx(min(errors), rel=1e-3)
 
 
@@ -86,12 +86,12 @@ def test_each_kind_of_data_has_its_baselines(numbers, texts):
 
 def test_a_baseline_is_chosen_and_calibrated_on_validation_data_alone(texts):
     """Other test labels change no prediction, and training labels do."""
-    before = predict_baseline("tf-idf", texts, {"test": texts.test})["test"].probs
+    before = fit_baseline("tf-idf", texts)(texts.test).probs
     texts.test.labels.copy_(1 - texts.test.labels)
-    after = predict_baseline("tf-idf", texts, {"test": texts.test})["test"].probs
+    after = fit_baseline("tf-idf", texts)(texts.test).probs
     assert torch.equal(before, after)
     texts.train.labels.copy_(1 - texts.train.labels)
-    other = predict_baseline("tf-idf", texts, {"test": texts.test})["test"].probs
+    other = fit_baseline("tf-idf", texts)(texts.test).probs
     assert not torch.equal(before, other)
 
 
@@ -117,7 +117,7 @@ def test_an_evaluation_scores_them_beside_the_network_and_fits_them_once(tmp_pat
     assert [rival.title for rival in done.result.rivals]
     best = min(done.result.rivals, key=lambda rival: rival.baseline)
     assert done.result.rivals[0] == best
-    monkeypatch.setattr(evaluation, "predict_baseline", lambda *parts: pytest.fail("fitted again"))
+    monkeypatch.setattr(evaluation.methods, "fit_baseline", lambda *_: pytest.fail("fitted again"))
     again = evaluation.evaluate(tmp_path / "run", num_samples=1, baselines=True)
     pd.testing.assert_frame_equal(again.scores, done.scores)
 
