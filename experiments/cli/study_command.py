@@ -72,8 +72,10 @@ def _conclude(jobs: "Sequence[Job]", out: Path, *, title: str) -> None:
         sections.append(report.section(evaluated.result))
     begin = _compare([job.folder for job in jobs], out, trust_code=typed)
     for folder, section in zip(first, sections, strict=True):
-        # with the layer, where a preset has several
-        say(f"{folder.relative_to(out)}: {section['conclusion'][-1]}")
+        notes = section["result"].training_notes
+        for sentence in (*notes, section["conclusion"][-1]):
+            # with the layer, where a preset has several
+            say(f"{folder.relative_to(out)}: {sentence}")
     report.write(out / "report.html", sections, title=title, **begin)
     say(f"report: {out / 'report.html'}")
 

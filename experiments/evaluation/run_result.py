@@ -21,6 +21,7 @@ from probattn.experiments.evaluation.decision_notes import (
 )
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
+from probattn.experiments.runs.training_notes import training_notes
 from probattn.inference import (
     Prediction,
     attention_spectra,
@@ -67,6 +68,7 @@ class RunResult:
     summary: Summary | None = None  # of the data
     rivals: list[Rival] = field(default_factory=list)  # baselines, the best first
     decision_notes: tuple[str, ...] = ()  # sentences on what the decisions cannot do
+    training_notes: tuple[str, ...] = ()  # sentences on a training that is too short
     unseen: pd.DataFrame | None = None  # of the test part, as Dataset.unseen returns it
 
     @property
@@ -126,6 +128,9 @@ def run_result(
         similarity=token_similarity(run.model, run.guide, examples),
         decisions=calibration.evaluate(test),
         decision_notes=tuple(notes),
+        training_notes=training_notes(
+            run.folder, run.settings, run.dataset, epochs, best_epoch=run.best_epoch
+        ),
         ood={
             name.removeprefix("ood/"): prediction
             for name, prediction in predictions.items()
