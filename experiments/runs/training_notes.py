@@ -10,7 +10,6 @@ import pandas as pd
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.dataset import Dataset
-from probattn.inference.metrics import MONITORS
 from probattn.inference.training.validation import monitored
 
 LATE = 0.05
@@ -49,15 +48,13 @@ def training_notes(
     notes = []
     metrics = pd.DataFrame(list(epochs))
     name = monitored(options.monitor, metrics)
-    values = metrics[f"valid/{name}"]
-    half = (len(values) + 1) // 2
-    first, middle, last = values.iloc[[0, half - 1, -1]]
+    half = (len(epochs) + 1) // 2
+    first, middle, last = metrics[f"valid/{name}"].iloc[[0, half - 1, -1]]
     # Of a metric that falls or rises, late / whole is the same.
     if best_epoch == done and abs(last - middle) > LATE * abs(last - first):
-        change = "rising" if MONITORS[name] else "falling"
         numbers = f"{middle:.4g} after epoch {half}, {last:.4g} after epoch {done}"
         advice = f"train longer, with --epochs {2 * settings.epochs}"
-        notes.append(f"The validation {name} was still {change} at the end ({numbers}): {advice}.")
+        notes.append(f"The validation {name} was still improving ({numbers}): {advice}.")
     if dataset.classes and not options.class_weights:
         counts = dataset.train.labels.bincount(minlength=len(dataset.classes))
         log_shares = (counts / counts.sum()).log()
