@@ -139,12 +139,16 @@ def predict_baseline(
     if baseline.most is not None and len(train) > baseline.most:
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
         train = train.select(order[: baseline.most].sort().values)
-    predictors = []
-    for model in baseline.candidates(dataset):
-        model.fit(_inputs(train), train.labels.numpy().ravel())
-        predictors.append(_classes(model, dataset) if dataset.classes else _numbers(model, dataset))
-    best = min(predictors, key=lambda predictor: predictor.loss)
-    return {part_name: best.predict(part) for part_name, part in parts.items()}
+    # The runs of a study have the same baselines.
+    key = name, train.digest, dataset.valid.digest, repr(getattr(dataset, "encoding", None))
+    if key not in _BEST:
+        predictors = []
+        for model in baseline.candidates(dataset):
+            model.fit(_inputs(train), train.labels.numpy().ravel())
+            make = _classes if dataset.classes else _numbers
+            predictors.append(make(model, dataset))
+        _BEST[key] = min(predictors, key=lambda predictor: predictor.loss)
+    return {part_name: _BEST[key].predict(part) for part_name, part in parts.items()}
 
 
 class Rival(NamedTuple):
@@ -189,6 +193,10 @@ class _Predictor(NamedTuple):
 
     predict: Callable[[Part], Prediction]
     loss: float
+
+
+_BEST: dict[tuple[str, ...], _Predictor] = {}
+"""The best candidate of each baseline and data in this process."""
 
 
 def _classes(model: Any, dataset: Dataset) -> _Predictor:

@@ -43,8 +43,9 @@ def training_notes(
     options = settings.train
     if done < options.epochs and done - best_epoch < (options.patience or math.inf):
         command = f"probattn train --out {shlex.quote(str(folder))} --resume"
-        advice = f"continue it with `{command}`"
-        return (f"Training was stopped after epoch {done} of {options.epochs}: {advice}.",)
+        return (
+            f"Training was stopped after epoch {done} of {options.epochs}. To go on: {command}",
+        )
     notes = []
     metrics = pd.DataFrame(list(epochs))
     name = monitored(options.monitor, metrics)

@@ -85,7 +85,7 @@ def test_a_run_that_was_stopped_is_evaluated_with_the_command_that_continues_it(
     said = succeed("evaluate", kep)
     assert "epoch 2 of 3" in said
     assert "was stopped after epoch 2 of 3" in (kep / "report.html").read_text()
-    advice = said.partition("`probattn ")[2].partition("`")[0]
+    advice = said.partition("probattn ")[2].partition("\n")[0]
     succeed(*shlex.split(advice))
     assert "was stopped" not in succeed("evaluate", kep)
 
