@@ -26,6 +26,9 @@ from probattn.pyro_internals import backward_task, is_svi
 from probattn.site_checks import CheckedReplay, check_is_meant
 from probattn.site_info import factor_info, site_info
 
+Sites = dict[str, TorchDistribution]
+"""Global latent sites by name with their priors."""
+
 
 class SiteModule(nn.Module):
     """Base of modules with sample sites, whose names are ``NAME.SITE``, or ``SITE`` for a module
@@ -59,7 +62,7 @@ class SiteModule(nn.Module):
         """Return the full name of a site."""
         return join(self._name, name)
 
-    def sites(self) -> dict[str, TorchDistribution]:
+    def sites(self) -> Sites:
         """Return the global latent sites by name with their current priors, from which guides are
         built without data.
 

@@ -26,8 +26,7 @@ from probattn.experiments.evaluation.evaluated_run import score, to_frame
 from probattn.experiments.evaluation.kept_predictions import DIGITS, parquet, refined_frame
 from probattn.inference import PosteriorPredictive, TemperatureScaling, TrainOptions, fit
 from probattn.inference.io.files import write_files
-from probattn.models import Classifier
-from probattn.models.third_party import replace_attention
+from probattn.models import Classifier, replace_attention
 
 STARTS = {"positions 0.02": (0.02, 0.0), "positions 0.5, dropout 0.2": (0.5, 0.2)}
 """Name → standard deviation of the initial positions, and rate of dropout."""

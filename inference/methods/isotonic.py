@@ -2,6 +2,7 @@
 
 from typing import Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -39,13 +40,10 @@ class IsotonicScaling(ScalingMethod):
         is_label = F.one_hot(labels, probs.shape[1])
         pairs = [values.flatten().double().cpu().numpy() for values in (probs, is_label)]
         found = IsotonicRegression().fit(*pairs)
-        places = torch.from_numpy(found.X_thresholds_)
-        values = torch.from_numpy(found.y_thresholds_)
         # Beyond the first and the last g is constant.
-        ends = torch.tensor([-1.0, 2.0], dtype=torch.float64)
-        places = torch.cat([ends[:1], places, ends[1:]])
-        values = torch.cat([values[:1], values, values[-1:]])
-        self.knots = torch.cat([places, values])
+        places = np.pad(found.X_thresholds_, 1, constant_values=(-1, 2))
+        values = np.pad(found.y_thresholds_, 1, mode="edge")
+        self.knots = torch.from_numpy(np.append(places, values))
         self.examples = float(len(labels))
         self.fitted = True
         return self

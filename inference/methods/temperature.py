@@ -147,16 +147,9 @@ class ScalingMethod(FittedPredictor):
         return self.scaled(self.predictor.predict(data))
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict and scale one batch."""
-        return self.decided_batch(x, mask)[0]
-
-    def decided_batch(
-        self, x: Tensor, mask: Tensor | None = None
-    ) -> tuple[Prediction, dict[str, Tensor]]:
         """Predict and scale one batch; decisions inside stay those on the unscaled one."""
         self.check_fitted()
-        prediction, decided = self.predictor.decided_batch(x, mask)
-        return self.scaled(prediction), decided
+        return self.scaled(self.predictor.predict_batch(x, mask))
 
 
 class TemperatureScaling(ScalingMethod):
@@ -194,29 +187,27 @@ class BiasScaling(ScalingMethod):
         predictor: any predictor of one class per example.
 
     Attributes:
-        slope: 1/T.
-        bias: b ``(classes,)``, in nats.
+        weights: 1/T, and b ``(classes,)`` in nats, one after the other.
     """
 
-    fitted_values = ("slope",)
-    fitted_vector = "bias"
+    fitted_vector = "weights"
+    by_class = False
 
     def fit_prediction(self, prediction: Prediction) -> Self:
-        """Fit temperature and biases to a prediction with its labels."""
+        """Fit slopes and biases to a prediction with its labels."""
         _, labels = labelled_classes(prediction)
-        scaling = fit_scaling(prediction.log_probs, labels)
-        self.slope = float(scaling.slope)
-        self.bias = scaling.bias
+        self.weights = torch.cat(fit_scaling(prediction.log_probs, labels, by_class=self.by_class))
         self.fitted = True
         return self
 
     def scaled(self, prediction: Prediction) -> Prediction:
         """Scale a prediction."""
-        scaling = Scaling(self.slope, self.bias)
-        return with_log_scores(prediction, scaling(prediction.log_probs))
+        log_probs = prediction.log_probs
+        slope, bias = self.weights.tensor_split([-log_probs.shape[-1]])
+        return with_log_scores(prediction, Scaling(slope, bias)(log_probs))
 
 
-class VectorScaling(ScalingMethod):
+class VectorScaling(BiasScaling):
     """Vector scaling with a slope and a bias of each class, softmax(w ⊙ log p + b) (Guo et al.,
     2017, section 4.2).
 
@@ -232,18 +223,4 @@ class VectorScaling(ScalingMethod):
         weights: w and b ``(2 classes,)``, b in nats.
     """
 
-    fitted_vector = "weights"
-
-    def fit_prediction(self, prediction: Prediction) -> Self:
-        """Fit slopes and biases to a prediction with its labels."""
-        _, labels = labelled_classes(prediction)
-        slope, bias = fit_scaling(prediction.log_probs, labels, by_class=True)
-        self.weights = torch.cat([torch.as_tensor(slope), bias])
-        self.fitted = True
-        return self
-
-    def scaled(self, prediction: Prediction) -> Prediction:
-        """Scale a prediction."""
-        log_probs = prediction.log_probs
-        slope, bias = self.weights.to(log_probs.device).chunk(2)
-        return with_log_scores(prediction, Scaling(slope, bias)(log_probs))
+    by_class = True

@@ -1,7 +1,6 @@
 """Likelihoods of batches, averaged over posterior samples one batch at a time."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyro.distributions as dist
@@ -52,7 +51,8 @@ def predict_batch(
     modules: Mapping[str, nn.Module],
     **options: Any,
 ) -> Prediction:
-    """Average the likelihoods of one batch over posterior samples.
+    """Average the likelihoods of one batch over posterior samples; errors get the batch's number,
+    and the source of a NaN or Inf.
 
     Args:
         number: of the batch, for errors.
@@ -63,22 +63,15 @@ def predict_batch(
     if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
         raise ValueError(f"NaN or Inf in the inputs of batch {number}")
     parts = []
-    with _named_errors(number, modules):
+    try:
         for rows, likelihood in likelihoods(x, mask):
             if len(likelihood.batch_shape) > 2:
                 actual = f"batch shape {tuple(likelihood.batch_shape)}"
                 raise ValueError(f"the likelihood has {actual}, which must be (samples, examples)")
             labels = None if y is None else y[rows]
             parts.append(summarise(likelihood, labels, x.device, **options))
-    return join(parts)
-
-
-@contextmanager
-def _named_errors(number: int, modules: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Add the batch's number to errors inside, and the source of a NaN or Inf."""
-    try:
-        yield
     except (ValueError, NumericalError) as error:
         source = find_non_finite((), modules, ())
         error.add_note(f"batch {number}" + (f": NaN or Inf in {source}" if source else ""))
         raise
+    return join(parts)
