@@ -53,9 +53,10 @@ def training_notes(
     first, middle, last = metrics[f"valid/{name}"].iloc[[0, half - 1, -1]]
     # Of a metric that falls or rises, late / whole is the same.
     if best_epoch == done and abs(last - middle) > LATE * abs(last - first):
-        numbers = f"{middle:.4g} after epoch {half}, {last:.4g} after epoch {done}"
-        advice = f"train longer, with --epochs {2 * settings.epochs}"
-        notes.append(f"The validation {name} was still improving ({numbers}): {advice}.")
+        notes.append(
+            f"The validation {name} was still improving ({middle:.4g} after epoch {half}, "
+            f"{last:.4g} after epoch {done}): train longer, with --epochs {2 * settings.epochs}."
+        )
     if dataset.classes and not options.class_weights:
         counts = dataset.train.labels.bincount(minlength=len(dataset.classes))
         log_shares = (counts / counts.sum()).log()
@@ -63,10 +64,9 @@ def training_notes(
         constant = -log_shares[dataset.valid.labels].mean().item()
         lowest = metrics["valid/nll"].min()
         if lowest >= constant:
-            numbers = f"{constant:.4g}; its lowest is {lowest:.4g}"
-            advice = "train longer, or with smaller batches (data.batch_size)"
             notes.append(
                 "In no epoch is the validation NLL lower than with the shares of the classes alone "
-                f"({numbers}): {advice}."
+                f"({constant:.4g}; its lowest is {lowest:.4g}): train longer, or with smaller "
+                "batches (data.batch_size)."
             )
     return tuple(notes)
