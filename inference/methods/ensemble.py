@@ -36,6 +36,8 @@ class Ensemble(Predictor):
         if any(isinstance(module, Decision) for module in self.modules()):
             raise ValueError("an ensemble has no mean of decisions: put them around it")
         self.refine = refine
+        if refine is not None:
+            self.not_exported = "its members predict other inputs in each call; leave out refine"
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with all members, and mix."""

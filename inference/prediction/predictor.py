@@ -35,7 +35,12 @@ class Predictor(nn.Module, ABC):
     predictor inside. The state dict holds all that :meth:`predict` needs besides the constructor's
     arguments, so ``save``, ``load`` and their safetensors variants take a predictor as they take a
     model. Predictors stay in evaluation mode.
+
+    Attributes:
+        not_exported: for predictors that no program can hold, what to export in their place.
     """
+
+    not_exported: str = ""
 
     def fit(self, data: Iterable) -> Self:
         """Fit the method to labelled batches, and return it; methods without a state of their own
@@ -101,6 +106,7 @@ class PosteriorPredictive(SampledPredictor):
         refine: as for :func:`~probattn.inference.predict`.
     """
 
+    not_exported = "it draws new samples in each call; put predictor_network in its place"
     num_samples: int
 
     def __init__(

@@ -120,6 +120,10 @@ class Objective:
         self.loss = ELBOLoss(model, guide, elbo)
         self.module: Any = self.loss  # or Fabric's, of a private class
         if fabric is not None:
+            if world().size > 1:
+                # PyTorch warns on each rank unless it finds a parameter that a step does not use,
+                # which it is told to look for.
+                self.loss.unused = nn.Parameter(torch.zeros(()))
             self.module = fabric.setup_module(self.loss)
         # Of a batch: of the first, and of all others.
         self._contexts: list[Context] = [nullcontext]

@@ -2,7 +2,7 @@
 epochs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import chain
 from typing import Any
 
@@ -38,6 +38,12 @@ def prediction_metrics(prediction: Prediction) -> dict[str, float]:
     """
     log_prob = prediction.log_prob(prediction.require("labels")).double().mean().item()
     return {"log_prob": log_prob, **metrics.evaluate(prediction)}
+
+
+def monitored(monitor: str | None, names: Container[str]) -> str:
+    """Return the metric that selects the best epoch: ``options.monitor``, or by default that of
+    the likelihood, of which the validation has the metrics ``valid/NAME``."""
+    return monitor or ("nll" if "valid/accuracy" in names else "log_prob")
 
 
 def is_better(monitor: str, value: float, best: float | None) -> bool:

@@ -125,6 +125,8 @@ WRONG = [
     ("num_samples", 0),
     ("seed", -1),
     ("more", 1),
+    ("raps", {"penalty": -1}),
+    ("raps", {"temperature": 1}),
 ]
 
 
