@@ -27,7 +27,13 @@ FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 CLAIMS = RESULTS / "claims.md"
 METRICS = ("accuracy", "nll", "ece", "aurc")
-SEEDS = {"digits-splits": 20, "mnist-splits": 20, "timm-digits": 6, "cifar10-splits": 5}
+SEEDS = {
+    "digits-splits": 20,
+    "mnist-splits": 20,
+    "timm-digits": 6,
+    "cifar10-splits": 5,
+    "minilm-cola": 4,
+}
 """Study → number of seeds, where it is not 5."""
 METHOD = "temperature"
 GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
