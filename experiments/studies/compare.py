@@ -223,8 +223,7 @@ def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[st
     """Return the tables of comparisons by title; without a comparison, that of the results as they
     are."""
     if not compared:
-        rows = results.itertuples(index=False, name=None)
-        return {"Results": plain_table(results.columns, rows)}
+        return {"Results": plain_table(results)}
     return {title: comparison_table(comparison) for title, comparison in compared.items()}
 
 
