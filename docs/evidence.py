@@ -40,7 +40,7 @@ SOFTMAX = {
     "cifar10-small": "cifar10-small/softmax",
     "cifar10": "kep-svgp/cifar10-softmax",
     "imdb": "kep-svgp/imdb-softmax",
-    "finetune-cola": "finetune/cola-softmax",
+    "minilm-cola": "minilm-cola/softmax",
 }
 """Study → its run with softmax attention."""
 SOURCES = {
@@ -51,13 +51,14 @@ SOURCES = {
     "cifar10-small": ("cifar-10", 10_000),
     "cifar10": ("cifar-10", 10_000),
     "imdb": ("imdb", 10_000),
-    "finetune-cola": ("cola-fine-tuned", 527),
+    "minilm-cola": ("cola-by-minilm", 1_500),
 }
 """Study → section of the results with its commands, and number of test examples of a seed."""
 ROWS = {
     "digits, 20 splits: KEP-SVGP": ("digits-splits", "digits/kep-svgp"),
     "digits, 20 splits: anchored": ("digits-splits", "digits/anchored"),
     "digits, 20 splits: RFF-GPA": ("digits-splits", "digits/rff-gpa"),
+    "digits, 20 splits: ensemble of 3": ("digits-splits", "digits/softmax, ensemble of 3"),
     "digits, 20 splits: support vectors": ("digits-splits", "digits/softmax", "baseline/svm"),
     "digits, 20 splits: small CNN": ("digits-splits", "digits/softmax", "baseline/cnn"),
     "timm's ViT as it starts: KEP-SVGP": ("timm-digits", "timm/kep-svgp (positions 0.02)"),
@@ -67,6 +68,7 @@ ROWS = {
     "MNIST, 20 splits: KEP-SVGP": ("mnist-splits", "mnist/kep-svgp"),
     "MNIST, 20 splits: anchored": ("mnist-splits", "mnist/anchored"),
     "MNIST, 20 splits: RFF-GPA": ("mnist-splits", "mnist/rff-gpa"),
+    "MNIST, 20 splits: ensemble of 3": ("mnist-splits", "mnist/softmax, ensemble of 3"),
     "MNIST, 20 splits: support vectors": ("mnist-splits", "mnist/softmax", "baseline/svm"),
     "MNIST, 20 splits: small CNN": ("mnist-splits", "mnist/softmax", "baseline/cnn"),
     "CIFAR-10, 5 splits: anchored": ("cifar10-splits", "cifar10/anchored"),
@@ -75,9 +77,10 @@ ROWS = {
     "CIFAR-10, four layers: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}"),
     "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb"),
     "IMDB: anchored": ("imdb", "kep-svgp/imdb-softmax anchored (layer.anchors=16)"),
-    "CoLA, fine-tuned: KEP-SVGP": ("finetune-cola", "finetune/cola"),
-    "CoLA, fine-tuned: softmax plus GP": ("finetune-cola", f"finetune/cola {GP}"),
-    "CoLA, fine-tuned: sparse CGP": ("finetune-cola", "finetune/cola-sparse"),
+    "CoLA, MiniLM: KEP-SVGP": ("minilm-cola", "minilm-cola/kep-svgp"),
+    "CoLA, MiniLM: softmax plus GP": ("minilm-cola", "minilm-cola/softmax plus GP"),
+    "CoLA, MiniLM: anchored readout": ("minilm-cola", "minilm-cola/softmax", "anchored"),
+    "CoLA, MiniLM: bag of words": ("minilm-cola", "minilm-cola/bag of words"),
 }
 """Row of the figure → study, run and method of the results on test data; the method is temperature
 scaling, as that of softmax attention, if none is named."""

@@ -11,5 +11,5 @@ from .supervised import Supervised as Supervised
 from .tabular import TabularTransformer as TabularTransformer
 from .text import TextTagger as TextTagger
 from .text import TextTransformer as TextTransformer
-from .third_party import replace_attention as replace_attention
+from .third_party.replace import replace_attention as replace_attention
 from .vit import ViT as ViT

@@ -1,4 +1,5 @@
-"""Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
+"""Transformer blocks with an exchangeable attention layer, used by all networks of this library,
+and their dropout, with a faster mask on CPUs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,10 +9,48 @@ from torch import Tensor, nn
 
 from probattn import ProbabilisticAttention, name_layers
 from probattn.attention.base import LayerFactory
+from probattn.attention.options import dropout_rate
 from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
-from probattn.models.dropout import make_dropout
 from probattn.models.layer_factories import Attention, layer_factories
+
+LEVELS = 2**16
+"""Levels of a dropout rate."""
+
+
+class Dropout(nn.Dropout):
+    """Dropout whose masks are about five times faster on CPUs, where ``nn.Dropout`` took a fifth of
+    a training step.
+
+    Each element uses 16 bits of a random 64-bit integer, instead of one call of the generator each.
+    The rate is rounded to a multiple of 2⁻¹⁶, for which the scale of the kept elements is exact. On
+    other devices, and in compiled and exported programs, it is ``nn.Dropout``.
+
+    Args:
+        rate: dropout rate in [0, 1).
+
+    Raises:
+        ValueError: a rate out of bounds.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__(dropout_rate(rate))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero random elements of x in training and scale the others by 1 / (1 − rate)."""
+        if not self.training or x.device.type != "cpu" or torch.compiler.is_compiling():
+            return super().forward(x)
+        passed = max(1, round(LEVELS * (1 - self.p)))
+        if passed == LEVELS:
+            return x
+        integers = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        mask = integers.view(torch.int16)[: x.numel()].view(x.shape) < passed - LEVELS // 2
+        return x * mask.to(x.dtype).mul_(LEVELS / passed)
+
+
+def make_dropout(rate: float) -> nn.Dropout:
+    """Return dropout of that rate; PyTorch's own for 0, which has no mask to make."""
+    return Dropout(rate) if rate else nn.Dropout(0.0)
 
 
 class Block(nn.Module):
@@ -67,16 +106,15 @@ class Block(nn.Module):
 class Blocks(nn.Sequential):
     """Sequence of blocks."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *, start: int = 0) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map ``(*draws, batch, tokens, dim)`` to the same shape; outputs at padding are arbitrary.
 
         Args:
             x: tokens; blocks with draws may add the draws dimension.
             mask: ``(batch, tokens)``, True at real tokens.
-            start: number of the block at whose input x is; those before it do not run.
         """
         masks = () if mask is None else (mask,)
-        for block in list(self)[start:]:
+        for block in self:
             x = block(x, *masks)
         return x
 
@@ -151,24 +189,9 @@ class Transformer(nn.Module):
         """
         return self.outputs_of(self.blocks(self.tokens(x), mask), mask)
 
-    def outputs_above(self, number: int, states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return outputs ``(*draws, batch, outputs)`` of the states at the input of a block.
-
-        Args:
-            number: of the block.
-            states: ``(batch, tokens, dim)``.
-            mask: ``(batch, tokens)``, True at real tokens; None if all are real.
-        """
-        return self.outputs_of(self.blocks(states, mask, start=number), mask)
-
     def outputs_of(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs of the states above all blocks ``(*draws, batch, tokens, dim)``."""
         return self.head(self.norm(masked_mean(states, mask)))
-
-    def is_plain(self) -> bool:
-        """Return True if the outputs are those of :meth:`outputs_above`: no subclass has a forward
-        of its own, and no other module has taken the place of the blocks."""
-        return type(self).forward is Transformer.forward and type(self.blocks) is Blocks
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:

@@ -14,12 +14,10 @@ class WordEmbedding(nn.Embedding):
     Args:
         words: size of the vocabulary, padding and the unknown word included.
         dim: embedding dimension.
-        scale: initial standard deviation of the weights.
     """
 
-    def __init__(self, words: int, dim: int, *, scale: float = 1.0) -> None:
+    def __init__(self, words: int, dim: int) -> None:
         super().__init__(words, dim, padding_idx=0)
-        self.weight.data *= scale
 
 
 class SpellingEmbedding(nn.Module):
@@ -87,12 +85,11 @@ class SpelledEmbedding(nn.Module):
         words: size of the vocabulary, padding and the unknown word included.
         characters: number of characters, padding and the unknown one included.
         dim: embedding dimension.
-        scale: initial standard deviation of the word embedding.
     """
 
-    def __init__(self, words: int, characters: int, dim: int, *, scale: float = 1.0) -> None:
+    def __init__(self, words: int, characters: int, dim: int) -> None:
         super().__init__()
-        self.words = WordEmbedding(words, dim, scale=scale)
+        self.words = WordEmbedding(words, dim)
         self.spelling = SpellingEmbedding(characters, dim)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from probattn import name_layers
 from probattn.attention.base import LayerFactory
 from probattn.attention.options import check_choice, dropout_rate
 from probattn.models.blocks import masked_mean
-from probattn.models.third_party import replace_attention
+from probattn.models.third_party.replace import replace_attention
 
 
 class PretrainedClassifier(nn.Module):

@@ -88,7 +88,6 @@ class ViT(Transformer):
 def patches(images: Tensor, size: int) -> Tensor:
     """Split images into non-overlapping patches, row by row: ``(B, C, H, W)`` →
     ``(B, H·W / size², C · size²)``."""
-    batch, channels, height, width = images.shape
-    blocks = images.reshape(batch, channels, height // size, size, width // size, size)
-    # unfold runs a kernel per image.
-    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * size**2)
+    # (B, C, H / size, W / size, size, size); F.unfold runs a kernel per image.
+    blocks = images.unfold(2, size, size).unfold(3, size, size)
+    return blocks.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)

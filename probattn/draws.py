@@ -49,17 +49,16 @@ class draws(LockedMessenger):  # noqa: N801 - lower case as pyro's own handlers 
         if number != "example" and (isinstance(number, str | bool) or number < 1):
             raise ValueError(f'draws takes a positive number or "example", got {number!r}')
         self.number = number
-        self._outer: list[int | None] = []
 
     def __enter__(self) -> Self:
         super().__enter__()  # first, since it waits for other threads
-        self._outer.append(_SAMPLES.get())
+        self._outer = _SAMPLES.get()
         if self.number != "example":
             _SAMPLES.set(self.number)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        _SAMPLES.set(self._outer.pop())
+        _SAMPLES.set(self._outer)
         super().__exit__(*error)
 
     def _pyro_sample(self, msg: Message) -> None:

@@ -66,13 +66,13 @@ class Guide(StoredModule):
     ) -> None:
         super().__init__()
         self._model = (model,)
-        self.sites = tuple(families)
+        self.sites: tuple[str, ...] = ()
         # As in the model, whose order the mean-field ELBO checks
         self._rest_first: bool | None = None
         with _AtMedian():
             priors = dict(latent_sites(model))
         for site, family in families.items():
-            self._add(site, on_support(family, priors[site]))
+            self.cover(site, on_support(family, priors[site]))
         self.draws_local_sites = leaves_local_sites(model)
         self.rest = None if rest is None else rest(poutine.block(model, hide_fn=self._covers))
 
@@ -86,15 +86,7 @@ class Guide(StoredModule):
             given = values_by_name(run.trace)
             exposed = poutine.block(expose_fn=lambda msg: self._draws(msg, given))
             with exposed, _FromGuide(self, given, hides=False):
-                try:
-                    self._model[0](*args, **kwargs)
-                except (TypeError, ValueError) as error:
-                    error.add_note(
-                        "The guide ran its model to draw local sites. A guide of layers in a "
-                        "function cannot: build it by guides.for_model(local_posteriors(layers)), "
-                        "and wrap the function, local_posteriors(function)"
-                    )
-                    raise
+                self._model[0](*args, **kwargs)
         return {name: value_of(node) for name, node in run.trace.nodes.items() if is_latent(node)}
 
     @pyro_method
@@ -130,9 +122,6 @@ class Guide(StoredModule):
         """Cover one more site of the model by a module ``prior -> distribution``, such as one of a
         known posterior."""
         self.sites = (*self.sites, site)
-        self._add(site, posterior)
-
-    def _add(self, site: str, posterior: nn.Module) -> None:
         *containers, name = site.split(".")
         parent: nn.Module = self
         for container in containers:

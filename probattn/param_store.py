@@ -58,7 +58,7 @@ def follow_store(module: nn.Module, name: str) -> None:
 def follow(module: nn.Module) -> None:
     """Take what the store has for a model or a guide of this library after ``load()`` (see
     :func:`follow_store`)."""
-    if isinstance(module, StoredModule) and len(pyro.get_param_store()):
+    if isinstance(module, StoredModule):
         for name, child in module.named_children():
             follow_store(child, f"{module.path}.{name}".removeprefix("."))
 

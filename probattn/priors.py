@@ -147,12 +147,12 @@ def _constant(
     return torch.full(shape, value, dtype=like.dtype, device=like.device)
 
 
-PRIORS: dict[str, Callable[[], Prior]] = {
-    "normal": lambda: normal,
-    "laplace": lambda: laplace,
-    "student_t": student_t,
-    "horseshoe": Horseshoe,
-    "ard": ARD,
+PRIORS: dict[str, Prior] = {
+    "normal": normal,
+    "laplace": laplace,
+    "student_t": student_t(),
+    "horseshoe": Horseshoe(),
+    "ard": ARD(),
 }
 
 
@@ -163,18 +163,15 @@ def resolve(prior: Prior | str | None) -> Prior:
     Raises:
         ValueError: an unknown name.
     """
-    if prior is None:
-        return normal
-    if isinstance(prior, nn.Module):
-        return copy.deepcopy(prior)
-    if callable(prior):
-        return prior
-    if prior not in PRIORS:
-        raise ValueError(
-            f"unknown prior {prior!r}; known: {', '.join(PRIORS)}, or a callable scale -> "
-            "Distribution"
-        )
-    return PRIORS[prior]()
+    prior = normal if prior is None else prior
+    if not callable(prior):
+        if prior not in PRIORS:
+            raise ValueError(
+                f"unknown prior {prior!r}; known: {', '.join(PRIORS)}, or a callable scale -> "
+                "Distribution"
+            )
+        prior = PRIORS[prior]
+    return copy.deepcopy(prior) if isinstance(prior, nn.Module) else prior
 
 
 def at(prior: Prior, scale: Tensor, event_dim: int) -> TorchDistribution:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from probattn.draws import in_batch_shape
 from probattn.examples import examples
+from probattn.messages import CheckedReplay, check_is_meant
 from probattn.param_store import follow_store, register_parameters
 from probattn.placement import (
     JointExamples,
@@ -23,8 +24,10 @@ from probattn.placement import (
     total,
 )
 from probattn.pyro_internals import backward_task, is_svi
-from probattn.site_checks import CheckedReplay, check_is_meant
 from probattn.site_info import factor_info, site_info
+
+Sites = dict[str, TorchDistribution]
+"""Global latent sites by name with their priors."""
 
 
 class SiteModule(nn.Module):
@@ -59,7 +62,7 @@ class SiteModule(nn.Module):
         """Return the full name of a site."""
         return join(self._name, name)
 
-    def sites(self) -> dict[str, TorchDistribution]:
+    def sites(self) -> Sites:
         """Return the global latent sites by name with their current priors, from which guides are
         built without data.
 

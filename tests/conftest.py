@@ -56,6 +56,18 @@ def succeed(command):
 
 
 @pytest.fixture
+def refused(command):
+    """Runs a command that must fail and print nothing: its stderr."""
+
+    def run(*arguments):
+        code, out, err = command(*arguments)
+        assert (code, out, "error: " in err) == (1, "", True), err
+        return err
+
+    return run
+
+
+@pytest.fixture
 def threads():
     """Sets the number of threads for the rest of a test."""
     import torch

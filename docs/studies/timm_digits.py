@@ -4,30 +4,25 @@ Positions start with timm's standard deviation of 0.02 or with 0.5, dropout is 0
 network is trained for 60 epochs, and its epoch and temperature are chosen on validation data. The
 results are a CSV and the kept predictions, which a second call continues::
 
-    python docs/studies/timm_digits.py --seeds 6 --out experiments/results/timm-digits.csv
+    python -m docs.studies.timm_digits --seeds 6 --out experiments/results/timm-digits.csv
 """
 
 import argparse
 import itertools
 from pathlib import Path
 
-import pandas as pd
 import timm
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from docs.studies.kept_results import KeptResults, Predictions, with_scaling
 from probattn import AnchoredAttention, KEPSVGPAttention, RFFGPAttention, guides
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.known_sets import load
-from probattn.experiments.displayable import csv_text
-from probattn.experiments.evaluation.evaluated_run import score, to_frame
-from probattn.experiments.evaluation.kept_predictions import DIGITS, parquet, refined_frame
-from probattn.inference import PosteriorPredictive, TemperatureScaling, TrainOptions, fit
-from probattn.inference.io.files import write_files
-from probattn.models import Classifier
-from probattn.models.third_party import replace_attention
+from probattn.inference import PosteriorPredictive, TrainOptions, fit
+from probattn.models import Classifier, replace_attention
 
 STARTS = {"positions 0.02": (0.02, 0.0), "positions 0.5, dropout 0.2": (0.5, 0.2)}
 """Name → standard deviation of the initial positions, and rate of dropout."""
@@ -94,26 +89,14 @@ def train(layer: str, start: str, dataset: ImageDataset, *, seed: int) -> Poster
     return PosteriorPredictive(model, guide, num_samples=10)
 
 
-def results(layer: str, start: str, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return scores and kept predictions of one network, as it is and with temperature scaling."""
-    dataset = load("digits", seed=seed)
+def predictions(layer: str, start: str, dataset: ImageDataset, *, seed: int) -> Predictions:
+    """Return the predictions of one network, as it is and with temperature scaling."""
     predictor = train(layer, start, dataset, seed=seed)
-    loaders = {
-        name: DataLoader(standardised(part), batch_size=359)
-        for name, part in (("valid", dataset.valid), ("test", dataset.test))
-    }
     torch.manual_seed(seed)
-    plain = {name: predictor.predict(loader) for name, loader in loaders.items()}
-    scaling = TemperatureScaling().fit_prediction(plain["valid"])
-    scaled = {name: scaling.scaled(prediction) for name, prediction in plain.items()}
-    run = f"timm/{layer} ({start})"
-    scores, examples = {}, []
-    for method, predictions in (("posterior", plain), ("temperature", scaled)):
-        scores[method] = score(predictions)
-        frame = refined_frame(predictions["test"])
-        frame.insert(0, "example", [key[:DIGITS] for key in dataset.test.keys])
-        examples.append(frame.assign(run=run, seed=seed, method=method, set="test"))
-    return to_frame(scores, run=run, seed=seed), pd.concat(examples)
+    plain = {}
+    for name, part in (("valid", dataset.valid), ("test", dataset.test)):
+        plain[name] = predictor.predict(DataLoader(standardised(part), batch_size=359))
+    return with_scaling(plain)
 
 
 def main() -> None:
@@ -122,18 +105,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    kept = arguments.out.with_suffix(".parquet")
-    scores, examples = pd.DataFrame(columns=["run", "seed"]), pd.DataFrame()
-    if kept.exists():
-        scores, examples = pd.read_csv(arguments.out), pd.read_parquet(kept)
-    done = set(zip(scores["run"], scores["seed"], strict=True))
+    results = KeptResults(arguments.out)
     for seed, start, layer in itertools.product(range(arguments.seeds), STARTS, LAYERS):
-        if (f"timm/{layer} ({start})", seed) in done:
+        run = f"timm/{layer} ({start})"
+        if (run, seed) in results.done:
             continue
-        of_network = results(layer, start, seed=seed)
-        scores = pd.concat([scores, of_network[0]], ignore_index=True)
-        examples = pd.concat([examples, of_network[1]], ignore_index=True)
-        write_files({arguments.out: csv_text(scores).encode(), kept: parquet(examples)})
+        dataset = load("digits", seed=seed)
+        of_network = predictions(layer, start, dataset, seed=seed)
+        results.add(run, seed, of_network, dataset.test.keys)
         print(f"seed {seed}, {start}, {layer}", flush=True)
 
 

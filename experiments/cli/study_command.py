@@ -67,13 +67,16 @@ def _conclude(jobs: "Sequence[Job]", out: Path, *, title: str) -> None:
     for job in jobs:
         first.setdefault(job.folder.parent, job)
     sections = []
-    for job in first.values():
+    for folder, job in first.items():
         evaluated = evaluate(job.folder, root=job.root, trust_code=typed, **job.options)
-        sections.append(report.section(evaluated.result))
-    begin = _compare([job.folder for job in jobs], out, trust_code=typed)
-    for folder, section in zip(first, sections, strict=True):
         # with the layer, where a preset has several
-        say(f"{folder.relative_to(out)}: {section['conclusion'][-1]}")
+        name = str(folder.relative_to(out))
+        sections.append(report.section(replace(evaluated.result, name=name)))
+    begin = _compare([job.folder for job in jobs], out, trust_code=typed)
+    for section in sections:
+        result = section["result"]
+        for sentence in (*result.training_notes, section["conclusion"][-1]):
+            say(f"{result.name}: {sentence}")
     report.write(out / "report.html", sections, title=title, **begin)
     say(f"report: {out / 'report.html'}")
 

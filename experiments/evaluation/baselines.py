@@ -19,7 +19,7 @@ from probattn.experiments.evaluation.example_intervals import resampled_metrics
 from probattn.experiments.evaluation.kept_predictions import example_frame
 from probattn.experiments.evaluation.seed_statistics import TAILS
 from probattn.inference import Prediction, metrics
-from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.methods.scaling import fit_temperature, scale
 from probattn.inference.prediction.predictor import FewExamplesWarning
 
 MOST = 5_000
@@ -136,11 +136,16 @@ def fit_baseline(name: str, dataset: Dataset) -> Callable[[Part], Prediction]:
     if baseline.most is not None and len(train) > baseline.most:
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
         train = train.select(order[: baseline.most].sort().values)
-    predictors = []
-    for model in baseline.candidates(dataset):
-        model.fit(_inputs(train), train.labels.numpy().ravel())
-        predictors.append(_classes(model, dataset) if dataset.classes else _numbers(model, dataset))
-    return min(predictors, key=lambda predictor: predictor.loss).predict
+    # The runs of a study have the same baselines.
+    key = name, train.digest, dataset.valid.digest, repr(getattr(dataset, "encoding", None))
+    if key not in _BEST:
+        predictors = []
+        for model in baseline.candidates(dataset):
+            model.fit(_inputs(train), train.labels.numpy().ravel())
+            make = _classes if dataset.classes else _numbers
+            predictors.append(make(model, dataset))
+        _BEST[key] = min(predictors, key=lambda predictor: predictor.loss)
+    return _BEST[key].predict
 
 
 class Rival(NamedTuple):
@@ -185,6 +190,10 @@ class _Predictor(NamedTuple):
 
     predict: Callable[[Part], Prediction]
     loss: float
+
+
+_BEST: dict[tuple[str, ...], _Predictor] = {}
+"""The best candidate of each baseline and data in this process."""
 
 
 def _classes(model: Any, dataset: Dataset) -> _Predictor:

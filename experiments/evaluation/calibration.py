@@ -3,7 +3,7 @@ validation data."""
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
@@ -16,7 +16,7 @@ from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import APS, CQR, LAC, RAPS, ByClass, ConformalSets
 from probattn.inference.io.files import regular_file, undamaged, write_bytes
-from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
+from probattn.inference.methods.scaling import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.inference.metrics import regression
 from probattn.inference.prediction.predictor import FewExamplesWarning, class_probs
 
@@ -29,9 +29,15 @@ Temperature = Annotated[
 ]
 
 Score = Annotated[float, Field(ge=LEAST)]
-SETS: dict[str, type[ConformalSets]] = {"plain": LAC, "by-class": ByClass, "aps": APS, "raps": RAPS}
+SETS: dict[str, Callable[..., ConformalSets]] = {
+    "plain": LAC,
+    "by-class": ByClass,
+    "aps": APS,
+    "raps": RAPS,
+}
 """Conformal sets by the kinds that the command has."""
 Adaptive = Literal["aps", "raps"]
+RAPSOption = Literal["penalty", "free"]
 
 
 class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="strings"):
@@ -49,6 +55,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         class_quantiles: q̂ of each class, for sets with the level in every class; empty for
             numbers.
         adaptive: q̂ of the kinds of adaptive sets; empty for numbers.
+        raps: options of :class:`~probattn.inference.conformal.RAPS`.
         confidence: smallest confidence of an accepted answer, ∞ if none is; None for numbers.
         class_examples: number of validation examples of each class; empty for numbers.
         error_free: number of the most confident validation examples before the first error.
@@ -64,6 +71,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
     quantile: Annotated[float, Field(gt=-math.inf)] = math.inf
     class_quantiles: tuple[Score, ...] = ()
     adaptive: dict[Adaptive, Score] = {}
+    raps: dict[RAPSOption, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     confidence: Score | None = None
     class_examples: tuple[Annotated[int, Field(ge=0)], ...] = ()
     error_free: Annotated[int, Field(ge=0)] | None = None
@@ -87,13 +95,15 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         *,
         level: float = 0.9,
         max_risk: float = 0.05,
+        raps: Mapping[str, float] = {},
         **origin: Any,
     ) -> Self:
         """Fit to a prediction of validation data with its labels.
 
         Args:
             valid: the prediction.
-            level, max_risk: as the attributes.
+            level, max_risk, raps: as the attributes; options that ``raps`` lacks have their
+                defaults.
             origin: ``weights``, ``num_samples`` and ``seed`` of the prediction.
 
         Raises:
@@ -111,10 +121,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         with warnings.catch_warnings():  # of each class: decision_notes names those with too few
             warnings.simplefilter("ignore", FewExamplesWarning)
             by_class = ByClass(alpha=1 - level).fit_prediction(scaled)
-            adaptive = {
-                kind: SETS[kind](alpha=1 - level).fit_prediction(scaled).quantile.item()
-                for kind in get_args(Adaptive)
-            }
+            of_raps = RAPS(alpha=1 - level, **raps).fit_prediction(scaled)
+            of_aps = APS(alpha=1 - level).fit_prediction(scaled)
         threshold = RiskThreshold(target=max_risk).fit_prediction(scaled)
         classes = len(by_class.quantile)
         return cls(
@@ -122,7 +130,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
             temperature=temperature,
             quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
             class_quantiles=tuple(by_class.quantile.tolist()),
-            adaptive=adaptive,
+            adaptive={"aps": of_aps.quantile.item(), "raps": of_raps.quantile.item()},
+            raps={name: getattr(of_raps, name) for name in get_args(RAPSOption)},
             confidence=threshold.confidence,
             class_examples=tuple(valid.require("labels").bincount(minlength=classes).tolist()),
             error_free=int(threshold.error_free),
@@ -145,7 +154,8 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         """
         if kind not in self._quantiles:
             raise ValueError(f"the calibration has no {kind} sets: evaluate the run again")
-        scores = SETS[kind](alpha=1 - self.level).scores(probs)
+        options = self.raps if kind == "raps" else {}
+        scores = SETS[kind](alpha=1 - self.level, **options).scores(probs)
         return scores <= scores.new_tensor(self._quantiles[kind])
 
     @property

@@ -28,6 +28,14 @@ OUTSIDE_INTERVAL = "predicted number outside the interval"
 WITHOUT_TOP = {"plain set": "plain", "set by class": "by-class"}
 
 
+def decision_notes(
+    calibration: Calibration, classes: Sequence[str], test: Prediction
+) -> tuple[str, ...]:
+    """Return all sentences on the decisions of a run; arguments as for :func:`other_shares`."""
+    notes = few_examples(calibration, classes) + other_shares(calibration, classes, test)
+    return tuple(notes + outside_sets(calibration, test))
+
+
 def few_examples(calibration: Calibration, classes: Sequence[str]) -> list[str]:
     """Return sentences on sets or intervals that hold everything, and on abstention that accepts
     nothing, for want of validation examples.

@@ -28,7 +28,7 @@ from probattn.inference import (
 from probattn.inference.imports import MissingExtraError
 from probattn.inference.methods.features import FeaturePredictor, Features, features
 from probattn.inference.methods.gp_readout import with_gp_readout
-from probattn.inference.methods.temperature import ScalingMethod
+from probattn.inference.methods.scaling import ScalingMethod
 from probattn.inference.prediction.predictor import Predictor
 from probattn.models import Supervised
 from probattn.models.blocks import Transformer

@@ -14,13 +14,10 @@ from probattn.experiments.data.summary import Summary, summarise
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.baselines import Rival
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.decision_notes import (
-    few_examples,
-    other_shares,
-    outside_sets,
-)
+from probattn.experiments.evaluation.decision_notes import decision_notes
 from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
+from probattn.experiments.runs.training_notes import training_notes
 from probattn.inference import (
     Prediction,
     attention_spectra,
@@ -67,6 +64,7 @@ class RunResult:
     summary: Summary | None = None  # of the data
     rivals: list[Rival] = field(default_factory=list)  # baselines, the best first
     decision_notes: tuple[str, ...] = ()  # sentences on what the decisions cannot do
+    training_notes: tuple[str, ...] = ()  # sentences on a training that is too short
     unseen: pd.DataFrame | None = None  # of the test part, as Dataset.unseen returns it
 
     @property
@@ -107,9 +105,6 @@ def run_result(
         "num_samples": calibration.num_samples,
         **run.environment,
     }
-    notes = few_examples(calibration, run.dataset.classes)
-    notes += other_shares(calibration, run.dataset.classes, test)
-    notes += outside_sets(calibration, test)
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
@@ -125,7 +120,10 @@ def run_result(
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
         decisions=calibration.evaluate(test),
-        decision_notes=tuple(notes),
+        decision_notes=decision_notes(calibration, run.dataset.classes, test),
+        training_notes=training_notes(
+            run.folder, run.settings, run.dataset, epochs, best_epoch=run.best_epoch
+        ),
         ood={
             name.removeprefix("ood/"): prediction
             for name, prediction in predictions.items()

@@ -17,6 +17,8 @@ TERMS = {
 WINDOWS = 25
 """Number of parts of a curve whose length is the window of the moving mean."""
 DASHES = ("-", "--", ":", "-.")
+MANY = 6
+"""Largest number of lines of single layers that can be told apart."""
 
 
 def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | None:
@@ -68,22 +70,31 @@ def spectrum(models: Mapping[str, Mapping[str, Spectrum]]) -> Figure | None:
     """Draw the cumulative share of the singular values of attention, mean of the heads (KEP-SVGP
     paper, Fig. 4).
 
-    Heads of zeros are left out. A dashed line is at 95 %.
+    Heads of zeros are left out. A dashed line is at 95 %. Of more than :data:`MANY` layers in all,
+    a line is the median of a model's layers, and their range is shaded.
 
     Args:
         models: name → layer → spectrum.
     """
-    lines: dict[str, np.ndarray] = {}
+    is_divided = sum(map(len, models.values())) <= MANY
+    # Name of a line → shares of the layers that it stands for, a column each
+    lines: dict[str, pd.DataFrame] = {}
     for name, spectra in models.items():
-        for layer, singular in spectra.items():
-            values = singular.values.detach().cpu().double().numpy()
-            values = values[values.sum(-1) > 0]
-            if len(values) == 0:
-                continue
-            line = f"{layer}, {name}" if len(models) > 1 else layer
-            shares = values.cumsum(-1) / values.sum(-1, keepdims=True)
-            lines[line] = shares.mean(0)
+        of_layers = pd.DataFrame({layer: _shares(spectra[layer]) for layer in spectra})
+        shares = of_layers.dropna(axis=1, how="all")
+        of_model = f", {name}" if len(models) > 1 else ""
+        if is_divided:
+            lines |= {f"{layer}{of_model}": shares[[layer]] for layer in shares}
+        elif len(shares):
+            lines[f"median of {len(shares.columns)} layers{of_model}"] = shares
     return _curves(lines, level=0.95, xlabel="component", ylabel="share of the singular values")
+
+
+def _shares(spectrum: Spectrum) -> pd.Series:
+    """Return the cumulative share of the singular values of a layer, mean of its heads."""
+    values = spectrum.values.detach().cpu().double()
+    shares = values.cumsum(-1) / values.sum(-1, keepdim=True)  # NaN of a head of zeros
+    return pd.Series(shares.nanmean(0))
 
 
 def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
@@ -93,27 +104,33 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
     Args:
         runs: name → layer → mean cosine, in order of depth.
     """
-    lines = {name: np.array(list(layers.values())) for name, layers in runs.items() if layers}
+    lines = {name: pd.DataFrame(list(layers.values())) for name, layers in runs.items() if layers}
     return _curves(lines, xlabel="attention layer", ylabel="mean cosine between tokens")
 
 
 def _curves(
-    lines: Mapping[str, np.ndarray],
+    lines: Mapping[str, pd.DataFrame],
     *,
     level: float | None = None,
     **labels: str,
 ) -> Figure | None:
-    """Draw lines against 1, 2, …, and a dashed one at a level; None without a line."""
+    """Draw the median of the columns of each frame against 1, 2, …, their range, and a dashed line
+    at a level; None without a line."""
     if not lines:
         return None
     figure, (ax,) = style.panels(height=2.8)
-    for number, (name, line) in enumerate(lines.items()):
+    for number, (name, frame) in enumerate(lines.items()):
+        places = range(1, len(frame) + 1)
+        colour = style.line_colour(number)
+        if len(frame.columns) > 1:
+            ends = frame.min(axis=1), frame.max(axis=1)
+            ax.fill_between(places, *ends, color=colour, alpha=0.15, lw=0)
         ax.plot(
-            range(1, len(line) + 1),
-            line,
+            places,
+            frame.median(axis=1),
             marker="o",
             ms=2,
-            color=style.line_colour(number),
+            color=colour,
             ls=DASHES[number // len(style.LINES) % len(DASHES)],
             label=style.wrapped(name, 45),
         )

@@ -7,11 +7,7 @@ import pandas as pd
 
 from probattn.experiments.data.dataset import Part
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.decision_notes import (
-    few_examples,
-    other_shares,
-    outside_sets,
-)
+from probattn.experiments.evaluation.decision_notes import decision_notes
 from probattn.experiments.evaluation.evaluated_run import score
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting import report
@@ -63,8 +59,6 @@ def write_classifier_report(
     by_set = score({"valid": valid, "test": test})
     by_class = calibration.by_class(test, names)
     by_set |= {f"class/{name}": row for name, row in by_class.items()}
-    notes = few_examples(calibration, names) + other_shares(calibration, names, test)
-    notes += outside_sets(calibration, test)
     result = RunResult(
         name=title,
         command="",
@@ -79,7 +73,7 @@ def write_classifier_report(
         posterior=[],
         variants={},
         decisions=calibration.evaluate(test),
-        decision_notes=tuple(notes),
+        decision_notes=decision_notes(calibration, names, test),
     )
     report.write(Path(path), [report.section(result)], title=title)
     return result

@@ -14,9 +14,8 @@ from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting.html import paragraphs
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
-from probattn.inference.metrics.chance_floor import ece_floor
+from probattn.inference.metrics.calibration_errors import ece_floor, smece
 from probattn.inference.metrics.refinement import refined_log_probs
-from probattn.inference.metrics.smooth_ece import smece
 
 MANY = 100
 """Examples from which the refinement of the NLL is told."""

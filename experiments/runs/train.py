@@ -15,6 +15,7 @@ from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
 from probattn.experiments.runs.load import check_best
 from probattn.experiments.runs.sources import load_data
+from probattn.experiments.runs.training_notes import training_notes
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.inference.io import checkpoint
@@ -45,7 +46,8 @@ def train(
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
         progress: show a progress bar.
-        say: called with the summary of the data and a line of text for each phase.
+        say: called with the summary of the data, a line of text for each phase, and the
+            :func:`~probattn.experiments.runs.training_notes.training_notes`.
 
     Raises:
         FileExistsError: the folder holds other files, or a run while ``resume`` is False.
@@ -104,7 +106,7 @@ def train(
                 f"{settings.layer.name} attention, {settings.train.epochs} epochs: {len(carried)} "
                 "weights carried over"
             )
-        return fit(
+        history = fit(
             model,
             guide,
             *batches,
@@ -114,6 +116,10 @@ def train(
             progress=progress,
             notes=digests,
         )
+    best = history.best_epoch
+    for note in training_notes(out, settings, dataset, history.epochs, best_epoch=best):
+        say(note)
+    return history
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:

@@ -88,6 +88,8 @@ class CQR(ConformalIntervals):
     found by bisection, so it is not exported. Arguments are those of :class:`ConformalPredictor`.
     """
 
+    not_exported = "it finds quantiles by bisection; put Normalised in its place"
+
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:
         """Return the quantiles, and 1."""
         return *prediction.quantiles([self.alpha / 2, 1 - self.alpha / 2]), 1.0

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches
-from probattn.inference.diagnostics.posterior_draws import replicate
+from probattn.inference.diagnostics.predictive_check import replicate
 from probattn.inference.imports import extra
 from probattn.threads import one_thread_at_a_time
 

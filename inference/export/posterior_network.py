@@ -1,8 +1,10 @@
-"""Plain torch modules of a trained model: at the posterior mean, or with fixed posterior draws."""
+"""Plain torch modules of a trained model: at the posterior mean, or with fixed posterior draws,
+whose stored values stand in the place of sample statements."""
 
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyro.distributions as dist
@@ -10,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn import draws
-from probattn.draws import at_mean, sample_dimension
-from probattn.inference.export.stored_values import store
+from probattn.draws import at_mean, expanded, mean_of, sample_dimension
 from probattn.inference.objective import guide_checks
 from probattn.inference.prediction.aggregate import summarise
 from probattn.inference.prediction.latents import device, global_part, run_guide
@@ -20,6 +21,8 @@ from probattn.inference.prediction.replays import chunks
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.streaming import predict_batches
 from probattn.messages import is_auxiliary, value_of
+from probattn.pyro_internals import sampled_attributes
+from probattn.sites import SiteModule
 from probattn.threads import one_thread_at_a_time
 
 
@@ -133,3 +136,62 @@ def predictor_network(
         ``network(x, mask=None)``, a dict of tensors.
     """
     return PosteriorNetwork(model, guide, *inputs, num_samples=num_samples)
+
+
+def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None) -> None:
+    """Replace the sample statements of a network's modules, in place, by stored values of their
+    global sites.
+
+    Args:
+        network: the network.
+        values: by name of the site; they become buffers of its modules.
+        num_samples: S, the number of draws of a local site in each call; None puts it at the mean
+            of its posterior.
+
+    Raises:
+        ValueError: a site that belongs to none of them, such as a ``PyroSample`` or a statement of
+            a user's own.
+    """
+    remaining = dict(values)
+    for module in network.modules():
+        if isinstance(module, SiteModule):
+            for site in list(remaining):
+                owner, _, name = site.rpartition(".")
+                if owner == module.name:
+                    value = remaining.pop(site).detach().clone()
+                    module.register_buffer(f"value_{name}", value)
+            statements = {
+                "sample": partial(_stored, module),
+                "sample_local": partial(_draw, num_samples),
+            }
+            vars(module).update(statements, is_scored=_is_not_scored)
+    if sites := [*remaining, *sampled_attributes(network)]:
+        raise ValueError(f"{', '.join(sites)} belongs to no layer of this library")
+
+
+def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:
+    """Return the value of a global site.
+
+    Raises:
+        AttributeError: the guide has drawn none, or one for each example.
+    """
+    return getattr(module, f"value_{name}")
+
+
+def _draw(
+    num_samples: int | None,
+    name: str,
+    prior: dist.TorchDistribution,
+    posterior: dist.TorchDistribution,
+    **options: Any,
+) -> Tensor:
+    """Return S draws of a local site from its posterior, or its mean."""
+    if num_samples is None:
+        return mean_of(posterior, torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape))
+    if posterior.batch_shape != prior.batch_shape:
+        posterior = posterior.expand(prior.batch_shape)
+    return expanded(posterior, -2, num_samples).rsample()
+
+
+def _is_not_scored() -> bool:
+    return False

@@ -10,6 +10,7 @@ from torch.export import Dim, ExportedProgram
 
 from probattn.functional import errors
 from probattn.inference.io.files import write_bytes
+from probattn.inference.prediction.predictor import Predictor
 from probattn.pyro_internals import without_validation
 from probattn.threads import one_thread_at_a_time
 
@@ -35,6 +36,9 @@ def export(
         example: example arguments ``(x)`` or ``(x, mask)``, for shapes and dtypes; their values are
             not exported.
         files: texts to store in the file by name, for ``torch.export.load(path, extra_files=…)``.
+
+    Raises:
+        TypeError: a predictor inside that no program can hold; says what to export in its place.
     """
     program = trace(network, *example)
     archive = io.BytesIO()  # in memory: on a full disk PyTorch's writer ends the process
@@ -50,6 +54,10 @@ def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
 
     It contains no values of the example and no paths of this machine.
     """
+    for module in network.modules():
+        if isinstance(module, Predictor) and module.not_exported:
+            name = type(module).__name__
+            raise TypeError(f"{name} cannot be exported: {module.not_exported}")
     dynamic = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
     with errors.branch_free(), without_validation():
         program = torch.export.export(

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from probattn.inference.prediction.aggregate import mix
 from probattn.inference.prediction.predictor import Decision, Predictor
-from probattn.inference.prediction.refine import batches_of, least_confident, refined
 from probattn.inference.prediction.result import Prediction
+from probattn.inference.prediction.streaming import batches_of, least_confident, refined
 
 
 class Ensemble(Predictor):
@@ -36,6 +36,8 @@ class Ensemble(Predictor):
         if any(isinstance(module, Decision) for module in self.modules()):
             raise ValueError("an ensemble has no mean of decisions: put them around it")
         self.refine = refine
+        if refine is not None:
+            self.not_exported = "its members predict other inputs in each call; leave out refine"
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with all members, and mix."""

@@ -13,7 +13,6 @@ from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.prediction.class_labels import entropy
 from probattn.inference.prediction.predictor import (
     FittedPredictor,
-    Predictor,
     SampledPredictor,
     check_runs_model,
     class_probs,
@@ -155,10 +154,6 @@ class FeaturePredictor(FittedPredictor):
 
     predictor: SampledPredictor
 
-    def __init__(self, predictor: Predictor | None = None) -> None:
-        check_runs_model(predictor, type(self).__name__)
-        super().__init__(predictor)
-
     @one_thread_at_a_time
     def fit(self, data: Iterable) -> Self:
         """Fit the last layer to training data without augmentation, batches ``(x, y)`` or
@@ -193,7 +188,12 @@ class FeaturePredictor(FittedPredictor):
 
 
 def last_linear(predictor: SampledPredictor) -> nn.Linear:
-    """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last."""
+    """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last.
+
+    Raises:
+        TypeError: a predictor that runs no model.
+    """
+    check_runs_model(predictor, "this method")
     layers = predictor.model.get_submodule("network").modules()
     return [layer for layer in layers if isinstance(layer, nn.Linear)][-1]
 

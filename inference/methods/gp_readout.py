@@ -116,39 +116,26 @@ class GPReadout(nn.Module):
         head: linear layer to the logits.
         anchors: M, of each GP.
         depths: L, the number of GPs; with 0 it is the head on the last of any number of depths.
-        amplitude: a.
-        temperature: τ.
+
+    Attributes:
+        amplitude, temperature: a and τ, initially 1.
     """
 
-    def __init__(
-        self,
-        head: nn.Linear,
-        *,
-        anchors: int = 128,
-        depths: int = 1,
-        amplitude: float = 1.0,
-        temperature: float = 1.0,
-    ) -> None:
+    def __init__(self, head: nn.Linear, *, anchors: int = 128, depths: int = 1) -> None:
         super().__init__()
-        check_positive(anchors=anchors, amplitude=amplitude, temperature=temperature)
+        check_positive(anchors=anchors)
         self.head = head
         self.processes: Any = nn.ModuleList()
         for _ in range(depths):
             process = FeatureGP(head.in_features, head.out_features, anchors=anchors)
             self.processes.append(process.to(head.weight))
-        self.amplitude = nn.Buffer(head.weight.new_tensor(amplitude))
-        self.temperature = nn.Buffer(head.weight.new_tensor(temperature))
+        self.amplitude = nn.Buffer(head.weight.new_ones(()))
+        self.temperature = nn.Buffer(head.weight.new_ones(()))
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Split features ``(..., L D)`` into those of each depth ``(..., D)``, the head's own
         last."""
         return hidden.split(self.head.in_features, -1)
-
-    def place(self, hidden: Tensor) -> None:
-        """Set anchors and length scales by training features ``(n, L D)``, see
-        :meth:`FeatureGP.place`."""
-        for process, of_depth in zip(self.processes, self.split(hidden), strict=True):
-            process.place(of_depth)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of features ``(*draws, batch, L D)``."""
@@ -228,10 +215,10 @@ def with_gp_readout(
     readout = GPReadout(head, anchors=min(anchors, examples), depths=width // head.in_features)
     model.set_submodule(path, readout)
     model.set_path("")
-    hidden = seen.one_sample()
-    readout.place(hidden)
     trils = []
-    for process, of_depth in zip(readout.processes, readout.split(hidden), strict=True):
+    depths_seen = readout.split(seen.one_sample())
+    for process, of_depth in zip(readout.processes, depths_seen, strict=True):
+        process.place(of_depth)
         tril = process.posterior_tril(of_depth)
         trils.append(tril)
         posterior = families.Full(process.sites()["u"], init_loc=0.0)

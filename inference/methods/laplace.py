@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -71,8 +71,24 @@ class Laplace(FeaturePredictor):
         self.register_buffer("samples", math.nan * parameters.expand(num_weight_samples, -1))
 
     def fit_features(self, features: Features) -> Self:
-        """Fit the posterior to features with labels, and draw its samples."""
-        posterior = _posterior(features, features.labels, self._given_precision)
+        """Fit laplace-torch's ``KronLaplace`` of a copy of the head to one sample of the features
+        per example, with labels, and draw its samples."""
+        inputs = features.one_sample().double()
+        data = TensorDataset(inputs, features.labels)
+        head = copy.deepcopy(features.head).to(inputs).requires_grad_()
+        precision = self._given_precision
+        with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
+            # From an import of laplace-torch.
+            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)
+            warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)
+            from laplace import KronLaplace
+
+            posterior = KronLaplace(
+                nn.Sequential(head), "classification", prior_precision=precision or 1.0
+            )
+            posterior.fit(DataLoader(data, batch_size=1024))
+            if precision is None:
+                posterior.optimize_prior_precision(method="marglik")
         self.samples = posterior.sample(len(self.samples)).detach().to(features.values)
         self.fitted = True
         self.prior_precision = float(posterior.prior_precision)
@@ -89,23 +105,3 @@ class Laplace(FeaturePredictor):
         for sample in self.samples:
             weight, *bias = sample.split(sizes)
             yield nn.functional.linear(features.values, weight.view_as(features.head.weight), *bias)
-
-
-def _posterior(features: Features, labels: Tensor, prior_precision: float | None) -> Any:
-    """Fit laplace-torch's ``KronLaplace`` of a copy of the head to one sample of the features per
-    example."""
-    inputs = features.one_sample().double()
-    head = copy.deepcopy(features.head).to(inputs).requires_grad_()
-    with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
-        # From an import of laplace-torch.
-        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)
-        warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)
-        from laplace import KronLaplace
-
-        posterior = KronLaplace(
-            nn.Sequential(head), "classification", prior_precision=prior_precision or 1.0
-        )
-        posterior.fit(DataLoader(TensorDataset(inputs, labels.to(inputs.device)), batch_size=1024))
-        if prior_precision is None:
-            posterior.optimize_prior_precision(method="marglik")
-    return posterior

@@ -12,7 +12,6 @@ from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.predictor import (
     PosteriorPredictive,
     Predictor,
-    check_runs_model,
 )
 from probattn.inference.prediction.result import Prediction
 from probattn.threads import one_thread_at_a_time
@@ -56,13 +55,20 @@ class MCDropout(Predictor):
         rate: dropout rate in [0, 1) in place of each module's own; 0 disables dropout.
 
     Raises:
-        TypeError: a predictor that runs no model.
+        TypeError: another predictor than a ``PosteriorPredictive``.
         ValueError: a model without dropout.
     """
 
+    not_exported = "it draws new masks in each call; export predictor_network without it"
+
     def __init__(self, predictor: PosteriorPredictive, *, rate: float | None = None) -> None:
         super().__init__()
-        check_runs_model(predictor, "MCDropout")
+        if not isinstance(predictor, PosteriorPredictive):
+            inside = type(predictor).__name__
+            raise TypeError(
+                f"MCDropout draws new samples and masks: put it around a PosteriorPredictive, and "
+                f"{inside} in its place or around it"
+            )
         rates = [rate or getattr(module, name) for module, name in _dropouts(predictor.model)]
         if rate != 0 and not any(rates):
             raise ValueError("MC dropout needs dropout modules; if their rates are 0, pass rate=")

@@ -46,6 +46,8 @@ class SVDKL(FeaturePredictor):
         mixing: linear mixture of the GPs, whose softmax is the likelihood.
     """
 
+    not_exported = "GPyTorch branches on values; put Laplace in its place"
+
     def __init__(
         self,
         predictor: SampledPredictor,

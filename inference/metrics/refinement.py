@@ -18,17 +18,17 @@ class Scaling(NamedTuple):
     """Probabilities softmax(slope · log p + bias).
 
     Args:
-        slope: inverse temperature, positive; or one of each class ``(classes,)``.
-        bias: of each class ``(classes,)``, in nats, float64.
+        slope: inverse temperature ``(1,)``, positive; or one of each class ``(classes,)``.
+        bias: of each class ``(classes,)``, in nats.
     """
 
-    slope: float | Tensor
+    slope: Tensor
     bias: Tensor
 
     def __call__(self, log_probs: Tensor) -> Tensor:
         """Return log probabilities ``(n, classes)``, in float64."""
-        slope = torch.as_tensor(self.slope, dtype=torch.float64, device=log_probs.device)
-        return (slope * log_probs.double() + self.bias.to(log_probs.device)).log_softmax(-1)
+        slope, bias = (values.to(log_probs.device) for values in self)
+        return (slope * log_probs.double() + bias).log_softmax(-1)
 
 
 def fit_scaling(log_probs: Tensor, labels: Tensor, *, by_class: bool = False) -> Scaling:
@@ -71,13 +71,12 @@ def fit_scaling(log_probs: Tensor, labels: Tensor, *, by_class: bool = False) ->
     bounds = [SLOPES] * slopes + [(None, None)] * classes
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 500}
     found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-    slope = torch.tensor(found.x[:slopes])
-    bias = torch.tensor(found.x[slopes:])
-    return Scaling(slope if by_class else slope.item(), bias)
+    return Scaling(*torch.tensor(found.x).tensor_split([slopes]))
 
 
-def refined_log_probs(probs: Tensor, labels: Tensor, *, folds: int = FOLDS) -> Tensor:
-    """Return log p(label) after the scaling that is best on the other folds, ``(n,)`` in nats.
+def refined_log_probs(probs: Tensor, labels: Tensor) -> Tensor:
+    """Return log p(label) after the scaling that is best on the other :data:`FOLDS`, ``(n,)`` in
+    nats; a fixed permutation assigns the examples.
 
     Minus their mean is the *refinement* part of the NLL, that of the model with its calibration
     mended; the rest is its *calibration* part (Berta, Holzmüller, Jordan and Bach, 2025). Both are
@@ -86,19 +85,18 @@ def refined_log_probs(probs: Tensor, labels: Tensor, *, folds: int = FOLDS) -> T
     Args:
         probs: mean probabilities ``(n, classes)``.
         labels: ``(n,)``.
-        folds: number of folds; a fixed permutation assigns the examples.
 
     Raises:
         ValueError: as :func:`~probattn.inference.metrics.nll` raises; fewer examples than folds.
     """
     checked, labels = validate(probs, labels)
-    if len(labels) < folds:
-        raise ValueError(f"{folds} folds need as many examples or more, got {len(labels)}")
+    if len(labels) < FOLDS:
+        raise ValueError(f"{FOLDS} folds need as many examples or more, got {len(labels)}")
     log_probs = checked.clamp(min=torch.finfo(probs.dtype).tiny).log()
     places = np.random.default_rng(0).permutation(len(labels))
-    fold_of = torch.from_numpy(places % folds)
+    fold_of = torch.from_numpy(places % FOLDS)
     result = torch.empty(len(labels), dtype=torch.float64)
-    for fold in range(folds):
+    for fold in range(FOLDS):
         is_held_out = fold_of == fold
         scaling = fit_scaling(log_probs[~is_held_out], labels[~is_held_out])
         scaled = scaling(log_probs[is_held_out])

@@ -11,10 +11,6 @@ from probattn.messages import is_auxiliary, is_latent, is_of_draws, law_of
 from probattn.site_info import info_of, mark
 
 
-class CoverageError(ValueError):
-    """A guide that does not cover the latent sites of its model; the message names the sites."""
-
-
 def check_coverage(
     model_trace: Trace,
     guide_trace: Trace,
@@ -33,7 +29,7 @@ def check_coverage(
         enumerates: the loss sums discrete sites of the model out.
 
     Raises:
-        CoverageError: naming the sites.
+        ValueError: naming the sites.
     """
     latent = _layouts(model_trace, scale=scale)
     guided = _layouts(guide_trace, scale=scale)
@@ -55,7 +51,7 @@ def check_coverage(
         if name not in known and not is_auxiliary(guide_trace.nodes[name]):
             problems.append(f"the guide draws {name}, which is no latent site of the model")
     if problems:
-        raise CoverageError("; ".join(problems))
+        raise ValueError("; ".join(problems))
 
 
 class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -66,7 +62,7 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
         trace: of the guide; its sites keep the ``infer`` of the model's, which a replay replaces.
 
     Raises:
-        CoverageError: a plate that subsamples other examples in the guide.
+        ValueError: a plate that subsamples other examples in the guide.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -90,7 +86,7 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
                 weight=of_guide.weight,
             )
         elif isinstance(value, Tensor) and not torch.equal(value, torch.as_tensor(node["value"])):
-            raise CoverageError(
+            raise ValueError(
                 f"plate {msg['name']} has other rows in the guide: see create_plates of AutoGuides"
             )
 

@@ -6,8 +6,12 @@ from typing import cast
 
 import pyro.distributions as dist
 import torch
+from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution, Independent, constraints
+
+from probattn.messages import is_auxiliary, law_of, value_of
+from probattn.site_info import info_of
 
 NUM_SAMPLES = 1000
 """Samples of the mixture for estimates without a closed form: a probability has a standard error of
@@ -161,6 +165,27 @@ def parameter_checks(likelihood: Distribution) -> list[Tensor]:
         if isinstance(parameter, Tensor) and not constraints.is_dependent(constraint):
             checks.append(constraint.check(parameter).all())
     return checks
+
+
+def observation_checks(trace: Trace) -> list[Tensor]:
+    """Return True, on the device, for each observed value of a model, and parameter of its law,
+    that PyTorch allows."""
+    of_sites: list[Tensor] = []
+    for site in trace.nodes.values():
+        is_observed = site["type"] == "sample" and site["is_observed"]
+        if not is_observed or is_auxiliary(site) or info_of(site).drawn:
+            continue
+        law = law_of(site)
+        of_sites += parameter_checks(law)
+        try:
+            has_density = cast(constraints.Constraint, innermost(law).support).check(value_of(site))
+        except (AttributeError, NotImplementedError):
+            continue  # it does not say which values have a density
+        tokens = masked(law)
+        if tokens is not None:
+            has_density |= ~tokens._mask
+        of_sites.append(has_density.all())
+    return of_sites
 
 
 def device_of(likelihood: Distribution) -> torch.device:

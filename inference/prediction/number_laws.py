@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pyro.distributions as dist
 import torch
+from pyro.ops.stats import crps_empirical
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -82,13 +83,8 @@ class Empirical(NamedTuple):
         return (self.samples <= y.to(self.samples)).double().mean(0)
 
     def crps(self, y: Tensor) -> Tensor:
-        """Return E|Y − y| − ½ E|Y − Y′|, as the mean loss of the quantiles at levels
-        (s − ½) / S."""
-        number = len(self.samples)
-        levels = (torch.arange(0.5, number) / number).to(self.samples)
-        levels = levels.reshape(-1, *[1] * y.dim())
-        error = y.to(self.samples) - self.samples
-        return 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)
+        """Return E|Y − y| − ½ E|Y − Y′|."""
+        return crps_empirical(self.samples, y.to(self.samples))
 
     def quantiles(self, shares: Tensor) -> Tensor:
         """Return the quantiles ``(L, n, ...)`` at probabilities ``(L,)``."""

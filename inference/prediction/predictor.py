@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar, Self, cast
 
 import torch
@@ -34,7 +35,12 @@ class Predictor(nn.Module, ABC):
     predictor inside. The state dict holds all that :meth:`predict` needs besides the constructor's
     arguments, so ``save``, ``load`` and their safetensors variants take a predictor as they take a
     model. Predictors stay in evaluation mode.
+
+    Attributes:
+        not_exported: for predictors that no program can hold, what to export in their place.
     """
+
+    not_exported: str = ""
 
     def fit(self, data: Iterable) -> Self:
         """Fit the method to labelled batches, and return it; methods without a state of their own
@@ -64,15 +70,9 @@ class Predictor(nn.Module, ABC):
             ``mutual_information``; for other likelihoods ``mean`` and ``variance``. Decisions add
             their own, in a stack all of them.
         """
-        prediction, decided = self.decided_batch(x, mask)
+        prediction = self.predict_batch(x, mask)
         names = POINT if prediction.mutual_information is None else POINT + UNCERTAINTY
-        return prediction.known(names) | decided
-
-    def decided_batch(
-        self, x: Tensor, mask: Tensor | None = None
-    ) -> tuple[Prediction, dict[str, Tensor]]:
-        """Predict one batch; return also the outputs by name of all decisions inside."""
-        return self.predict_batch(x, mask), {}
+        return prediction.known(names) | prediction.decisions
 
     def train(self, mode: bool = True) -> Self:
         """Keep evaluation mode."""
@@ -106,6 +106,7 @@ class PosteriorPredictive(SampledPredictor):
         refine: as for :func:`~probattn.inference.predict`.
     """
 
+    not_exported = "it draws new samples in each call; put predictor_network in its place"
     num_samples: int
 
     def __init__(
@@ -212,21 +213,20 @@ class Decision(FittedPredictor):
     def decide(self, prediction: Prediction) -> dict[str, Tensor]:
         """Return the decision's outputs by name, on the prediction of a batch."""
 
-    def decided_batch(
-        self, x: Tensor, mask: Tensor | None = None
-    ) -> tuple[Prediction, dict[str, Tensor]]:
-        """Predict one batch as the predictor does; return also its decisions and this one's.
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch as the predictor does, with this decision beside those inside.
 
         Raises:
             ValueError: a decision inside has outputs of the same names.
         """
         self.check_fitted()
-        prediction, inside = self.predictor.decided_batch(x, mask)
+        prediction = super().predict_batch(x, mask)
+        inside = prediction.decisions
         own = self.decide(prediction)
         if twice := inside.keys() & own.keys():
             names = ", ".join(sorted(twice))
             raise ValueError(f"a decision inside gives {names}, too: put one of the two aside")
-        return prediction, inside | own
+        return replace(prediction, decisions=inside | own)
 
 
 def check_runs_model(predictor: Predictor | None, method: str) -> None:

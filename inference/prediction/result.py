@@ -62,6 +62,7 @@ class Prediction:
             where it is 1, the mutual information is 0. None if all have S.
         sample_information: mutual information ``(n,)`` of the samples before a method changed
             their mean, such as temperature scaling; None without such a method.
+        decisions: outputs of decisions on a batch by name.
     """
 
     probs: Tensor | None = None
@@ -78,6 +79,7 @@ class Prediction:
     num_samples: int | None = None
     samples_used: Tensor | None = None
     sample_information: Tensor | None = None
+    decisions: dict[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of examples."""

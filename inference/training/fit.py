@@ -22,7 +22,7 @@ from probattn.inference.distributed import (
 from probattn.inference.io.checkpoint import separate_entries
 from probattn.inference.io.files import locked
 from probattn.inference.objective import guide_checks
-from probattn.inference.objective.num_data import attribute, check_num_data
+from probattn.inference.objective.elbo import attribute, check_num_data
 from probattn.inference.random_states import first_of
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.device import device_settings
@@ -134,7 +134,12 @@ def fit(
     """
     # Until it returns; the error that follows names the source.
     warnings.filterwarnings("ignore", "Encountered NaN")
-    _check(model, guide, train, valid)
+    check_loader(train, "train", sized=True)
+    if valid is not None:
+        check_loader(valid, "valid")
+    guide_checks.check_modules(model, guide)
+    check_num_data(model, train)
+    guide_checks.check(model, guide)
     folder = None if out is None else Path(out)
     with ExitStack() as stack:
         fabric = make_fabric(options.accelerator, options.devices)
@@ -167,27 +172,22 @@ def fit(
             notes=notes or {},
         )
         trainer.resume()
-        log = _log(folder, loggers, step=trainer.step)
+        is_first = world().rank == 0
+        log = RunLog(
+            folder if is_first else None,
+            step=trainer.step,
+            loggers=tuple(loggers) if is_first else (),
+        )
         stack.push(log.finalize)
         bar = Progress(
             epochs=options.epochs,
             total=options.epochs * trainer.steps_per_epoch,
             initial=trainer.step,
-            is_shown=progress and not trainer.is_finished() and world().rank == 0,
+            is_shown=progress and not trainer.is_finished() and is_first,
         )
         trainer.run(log, stack.enter_context(closing(bar)))
         trainer.load_best()
     return History(log.of("step"), log.of("epoch"), trainer.best_epoch, trainer.best_value)
-
-
-def _check(model: nn.Module, guide: nn.Module, train: Loader, valid: Loader | None) -> None:
-    """Refuse what would fail late, or train something else."""
-    check_loader(train, "train", sized=True)
-    if valid is not None:
-        check_loader(valid, "valid")
-    guide_checks.check_modules(model, guide)
-    check_num_data(model, train)
-    guide_checks.check(model, guide)
 
 
 def _claim(folder: Path | None, stack: ExitStack, *, resume: bool) -> None:
@@ -224,7 +224,8 @@ def _prepare(
             module.train()
         separate_entries(module)
     network = attribute(model, "network")
-    if _is_unplaced(network):
+    modules = network.modules() if hasattr(network, "initialise_inducing") else ()
+    if not all(getattr(module, "is_placed", True) for module in modules):
         inputs, _, *mask = first_batch()
         network.initialise_inducing(inputs, *mask)
     for module in (model, guide):
@@ -236,17 +237,3 @@ def _prepare(
         if labels.dim() == 3:  # one label per token
             labels = labels[mask[0]] if mask else labels.flatten(0, 1)
         likelihood.initialise(labels)
-
-
-def _is_unplaced(network: Any) -> bool:
-    """Return True for a network of this library with inducing inputs that no data has set."""
-    modules = network.modules() if hasattr(network, "initialise_inducing") else ()
-    return any(not getattr(module, "is_placed", True) for module in modules)
-
-
-def _log(folder: Path | None, loggers: Iterable["Logger"], *, step: int) -> RunLog:
-    """Return the log of the run up to a step, which rank 0 alone writes."""
-    if world().rank > 0:
-        return RunLog(None, step=step)
-    path = None if folder is None else folder / "log.jsonl"
-    return RunLog(path, step=step, loggers=tuple(loggers))

@@ -137,18 +137,15 @@ class TrainOptions:
     checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
-        invalid = [option.name for option in fields(self) if not self._takes(option)]
-        if self.monitor not in (None, *MONITORS):
-            invalid.append("monitor")
-        if self.min_lr > self.lr:
-            invalid.append("min_lr")
-        if self.warmup_epochs >= self.epochs:
-            invalid.append("warmup_epochs")
+        invalid = {option.name: not self._takes(option) for option in fields(self)}
+        invalid["monitor"] |= self.monitor not in (None, *MONITORS)
+        invalid["min_lr"] |= self.min_lr > self.lr
+        invalid["warmup_epochs"] |= self.warmup_epochs >= self.epochs
         is_natural = self.guide_optimizer == "ngd"
-        if is_natural and self.kl_weight != "num_data" and self.kl_weight < 1e-6:
-            invalid.append("kl_weight")
-        if invalid:
-            listed = ", ".join(f"{name}={getattr(self, name)!r}" for name in dict.fromkeys(invalid))
+        invalid["kl_weight"] |= is_natural and self.kl_weight_of(1) < 1e-6
+        names = [name for name, is_invalid in invalid.items() if is_invalid]
+        if names:
+            listed = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
             raise ValueError(f"training options out of bounds (see TrainOptions): {listed}")
 
     def _takes(self, option: Field) -> bool:

@@ -17,7 +17,8 @@ class RunLog:
     A resumed log is truncated at the checkpoint's step, so that it contains each step once.
 
     Args:
-        path: the file ``log.jsonl`` of a run, or None to keep the records in memory only.
+        folder: the folder of a run, whose file is ``log.jsonl``, or None to keep the records in
+            memory only.
         step: last step to keep; later records are dropped.
         loggers: get each record as well.
 
@@ -25,14 +26,14 @@ class RunLog:
         records: all records so far.
     """
 
-    def __init__(self, path: Path | None, *, step: int, loggers: Sequence["Logger"] = ()) -> None:
+    def __init__(self, folder: Path | None, *, step: int, loggers: Sequence["Logger"]) -> None:
         self.records: list[dict[str, Any]] = []
-        self._path = path
+        self._path = None if folder is None else folder / "log.jsonl"
         self._loggers = loggers
-        if path is not None and path.exists():
-            self.records = [record for record in read_log(path) if record["step"] <= step]
+        if self._path is not None and self._path.exists():
+            self.records = [record for record in read_log(self._path) if record["step"] <= step]
             lines = map(_to_line, self.records)
-            write_bytes(path, "".join(lines).encode(), tag="part")
+            write_bytes(self._path, "".join(lines).encode(), tag="part")
 
     def finalize(self, error: type[BaseException] | None, *_: Any) -> None:
         """Finalise the loggers, as the exit of a context."""

@@ -17,11 +17,10 @@ from probattn.inference.non_finite import (
     first_line,
     in_gradients,
 )
-from probattn.inference.objective.elbo import ELBOS, ELBOLoss
-from probattn.inference.objective.num_data import attribute
+from probattn.inference.objective.elbo import ELBOS, ELBOLoss, attribute
 from probattn.inference.prediction.latents import broadcasts
+from probattn.inference.prediction.mixture import observation_checks
 from probattn.inference.random_states import set_torch_states, torch_states
-from probattn.inference.training import observations
 from probattn.inference.training.device import compile_blocks
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
@@ -121,6 +120,10 @@ class Objective:
         self.loss = ELBOLoss(model, guide, elbo)
         self.module: Any = self.loss  # or Fabric's, of a private class
         if fabric is not None:
+            if world().size > 1:
+                # PyTorch warns on each rank unless it finds a parameter that a step does not use,
+                # which it is told to look for.
+                self.loss.unused = nn.Parameter(torch.zeros(()))
             self.module = fabric.setup_module(self.loss)
         # Of a batch: of the first, and of all others.
         self._contexts: list[Context] = [nullcontext]
@@ -194,7 +197,7 @@ class Objective:
         density; by one read."""
         valid = [loss.isfinite(), *map(torch.logical_not, failures)]
         if observed:
-            valid += observations.checks(self.loss.traces[0])
+            valid += observation_checks(self.loss.traces[0])
         return bool(torch.stack(valid).all())
 
     def _run(

@@ -25,7 +25,7 @@ from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import Progress
 from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Objective, Outcome, StepCoefficients, train_step
-from probattn.inference.training.validation import is_better, validate
+from probattn.inference.training.validation import is_better, monitored, validate
 
 
 @dataclass(eq=False)
@@ -112,7 +112,7 @@ class Trainer(RunState):
             self._call("on_train_epoch_start")
             metrics = self._epoch_metrics(log, progress)
             self.epoch += 1
-            monitor = self.options.monitor or ("nll" if "valid/accuracy" in metrics else "log_prob")
+            monitor = monitored(self.options.monitor, metrics)
             value = None if self.valid is None else metrics[f"valid/{monitor}"]
             self.is_best = value is None or is_better(monitor, value, self.best_value)
             self._call("on_train_epoch_end", metrics)

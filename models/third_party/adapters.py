@@ -145,23 +145,18 @@ def token_mask(mask: Tensor, x: Tensor) -> Tensor:
     Raises:
         ValueError: a mask that differs between queries or heads, or adds other numbers.
     """
-    visible = mask == 0 if mask.is_floating_point() else mask != 0
+    visible = mask != 0
     if mask.is_floating_point():
-        _refuse_mask(
-            ~(visible | (mask <= -1e4)),
-            "adds numbers other than 0 and −∞ to the scores (a relative position bias, …)",
-        )
+        visible = ~visible
+        if errors.is_any(~(visible | (mask <= -1e4))):
+            feature = "adds numbers other than 0 and −∞ to the scores (a relative position bias, …)"
+            raise _unsupported(f"this attention mask {feature}")
     if mask.dim() == 4:
-        _refuse_mask(
-            visible != visible[:, :1, :1], "differs between queries or heads (causal, windowed, …)"
-        )
+        if errors.is_any(visible != visible[:, :1, :1]):
+            feature = "differs between queries or heads (causal, windowed, …)"
+            raise _unsupported(f"this attention mask {feature}")
         visible = visible[:, 0, 0]
     return visible.expand(x.shape[:2])
-
-
-def _refuse_mask(failed: Tensor, feature: str) -> None:
-    if errors.is_any(failed):
-        raise _unsupported(f"this attention mask {feature}")
 
 
 def _unsupported(what: str) -> ValueError:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from probattn.attention.options import full_signature
 from probattn.functional import dtypes, errors
-from probattn.sites import SiteModule
+from probattn.priors import name_of
+from probattn.sites import SiteModule, Sites
 
 Options = ParamSpec("Options")
 Laws = tuple[dist.TorchDistribution, dist.TorchDistribution]
@@ -113,7 +114,7 @@ class ProbabilisticAttention(SiteModule):
         self,
         x: Tensor,
         mask: Tensor | None,
-        sites: dict[str, dist.TorchDistribution],
+        sites: Sites,
         **given: Tensor,
     ) -> Tensor:
         """Sample the latents, and return the output of :meth:`compute` after its log factors are
@@ -132,7 +133,7 @@ class ProbabilisticAttention(SiteModule):
             self.factor(name, log_factor)
         return output
 
-    def sample_all(self, sites: dict[str, dist.TorchDistribution]) -> dict[str, Tensor]:
+    def sample_all(self, sites: Sites) -> dict[str, Tensor]:
         """Sample global sites, from their priors by name."""
         return {name: self.sample(name, prior) for name, prior in sites.items()}
 
@@ -234,12 +235,11 @@ class ProbabilisticAttention(SiteModule):
 
     def signature(self) -> dict[str, int | str]:
         """Return what a checkpoint must share with this layer: its class, width, heads and
-        :attr:`signed` options, modules by their class."""
+        :attr:`signed` options, modules by their class and functions by their name."""
         signature: dict[str, Any] = {"layer": type(self).__name__}
         for name in ("dim", "heads", *self.signed):
             option = getattr(self, name)
-            is_module = isinstance(option, nn.Module)
-            signature[name] = type(option).__name__ if is_module else option
+            signature[name] = option if isinstance(option, int | str) else name_of(option)
         return signature
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:

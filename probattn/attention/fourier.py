@@ -3,7 +3,6 @@
 import math
 from typing import Any, Literal
 
-import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from probattn.attention.kernels import ScaledKernel
 from probattn.attention.options import check_choice, check_positive
 from probattn.functional import dtypes
 from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
+from probattn.sites import Sites
 
 Frequencies = Literal["orthogonal", "independent", "equal", "sampled"]
 
@@ -65,22 +65,6 @@ class FourierFeatures(ScaledKernel):
             self.frequencies = orthogonal_frequencies(shape, equal=frequencies == "equal")
         self.shape = shape
 
-    def signature(self) -> dict[str, int | str]:
-        """Return the name of the prior of sampled frequencies."""
-        return {} if self.frequencies is not None else {"prior": priors.name_of(self.prior)}
-
-    def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the prior of sampled frequencies, the kernel's spectral density, event
-        ``(H, M/2, d)``."""
-        if self.frequencies is not None:
-            return {}
-        scale = self.inverse_lengthscale().unsqueeze(-2).expand(self.shape)
-        return {"frequencies": priors.at(self.prior, scale, event_dim=3)}
-
-    def at_lengthscale(self) -> Tensor:
-        """Return the fixed frequencies ω, ``(H, M/2, d)``."""
-        return self.frequencies * self.inverse_lengthscale().unsqueeze(-2)
-
     def map(self) -> Fourier:
         """Return the map from angles to features."""
         return Fourier(self.variance)
@@ -114,11 +98,17 @@ class FourierLayer(ProbabilisticAttention):
 
     def signature(self) -> dict[str, int | str]:
         """Return the signature of the layer, and the prior of sampled frequencies."""
-        return super().signature() | self.fourier.signature()
+        is_sampled = self.fourier.frequencies is None
+        prior = {"prior": priors.name_of(self.fourier.prior)} if is_sampled else {}
+        return super().signature() | prior
 
-    def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the prior of ``frequencies``, if they are sampled."""
-        return self.fourier.sites()
+    def sites(self) -> Sites:
+        """Return the prior of ``frequencies``, if they are sampled: the kernel's spectral density,
+        event ``(H, M/2, d)``."""
+        if self.fourier.frequencies is not None:
+            return {}
+        scale = self.fourier.inverse_lengthscale().unsqueeze(-2).expand(self.fourier.shape)
+        return {"frequencies": priors.at(self.fourier.prior, scale, event_dim=3)}
 
     def angles(
         self,
@@ -136,7 +126,9 @@ class FourierLayer(ProbabilisticAttention):
         """
         own = self.query_value if self.symmetric else self.query_key_value
         maps = (own, *further)
-        omega = self.fourier.at_lengthscale() if frequencies is None else frequencies
+        omega = frequencies
+        if omega is None:
+            omega = self.fourier.frequencies * self.fourier.inverse_lengthscale().unsqueeze(-2)
         # Weights ωᵀW are fewer than W, and tokens are more than either. Maps of another class, such
         # as adapters of weights, are called.
         is_folded = frequencies is None and omega.shape[-2] < self.head_dim

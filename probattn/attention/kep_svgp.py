@@ -10,17 +10,18 @@ from torch import Tensor, nn
 from probattn import priors
 from probattn.attention import merge as merges
 from probattn.attention import projection as projections
-from probattn.attention.base import Laws
-from probattn.attention.ksvd import KSVDAttention, Scores
+from probattn.attention.base import Laws, ProbabilisticAttention
 from probattn.attention.options import check_choice, check_positive, dropout_rate
 from probattn.attention.softmax import SoftmaxMean
-from probattn.functional import dtypes, kep_svgp, ksvd, subspace
+from probattn.functional import dtypes, kep_svgp, ksvd, padding, subspace
+from probattn.functional.ksvd import Scores
 from probattn.placement import aligned_with_plates, left_of_examples, outside_examples
+from probattn.sites import Sites
 
 PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
 
-class KEPSVGPAttention(KSVDAttention):
+class KEPSVGPAttention(ProbabilisticAttention):
     """KEP-SVGP attention (Chen et al., ICML 2024): two GP branches on the singular vectors of the
     attention kernel.
 
@@ -78,7 +79,7 @@ class KEPSVGPAttention(KSVDAttention):
         ValueError: an invalid option, with the valid ones.
     """
 
-    signed = ("merge", "pair", "projection")
+    signed = ("merge", "pair", "projection", "prior")
 
     def __init__(
         self,
@@ -130,9 +131,16 @@ class KEPSVGPAttention(KSVDAttention):
         rate = dropout_rate(dropout)
         self.dropout = None if mean == "zero" else rate
 
-    def signature(self) -> dict[str, int | str]:
-        """Return the base signature, and merge, pair, projection and prior."""
-        return super().signature() | {"prior": priors.name_of(self.prior)}
+    def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Check x, its mask, and the number of tokens if that is fixed; return x with zeros at
+        padding."""
+        x = super().checked(x, mask)
+        if self.tokens not in (None, x.shape[-2]):
+            raise ValueError(
+                f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; where the "
+                'length varies, use merge="add" without tokens, or pad and mask'
+            )
+        return x
 
     @property
     def scale(self) -> Tensor:
@@ -143,11 +151,11 @@ class KEPSVGPAttention(KSVDAttention):
         with outside_examples():
             return aligned_with_plates(self.log_scale, event_dim=2).exp()
 
-    def sites(self) -> dict[str, dist.TorchDistribution]:
+    def sites(self) -> Sites:
         """Return the prior of ``u`` at the current Λ."""
         return self.sites_at(self.scale)
 
-    def sites_at(self, scale: Tensor) -> dict[str, dist.TorchDistribution]:
+    def sites_at(self, scale: Tensor) -> Sites:
         """Return the prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
         scale = scale.unsqueeze(-2).expand(*scale.shape[:-1], self.rank, -1)
         return {"u": priors.at(self.prior, scale, event_dim=3)}
@@ -164,6 +172,52 @@ class KEPSVGPAttention(KSVDAttention):
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
         return {"residual": self.unit_noise(x, x.shape[-2])} if self.has_local_sites() else {}
+
+    def scores(self, x: Tensor, mask: Tensor | None = None) -> Scores:
+        """Return E and R ``(..., H, N, s)``, zero at padding, and their weights ``(..., H, d, s)``
+        (eq. 10)."""
+        return self.scores_of(self.queries_and_keys(x), x, mask)
+
+    def queries_and_keys(self, x: Tensor) -> Tensor:
+        """Return queries and keys ``(2, ..., H, N, d)``."""
+        return self.split_heads(self.query_key(x), 2)
+
+    def scores_of(
+        self,
+        query_key: Tensor,
+        x: Tensor,
+        mask: Tensor | None,
+    ) -> Scores:
+        """Return :meth:`scores` of given queries and keys ``(2, ..., H, N, d)`` of x."""
+        weights = self.projection(x, mask, query_key)
+        real, _ = padding.real_and_count(mask, x)
+        scores = padding.rows(ksvd.scores(query_key, weights), real)
+        return *scores, *weights
+
+    def unit_noise(self, x: Tensor, tokens: int) -> Laws:
+        """Return N(0, I) with events ``(H, tokens, s)`` for each example of x, as prior and
+        posterior."""
+        zeros = dtypes.at_least_float32(x).new_zeros(*x.shape[:-2], self.heads, tokens, self.rank)
+        law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
+        return law, law
+
+    def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys."""
+        query, key = ksvd.cosine_features(self.queries_and_keys(self.checked(x, mask)))
+        return padding.columns(query @ key.mT, mask)
+
+    def spectrum(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the singular values of K_att on the columns of E, of each example,
+        ``(..., H, s)``, descending.
+
+        They are those of Hᵀ K_att, H an orthonormal basis of E, at most those of K_att; with
+        ``projection="svd"`` they are those of E itself, near the leading ones of K_att.
+        """
+        query_key = self.queries_and_keys(self.checked(x, mask))
+        _, _, w_e, _ = self.scores_of(query_key, x, mask)
+        with self.precise():
+            gram = subspace.grams(subspace.features(query_key, mask))
+            return subspace.singular_values(gram, dtypes.at_least_float32(w_e))
 
     def penalty(
         self,

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
@@ -11,6 +10,7 @@ from probattn.attention.base import Laws
 from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.attention.merge import Add, Concat
 from probattn.functional import dtypes, kep_svgp
+from probattn.sites import Sites
 
 _TRIL = transform_to(constraints.lower_cholesky)
 
@@ -75,7 +75,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
             if isinstance(self.merge, Concat):
                 self.merge.weights.div_(3**0.5)  # the variance of nn.Linear's weights
 
-    def sites_at(self, scale: Tensor) -> dict[str, dist.TorchDistribution]:
+    def sites_at(self, scale: Tensor) -> Sites:
         """Return no sites: the posterior is part of the layer."""
         return {}
 

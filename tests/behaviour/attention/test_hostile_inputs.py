@@ -84,18 +84,6 @@ def test_jitter_is_reported_with_layer_and_matrix():
         TraceMeanField_ELBO()(model, guide)(x[:, :1].expand_as(x), y)
 
 
-@pytest.mark.parametrize("layer", ["softmax", "kep-svgp", "sgpa"])
-def test_a_batch_without_examples_or_tokens_is_named(layer):
-    model = Classifier(Network(ANY_LENGTH[layer]), num_data=10)
-    guide = guides.for_model(model)
-    for shape, message in (((0, 4, 8), "no examples|empty"), ((2, 0, 8), "without any token")):
-        x, y = torch.zeros(shape), torch.zeros(shape[0], dtype=torch.long)
-        with pytest.raises(ValueError, match=message):
-            TraceMeanField_ELBO()(model, guide)(x, y)
-        with pytest.raises(ValueError, match=message):
-            predict(model, guide, [(x, y)])
-
-
 def test_outputs_with_more_dimensions_than_the_likelihood_takes_are_refused():
     model = Classifier(nn.Linear(8, 3), num_data=10)
     with pytest.raises(ValueError, match=r"batch shape \(1, 4, 1\).*\(samples, examples\)"):

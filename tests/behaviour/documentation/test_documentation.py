@@ -234,7 +234,7 @@ def test_an_example_runs_as_it_is(name, monkeypatch, tmp_path):
 
 def written_commands(path):
     """Return the `probattn` commands in code spans and blocks, a line each, without comments."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text("utf-8")
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     blocks = re.sub(r"\\\n", " ", "\n".join(re.findall(r"```(.*?)```", text, flags=re.DOTALL)))
     matches = (
@@ -269,7 +269,7 @@ def test_every_public_name_is_in_the_api_reference_and_has_a_docstring():
         r"\.\. currentmodule:: (\S+)\n\n\.\. autosummary::\n(?:   :.*\n)*\n((?:   \S+\n)+)"
     )
     sections = listed.findall(
-        "".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
+        "".join(page.read_text("utf-8") for page in (DOCS / "api").glob("*.md"))
     )
     paths = [
         f"{module}.{name}".rpartition(".") for module, names in sections for name in names.split()

@@ -41,9 +41,7 @@ def missing_names(code):
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_a_notebook_has_no_error_and_the_names_of_probattn_exist(path):
     cells = [
-        cell
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-        if cell["cell_type"] == "code"
+        cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"
     ]
     outputs = [output for cell in cells for output in cell["outputs"]]
     assert [

@@ -25,7 +25,6 @@ from torch import nn
 
 from probattn import (
     KEPSVGPAttention,
-    SGPAttention,
     draws,
     guides,
     local_posteriors,
@@ -38,7 +37,7 @@ from probattn.models import Supervised, TextTagger
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 spread = pytest.mark.parametrize("num_samples", [None, 3])
-HORSESHOE = KEPSVGPAttention.partial(rank=2, multiple=2, prior=priors.PRIORS["horseshoe"]())
+HORSESHOE = KEPSVGPAttention.partial(rank=2, multiple=2, prior=priors.Horseshoe())
 
 
 @spread
@@ -137,13 +136,6 @@ def test_a_network_is_a_copy_that_stays_as_it_is(num_samples):
             parameter += 1
     for same in (network, nn.Sequential(network).train(), copy.deepcopy(network)):
         assert torch.equal(same(x)["probs"], before)
-
-
-def test_a_network_raises_what_predict_does():
-    model, guide = text(SGPAttention.partial(inducing=3))
-    x, mask = texts()
-    with pytest.raises(ValueError, match=r"rows \[2\]"):
-        mean_network(model, guide)(x, mask.index_fill(0, torch.tensor(2), False))
 
 
 @pytest.mark.parametrize("likelihood", [Categorical, Gaussian, Bernoulli])

@@ -13,10 +13,8 @@ import pytest
 import torch
 from export_cases import (
     LAYERS,
-    assert_predicts,
     images,
     network_of,
-    predicted,
     seeded,
     text,
     texts,
@@ -174,23 +172,6 @@ def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
     assert tril[2:].isnan().all()
     with pytest.warns(JitterWarning):
         jitter.cholesky(rank_one, "x")
-
-
-def test_a_module_around_a_network_is_exported_with_it_and_runs_in_threads(no_pyro, tmp_path):
-    class Scale(nn.Module):
-        def forward(self, x):
-            return x.double() / 255
-
-    model, guide = vit()
-    pixels = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8)
-    prediction = predicted(model, guide, pixels.double() / 255, None)
-    program = reloaded(
-        tmp_path / "a.pt2", nn.Sequential(Scale(), mean_network(model, guide)), pixels[:1]
-    )
-    no_pyro()
-    with ThreadPoolExecutor(4) as pool:
-        for outputs in pool.map(program, [pixels] * 4):
-            assert_predicts(outputs, prediction, rtol=0, atol=1e-10)
 
 
 ALONE = """

@@ -52,4 +52,4 @@ def test_no_room_reaches_itself_by_imports(package):
 
 
 def test_the_map_is_made_from_the_imports():
-    assert rooms.FIGURE.read_text(encoding="utf-8") == rooms.draw()
+    assert rooms.FIGURE.read_text("utf-8") == rooms.draw()

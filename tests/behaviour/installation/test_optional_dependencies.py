@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"all", "test", "dev", "docs"})
 IMPORT_NAMES = {"laplace-torch": "laplace", "pyyaml": "yaml"}
 # One call that needs each extra.

@@ -29,7 +29,7 @@ PROTOCOL = {"_pyro_sample", "_pyro_post_sample"}  # of Pyro's effect handlers
 
 
 def nodes(path):
-    return ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return ast.walk(ast.parse(path.read_text("utf-8")))
 
 
 def imported(path):
@@ -122,12 +122,12 @@ def test_the_wheel_holds_every_module(tmp_path):
 
 
 def test_the_lock_file_has_each_dependency_at_an_allowed_version_with_hashes_and_no_address():
-    text = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+    text = (ROOT / "requirements-dev.txt").read_text("utf-8")
     assert "://" not in text
     pattern = r"([\w.-]+)==(\S+)(?: ;.*)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)"
     locked = [(name, version) for name, version, _ in re.findall(pattern, text)]
     assert len(locked) == sum(line[0].isalnum() for line in text.splitlines())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     listed = [
         *project["dependencies"],
         *itertools.chain(*project["optional-dependencies"].values()),

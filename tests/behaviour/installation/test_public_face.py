@@ -17,7 +17,7 @@ def listed():
     """Full names in the tables of the API reference, and in its text."""
     names = set()
     for page in (ROOT / "docs/api").glob("*.md"):
-        text = page.read_text(encoding="utf-8")
+        text = page.read_text("utf-8")
         names |= set(re.findall(r"`(probattn\.\w+\.[\w.]+)`", text))
         module = ""
         for line in text.splitlines():
@@ -32,7 +32,7 @@ def imported(package):
     """Full names of probattn itself that a package imports, each with a file that does."""
     names = {}
     for path in (ROOT / package).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Import):
                 names |= {alias.name: path.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

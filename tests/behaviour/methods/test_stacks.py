@@ -7,9 +7,11 @@ import torch
 from small_vit import TRAIN, X, classifier
 
 from probattn.inference import (
+    SVDKL,
     Ensemble,
     Laplace,
     MCDropout,
+    PosteriorPredictive,
     RiskThreshold,
     TemperatureScaling,
     conformal,
@@ -102,3 +104,39 @@ def test_methods_that_make_probabilities_of_their_own_refuse_decisions_inside(ne
     for stack in (inside, TemperatureScaling(inside)):
         with pytest.raises((TypeError, ValueError), match="around"):
             method(stack)
+
+
+def sampled():
+    return PosteriorPredictive(*classifier(), num_samples=3)
+
+
+@pytest.mark.parametrize(
+    ("build", "culprit", "advice"),
+    [
+        (lambda network: MCDropout(sampled()), "MCDropout", "predictor_network"),
+        (
+            lambda network: TemperatureScaling(MCDropout(sampled())),
+            "MCDropout",
+            "predictor_network",
+        ),
+        (lambda network: Ensemble([network, MCDropout(sampled())]), "MCDropout", "masks"),
+        (lambda network: sampled(), "PosteriorPredictive", "predictor_network"),
+        (lambda network: Laplace(sampled()), "PosteriorPredictive", "predictor_network"),
+        (SVDKL, "SVDKL", "Laplace"),
+        (lambda network: Ensemble([network] * 2, refine=0.5), "Ensemble", "refine"),
+        (lambda network: conformal.CQR(network, alpha=0.1), "CQR", "Normalised"),
+    ],
+)
+def test_what_no_program_can_hold_is_refused_with_what_to_export_in_its_place(
+    network, build, culprit, advice, tmp_path
+):
+    """Also in a module of one's own; nothing is written."""
+    for whole in (build(network), torch.nn.Sequential(build(network))):
+        with pytest.raises(TypeError, match=f"{culprit} cannot be exported: .*{advice}"):
+            export(tmp_path / "stack.pt2", whole, X[:2])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mc_dropout_of_stored_samples_is_refused(network):
+    with pytest.raises(TypeError, match="PosteriorPredictive"):
+        MCDropout(network)

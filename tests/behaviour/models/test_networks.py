@@ -138,8 +138,6 @@ def test_an_own_module_becomes_a_model_whose_sites_are_named_by_their_paths():
         (likelihoods.Categorical(), 3, torch.tensor([0, 1, 2, 0, 3, 7]), r"rows \[4, 5\]"),
         (likelihoods.Categorical(), 3, torch.zeros(6, 1).long(), r"\(6, 1\)"),
         (likelihoods.Gaussian(), 1, torch.zeros(6), r"\(6, 1\)"),
-        (likelihoods.Bernoulli(), 1, torch.tensor([0, 1, 0, 2, 0, 1])[:, None], "y"),
-        (likelihoods.Poisson(), 1, torch.tensor([0.0, 1, 2, 3, 4, -1])[:, None], "y"),
     ],
 )
 def test_labels_out_of_range_and_labels_that_would_broadcast_are_refused(

@@ -13,9 +13,6 @@ from probattn.inference import (
     RiskThreshold,
     TemperatureScaling,
     conformal,
-    export,
-    load,
-    save,
 )
 
 
@@ -69,21 +66,6 @@ def test_kept_probabilities_give_the_decisions_of_the_network_that_they_come_fro
     expected.pop("energy", None)
     assert expected["accepted"].any()
     torch.testing.assert_close(of_kept(probs), expected)
-
-
-def test_a_stack_survives_its_file_and_its_export(tmp_path):
-    x, y = examples()
-    stack = stacked(Logits(network()), [(x, y)])
-    save(tmp_path / "stack.pt", stack)
-    inside = RiskThreshold(TemperatureScaling(Logits(network())), target=0.5)
-    fresh = conformal.LAC(inside, alpha=0.5)
-    load(tmp_path / "stack.pt", fresh)
-    export(tmp_path / "stack.pt2", stack, x[:2])
-    program = torch.export.load(tmp_path / "stack.pt2").module()
-    expected = stack(x)
-    assert {"probs", "accepted", "set"} <= expected.keys()
-    for outputs in (fresh(x), program(x)):
-        torch.testing.assert_close(outputs, expected)
 
 
 def test_members_without_samples_have_the_mutual_information_of_their_disagreement():

@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import SGPAttention, guides
 from probattn.functional.errors import NumericalError
-from probattn.inference import Prediction, TrainOptions, fit, predict
-from probattn.inference.prediction.predictor import class_probs
+from probattn.inference import TrainOptions, fit, predict
 from probattn.models import Classifier, Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
 
@@ -44,12 +43,6 @@ def test_numerical_failures_name_the_layer_and_the_batch():
     with torch.no_grad():
         model.network.layers[0].query_value.weight.mul_(1e200)
     with pytest.raises(NumericalError, match=r"(?s)network\.layers\.0.*batch 0"):
-        predict(model, guide, randn64(2, 5, 3))
-    model, guide = build()
-    with torch.no_grad():
-        model.network.embed.weight.fill_(1e200)
-        model.network.head.weight.fill_(1e200)
-    with pytest.raises(ValueError, match="batch 0"):
         predict(model, guide, randn64(2, 5, 3))
 
 
@@ -103,12 +96,3 @@ def test_labels_of_a_density_are_class_indices():
     for labels in (Y + 0.7, Y + 1, Y - 1):
         with pytest.raises(ValueError, match="class indices"):
             result.log_prob(labels)
-
-
-def test_methods_of_classes_take_one_class_per_example():
-    for probs in (None, torch.full((2, 5, 3), 1 / 3), torch.ones(2, 1)):
-        with pytest.raises(ValueError, match="probabilities"):
-            class_probs(Prediction(probs=probs))
-    numbers = predict(Supervised(nn.Linear(4, 1), Gaussian(), num_data=8), None, X)
-    with pytest.raises(ValueError, match="no probs"):
-        _ = numbers.confidence

@@ -64,28 +64,6 @@ def test_an_autoguide_list_combines_guides_of_a_layers_site_and_of_a_users_own(o
     assert sum(losses[-20:]) < sum(losses[:20]) - 100
 
 
-def test_stock_svi_finds_a_gamma_posterior():
-    """y ~ Poisson(r), r ~ Gamma(2, 1): posterior Gamma(2 + Σy, 1 + n); sites of AutoGuides are
-    mapped points."""
-    y = torch.tensor([2.0, 3.0, 1.0, 4.0])
-
-    def program(x, y=None):
-        rate = pyro.sample("rate", dist.Gamma(2.0, 1.0))
-        with pyro.plate("data", 4):
-            pyro.sample("y", dist.Poisson(rate), obs=y)
-
-    exact = dist.Gamma(2 + y.sum(), 5.0)
-    for auto in (autoguide.AutoNormal, autoguide.AutoStructured):
-        guide = auto(program)
-        elbo = Trace_ELBO(num_particles=16, vectorize_particles=True, max_plate_nesting=1)
-        svi = SVI(program, guide, pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.99}), elbo)
-        for _ in range(400):
-            svi.step(torch.zeros(4), y)
-        rate = torch.stack([guide(torch.zeros(4))["rate"].detach() for _ in range(500)])
-        assert abs(rate.mean() - exact.mean) < 0.12
-        assert abs(rate.std() - exact.stddev) < 0.12
-
-
 class Head(PyroModule):
     """Mean token and a Bayesian linear head."""
 

@@ -6,7 +6,6 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from elbos import assert_agree, losses
 from idioms import SIGMA, N, Regression, conjugate
 from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, autoguide
 from pyro.nn import PyroModule, PyroSample
@@ -73,23 +72,6 @@ def test_a_plate_around_a_guide_has_a_draw_for_each_row(problem, dim):
         u = guide(x)["attention.u"]
     assert u.shape == (7, *(1,) * (-1 - dim), 1, 2, 2)
     assert distinct(u) == 7
-
-
-ELBO_OPTIONS = {"num_particles": 1000, "vectorize_particles": True}
-
-
-@pytest.mark.parametrize("prior", ["normal", "horseshoe"])
-@pytest.mark.parametrize("kind", [Trace_ELBO, TraceMeanField_ELBO])
-@pytest.mark.parametrize("model_kind", [Regression, Unplated])
-def test_vectorised_particles_have_the_loss_of_single_ones(kind, model_kind, prior):
-    model, x = model_kind(prior=prior), torch.randn(N, 3, 4)
-    y, guide = model(x).detach(), guides.for_model(model)
-    with torch.no_grad():
-        at_once = torch.tensor([kind(**ELBO_OPTIONS).loss(model, guide, x, y) for _ in range(3)])
-        one_by_one = losses(lambda: kind(), model, guide, x, y, number=100)
-    assert_agree(one_by_one, torch.cat([at_once, at_once.mean().expand(1)]))
-    error = one_by_one.std() / 100**0.5 + one_by_one.std() / 3000**0.5
-    assert (at_once.mean() - one_by_one.mean()).abs() < 5 * error
 
 
 def test_the_loss_of_a_model_without_a_plate_is_exact(problem):
@@ -159,16 +141,6 @@ def test_branches_predict_by_all_points_and_the_same_with_a_seed(problem, vector
         predict(model, guide, x, num_samples=6, seed=0, vectorize=vectorize) for _ in range(2)
     )
     assert_close(first.mean, second.mean, rtol=0, atol=0)
-
-
-def test_branches_under_a_draw_for_each_example_train_all_points(problem):
-    model, x, y = problem
-    guide = branches(model)
-    with draws("example"):
-        ELBOLoss(model, guide, Trace_ELBO())(x, y).backward()
-    gradients = [parameter.grad.abs().sum() for parameter in guide.parameters()]
-    assert len(gradients) == 4
-    assert all(gradient > 0 for gradient in gradients)
 
 
 class Discrete(PyroModule):

@@ -10,7 +10,6 @@ from idioms import SIGMA, Regression, bound, conjugate
 from pyro.distributions import constraints
 from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro.nn import PyroModule, PyroParam
-from torch.testing import assert_close
 
 from probattn import draws, guides
 from probattn.inference import TrainOptions, fit, predict
@@ -150,23 +149,6 @@ def test_module_guides_train_in_a_torch_loop_and_in_fit(problem):
     assert bound(model, guide, x, y) + evidence < 0.5
     assert history.steps[-1]["loss"] < history.steps[0]["loss"]
     assert (predict(model, guide, x, num_samples=300).variance > SIGMA**2).all()
-
-
-def test_plain_functions_are_models(problem):
-    module, x, y = problem
-
-    def model(x, y=None):
-        return module(x, y)
-
-    exact, guide = conjugate(module, x, y), guides.for_model(module)
-    svi = SVI(
-        model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.975}), Trace_ELBO(num_particles=4)
-    )
-    for _ in range(120):
-        svi.step(x, y)
-    assert abs(bound(model, guide, x, y) + exact.evidence - gap(exact.precision, ROWS)) < 0.4
-    sampled = Predictive(model, guide=guide, num_samples=600)(x)["y"]
-    assert_close(sampled.mean(0), exact.mean, atol=0.25, rtol=0)
 
 
 def test_two_models_in_one_process_share_no_parameters(problem):

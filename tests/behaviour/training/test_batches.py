@@ -6,10 +6,8 @@ from dataclasses import make_dataclass
 import numpy as np
 import pytest
 import torch
-from small_fit import build
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn.inference import fit
 from probattn.inference.batches import iterate_batches, select_fields, unpack_batch
 
 X = torch.randint(10, (6, 5), generator=torch.Generator().manual_seed(0))
@@ -115,7 +113,7 @@ def test_what_the_network_would_need_is_refused_and_its_defaults_are_not(
 LENGTHS = MASK.sum(-1)
 
 
-@pytest.mark.parametrize("name", ["lengths", "length", "input_lengths", "seq_len", "src_lens"])
+@pytest.mark.parametrize("name", ["lengths", "seq_len"])
 @pytest.mark.parametrize(
     "convert", [torch.as_tensor, torch.Tensor.numpy, lambda lengths: lengths.flatten().tolist()]
 )
@@ -158,20 +156,3 @@ def test_single_batches_and_data_sets_are_told_from_iterables_of_batches():
     assert equal(unpack_batch(next(iter(iterate_batches(TensorDataset(X, Y)))))[:2], (X, Y))
     with pytest.raises(TypeError, match=r"pass \[\(x, y\)\]"):
         iterate_batches((X, Y))
-
-
-def test_training_on_what_is_no_loader_or_has_no_labels_is_refused():
-    good = [(X, Y)]
-    model, guide, *_ = build()
-    for data in (
-        TensorDataset(X, X),
-        X,
-        (X, Y),
-        FORMS["huggingface"],
-        iter(good),
-        [{"input_ids": X}],
-    ):
-        with pytest.raises((TypeError, ValueError)):
-            fit(model, guide, data, progress=False)
-    with pytest.raises(TypeError, match="valid must be a loader"):
-        fit(model, guide, good, TensorDataset(X, X), progress=False)

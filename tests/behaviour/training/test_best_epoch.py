@@ -7,23 +7,10 @@ import pytest
 import torch
 from small_fit import Killed, assert_same, build, short, weights
 
-from probattn.inference import CheckpointError, fit, metrics
+from probattn.inference import CheckpointError, fit
 from probattn.inference.io import checkpoint
 from probattn.inference.training import trainer
-from probattn.inference.training.validation import is_better
 from probattn.models.likelihoods import Gaussian
-
-HIGHER = (
-    "log_prob",
-    "accuracy",
-    "mcc",
-    "auroc",
-    "aupr_success",
-    "aupr_error",
-    "label_accuracy",
-    "exact_match",
-    "label_auroc",
-)
 
 
 @pytest.fixture
@@ -70,17 +57,6 @@ def test_the_best_epoch_is_kept_and_the_model_ends_with_it(
         assert_same(weights(model, guide), seen[best - 1])
         checkpoint.load(tmp_path / "last.pt", model, guide)
         assert_same(weights(model, guide), seen[-1])
-
-
-def test_every_monitor_knows_its_better_direction_and_nan_is_never_better():
-    for name in metrics.MONITORS:
-        higher = name in HIGHER
-        assert (is_better(name, 0.6, 0.5), is_better(name, 0.4, 0.5)) == (higher, not higher)
-        assert not is_better(name, 0.5, 0.5)
-        assert is_better(name, math.nan, None)
-        assert is_better(name, 0.5, math.nan)
-        assert not is_better(name, math.nan, 0.5)
-        assert not is_better(name, math.nan, math.nan)
 
 
 def test_patience_counts_epochs_without_a_better_one(scripted):

@@ -131,15 +131,11 @@ def test_a_callback_chooses_the_best_epoch_and_its_state_is_resumed(tmp_path):
         fit(*build(), out=tmp_path / "whole", **short(resume=True))
 
 
-@pytest.mark.parametrize("loggers", [0, 1, 2])
-@pytest.mark.parametrize("options", [{}, {"log_every": 1}])
-@pytest.mark.parametrize("is_validated", [True, False])
-def test_with_a_folder_the_log_is_written_whatever_the_loggers(
-    tmp_path, loggers, options, is_validated
-):
+@pytest.mark.parametrize(("loggers", "is_validated"), [(0, True), (1, False), (2, True)])
+def test_with_a_folder_the_log_is_written_whatever_the_loggers(tmp_path, loggers, is_validated):
     recorders = [Recorder() for _ in range(loggers)]
     arguments = build() if is_validated else build()[:3]
-    history = fit(*arguments, out=tmp_path, loggers=recorders, **short(epochs=2, **options))
+    history = fit(*arguments, out=tmp_path, loggers=recorders, **short(epochs=2))
     assert sorted(untimed(lines(tmp_path))) == sorted(untimed(history.steps + history.epochs))
     assert len(history.epochs) == 2
     assert all(recorder.logged for recorder in recorders)
@@ -162,7 +158,6 @@ def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
         assert set(terms) == {"nll", "kl/network.attention.u", "penalty/network.attention.ksvd"}
         assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-5)
     assert history.steps[0]["kl/network.attention.u"] == 0
-    assert sorted(untimed(lines(tmp_path))) == sorted(untimed(history.steps + history.epochs))
     losses = [record["loss"] for record in history.steps]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

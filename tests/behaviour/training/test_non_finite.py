@@ -3,9 +3,6 @@ unchanged."""
 
 import math
 
-import pyro
-import pyro.distributions as dist
-import pyro.poutine as poutine
 import pytest
 import torch
 from small_fit import build, data, short
@@ -14,43 +11,6 @@ from torch import nn
 from probattn.functional.errors import NumericalError
 from probattn.inference import NonFiniteError, fit
 from probattn.inference.io import checkpoint
-from probattn.inference.non_finite import find_non_finite
-
-
-def broken(value=math.nan):
-    module = nn.Linear(1, 1)
-    nn.init.constant_(module.bias, value)
-    return module
-
-
-def traced(name, value, observed=None):
-    trace = poutine.trace(
-        lambda: pyro.sample(name, dist.Delta(torch.tensor(value)), obs=observed)
-    ).get_trace()
-    trace.compute_log_prob()
-    return (trace,)
-
-
-def test_the_first_source_is_named_and_none_where_everything_is_finite():
-    fine, x, y = nn.Linear(1, 1), torch.zeros(4, 2, 3), torch.zeros(4)
-    bad_x, bad_y = x.clone(), y.clone()
-    bad_x[1, 0, 2], bad_x[3, 1, 0], bad_y[2] = math.nan, -math.inf, math.inf
-    for batch, modules, traces, source in (
-        ((x, y, torch.ones(4, 2, dtype=torch.bool)), {"model": fine}, traced("u", 0.0), None),
-        ((), {}, (), None),
-        ((bad_x, bad_y), {"model": broken()}, (), "inputs, rows [1, 3]"),
-        ((x, bad_y), {"model": broken()}, (), "labels, rows [2]"),
-        (
-            (x, y),
-            {"model": fine, "guide": nn.Sequential(fine, broken())},
-            (),
-            "1.bias of the guide",
-        ),
-        ((), {}, traced("u", math.inf), "site u"),
-        ((), {}, traced("v", 0.0, torch.tensor(1.0)), "site v"),  # of log density −∞
-    ):
-        found = find_non_finite(batch, modules, traces)
-        assert found is None if source is None else source in found
 
 
 def poison_inputs(model, guide, batch):
@@ -59,6 +19,10 @@ def poison_inputs(model, guide, batch):
 
 def poison_weight(model, guide, batch):
     nn.init.constant_(model.network.embed.bias, math.inf)
+
+
+def poison_guide(model, guide, batch):
+    nn.init.constant_(guide.network.attention.u.loc, math.nan)
 
 
 def poison_gradient(model, guide, batch):
@@ -75,6 +39,7 @@ def poison_cholesky(model, guide, batch):
 POISONS = {
     poison_inputs: r"step 5: .*inputs, rows \[1\]",
     poison_weight: r"step 5: .*network\.embed\.bias of the model",
+    poison_guide: r"step 5: .*loc of the guide",
     poison_cholesky: r"step 5: 𝒦_o is not positive definite",
     poison_gradient: r"step [56]: .*network\.head\.weight",
 }

@@ -16,7 +16,7 @@ from probattn import (
     SparseCGPAttention,
 )
 from probattn.inference import TrainOptions, fit
-from probattn.inference.training.optimizers import Optimizers, decayed_names, parameter_groups
+from probattn.inference.training.optimizers import decayed_names
 from probattn.models import TextTransformer
 from probattn.models.embeddings import SpelledEmbedding
 
@@ -105,55 +105,6 @@ def test_fit_moves_other_parameters_as_without_weight_decay():
         )
     changed = {key for key, value in results[0].items() if not torch.equal(value, results[1][key])}
     assert changed == {("model", name) for name in decayed_names(model)}
-
-
-class Two(nn.Module):
-    """Two parts with a norm."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
-        self.head = nn.Linear(3, 2)
-
-
-def test_groups_differ_in_decay_and_rate_and_hold_each_parameter_once():
-    model, guide = Two(), nn.Linear(1, 1)
-    (linear, norm), head = model.encoder, model.head
-    options = TrainOptions(lr=1.0, weight_decay=0.1, lr_scale={"encoder.*": 0.5}, guide_lr=3.0)
-    expected = {
-        (0.1, 0.5): [linear.weight],
-        (0.1, 1.0): [head.weight],
-        (0.0, 0.5): [linear.bias, norm.weight, norm.bias],
-        (0.0, 1.0): [head.bias],
-        (0.0, 3.0): [guide.weight, guide.bias],
-    }
-    groups = parameter_groups(model, guide, options=options)
-    assert len(groups) == len(expected)
-    for group in groups:
-        parameters = expected.pop((group["weight_decay"], group["lr"]))
-        assert list(map(id, group["params"])) == list(map(id, parameters))
-    with pytest.raises(ValueError, match="Encoder"):
-        parameter_groups(model, guide, options=TrainOptions(lr_scale={"Encoder.*": 1.0}))
-
-
-@pytest.mark.parametrize(
-    ("decoupled", "kind"), [(True, torch.optim.AdamW), (False, torch.optim.Adam)]
-)
-def test_a_factory_gets_the_groups_and_the_default_is_adam(decoupled, kind):
-    model, guide, *_ = build()
-    sizes = {
-        "options": TrainOptions(decoupled_weight_decay=decoupled),
-        "num_data": 8,
-        "steps_per_epoch": 3,
-    }
-    assert type(Optimizers(model, guide, **sizes).optimizer) is kind
-    own = Optimizers(
-        model, guide, **sizes, optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.9)
-    ).optimizer
-    assert [group["weight_decay"] for group in own.param_groups] == [0.0]
-    assert sum(len(group["params"]) for group in own.param_groups) == len(
-        [*model.parameters(), *guide.parameters()]
-    )
 
 
 def test_entries_that_share_memory_are_trained_apart():

@@ -13,7 +13,7 @@ from probattn.inference import predict
 
 
 def launch(*arguments):
-    """Run a program on two ranks, which must end well."""
+    """Run a program on two ranks, which must end well; return what it wrote to stderr."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(
@@ -24,6 +24,7 @@ def launch(*arguments):
         env=environment,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,21 @@ def test_prediction_without_data_fails_on_each_rank_as_in_one_process(ranks):
 def test_results_are_broadcast_from_the_first_rank_and_means_are_over_all(ranks):
     assert [rank["broadcast"] for rank in ranks] == [0, 0]
     assert [rank["averaged"] for rank in ranks] == [{"rank": 0.5, "three": 3.0}] * 2
+
+
+def test_a_network_that_uses_all_its_parameters_is_trained_without_a_warning(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "from probattn import guides\n"
+        "from probattn.inference import TrainOptions, fit\n"
+        "from probattn.models import Classifier\n"
+        "model = Classifier(torch.nn.Linear(3, 2), num_data=4)\n"
+        "data = [(torch.eye(4, 3), torch.tensor([0, 1, 0, 1]))]\n"
+        "options = TrainOptions(epochs=2, clip_norm=1.0)\n"
+        "fit(model, guides.for_model(model), data, data, options=options, progress=False)\n"
+    )
+    assert "unused" not in launch(program)
 
 
 @pytest.mark.slow

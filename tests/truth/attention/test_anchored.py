@@ -90,19 +90,6 @@ def test_agrees_with_the_sparse_gp_of_gpytorch(points, anchors):
         assert_close(law.mean[0, head, :, 1], predicted.mean, rtol=1e-4, atol=1e-5)
 
 
-def test_padding_is_as_if_it_were_not_there(points, anchors):
-    query, key, value = points
-    real = torch.ones(BATCH, 1, TOKENS, dtype=torch.bool)
-    real[1, 0, 4:] = False
-    padded = regression(
-        query, key, value.where(real[..., None], 0.0), anchors, NOISE, real, real.sum(-1)
-    )
-    short = regression(*(part[1:, :, :4] for part in points), anchors, NOISE, None, 4)
-    assert_close(padded.mean[1, :, :4], short.mean[0])
-    assert_close(padded.evidence[1], short.evidence[0])
-    assert_close(padded.variance[1, :, :4], short.variance[0])
-
-
 def test_the_program_has_the_exact_posterior_and_its_kl():
     layer = AnchoredAttention(8, 2, anchors=3, output="draw", alpha=0.5).double()
     name_layers(layer, "layer")

@@ -85,9 +85,3 @@ def test_the_loss_is_mean_cross_entropy_plus_the_whole_kl_plus_the_penalty():
     cross_entropy = -nodes["y"]["fn"].log_prob(y).mean()
     ksvd = -nodes["network.blocks.0.attention.ksvd"]["fn"].log_factor.mean()
     assert_close(loss / 50, cross_entropy + kl + ksvd)
-
-
-def test_padding_changes_nothing_given_the_noise():
-    layer, x, noise = make(), randn(2, 5, 6), randn(2, 2, 5, 2, seed=1)
-    whole = output(layer, x, torch.tensor([[True] * 5, [True] * 3 + [False] * 2]), noise=noise)
-    assert_close(whole[1:, :3], output(layer, x[1:, :3], noise=noise[1:, :, :3]))

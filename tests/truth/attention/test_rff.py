@@ -25,11 +25,6 @@ from probattn import (
     local_posteriors,
     priors,
 )
-from probattn.functional.cgp import CGP
-from probattn.functional.feature_maps import Fourier, orthogonal_frequencies
-from probattn.functional.feature_regression import FeatureRegression
-from probattn.functional.kernels import rbf
-from probattn.functional.sparse_cgp import RFFCGP
 from probattn.site_info import info_of
 
 FORMS = pytest.mark.parametrize(
@@ -178,39 +173,6 @@ def test_on_average_the_features_have_the_kernel_of_their_spectral_density(name)
     assert ((values.mean(0) - 1.7 * KERNELS[name](difference)).abs() <= 5 * error + 1e-6).all()
 
 
-@pytest.mark.parametrize("kind", ["orthogonal", "independent"])
-@pytest.mark.parametrize("correlated", [False, True], ids=["gpa", "cgp"])
-def test_the_exact_gp_is_reached_as_one_over_the_root_of_the_features(kind, correlated):
-    """The mean squared difference of the mean output falls by 4 from M to 4 M; heads are draws."""
-    number, sigma2 = 200, 0.3
-    query, key, latent, value = randn(4, 1, 1, 5, 2)
-    noise, eye = torch.full((number,), sigma2).double(), torch.eye(5).double()
-    solved = torch.linalg.solve(rbf(key, key) + sigma2 * eye, value)
-    given = {"real": None, "count": 5}
-    canonical = {"scales": torch.ones(2, 1).double(), "noise": noise[:1], "latent": latent}
-    dense = CGP(query=query, key=key, value=solved, **canonical, **given)
-    expected = dense.mean if correlated else rbf(query, key) @ solved
-    squares = []
-    for pairs in (32, 128):
-        if kind == "orthogonal":
-            omega = orthogonal_frequencies((number, pairs, 2), equal=False).double()
-        else:
-            omega = torch.randn(number, pairs, 2).double()
-        q, o, k = (points @ omega.mT for points in (query, latent, key))
-        given |= {"query": q, "key": k, "value": value.expand(1, number, -1, -1), "noise": noise}
-        features = Fourier(torch.ones(number).double())
-        if correlated:
-            scales = torch.ones(2, number).double()
-            law = RFFCGP(**given, latent=o, scales=scales, features=features)
-        else:
-            law = FeatureRegression(**given, features=features)
-        squares.append((law.mean - expected).square().mean((-2, -1)).flatten())
-    means = torch.stack([square.mean() for square in squares])
-    errors = torch.stack([square.std() for square in squares]) / number**0.5 / means
-    ratio = (means[0] / means[1]).log()
-    assert (ratio - math.log(4)).abs() <= 5 * errors.square().sum().sqrt()
-
-
 class Doubled(torch.nn.Linear):
     """A map that is not its weights alone, as adapters of weights are."""
 
@@ -234,6 +196,14 @@ def test_a_map_of_another_class_is_called(cls, options):
         twice.query_key_value.weight.mul_(2)
         layer.query_key_value.__class__ = Doubled
         assert_close(layer(x), twice(x))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_hooks_of_a_projection_run_where_it_is_called(bias):
+    layer, calls = RFFGPAttention(DIM, HEADS, features=2, bias=bias).double(), []
+    layer.query_value.register_forward_hook(lambda *_: calls.append(1))
+    layer(randn(2, TOKENS, DIM))
+    assert bool(calls) == bias
 
 
 def test_agrees_with_the_random_features_of_gpytorch():

@@ -1,21 +1,18 @@
 """Latent draws and replicated labels against the network run by hand at those very draws."""
 
-import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
 from float64 import randn64
 from known_predictives import build
 from pyro.infer.autoguide import AutoMultivariateNormal
-from pyro.nn import PyroModule, PyroSample
 from torch import nn
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention
-from probattn.inference import materialise, predict
-from probattn.inference.diagnostics.posterior_draws import posterior_draws, replicate
-from probattn.models import Supervised
-from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
+from probattn.inference import materialise
+from probattn.inference.diagnostics.predictive_check import posterior_draws, replicate
+from probattn.models.likelihoods import Gaussian, TokenCategorical
 
 KEP = KEPSVGPAttention.partial(rank=2)
 SHAPES = {f"network.layers.{i}.u": (3, 2, 2, 2) for i in (0, 1)}
@@ -110,11 +107,3 @@ def test_padded_tokens_have_the_label_0_and_count_nothing():
         best = likelihood.base_dist.base_dist.probs.argmax(-1)
         assert torch.equal(made.replicated_labels[s][mask], best[mask])
         assert_close(made.log_likelihood[s], likelihood.log_prob(y))
-
-
-def test_a_users_own_global_site_is_drawn_once_for_all_batches():
-    network = PyroModule[nn.Linear](4, 3, bias=False)
-    network.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 4]).to_event(2))
-    model, x = Supervised(network, Categorical(), num_data=9), torch.randn(4, 4)
-    result = predict(model, None, [x[:2], x[2:]], num_samples=3, keep_draws=True)
-    assert_close(result.draws, (x @ result.latents["network.weight"].mT).softmax(-1))

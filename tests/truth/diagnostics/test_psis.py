@@ -6,22 +6,17 @@ import pytest
 import torch
 from arviz_stats.base import array_stats
 from conjugate import (
-    NOISE,
     conjugate,
     evidence,
-    gaussian,
     gaussian_guide,
     posterior,
-    sgpa_parts,
 )
-from float64 import eye64, ones64, randn64, tensor64, zeros64
-from pyro.distributions import constraints
+from float64 import tensor64
 from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
-from torch.distributions import transform_to
 from torch.testing import assert_close
 
-from probattn import SGPAttention, guides, local_site, local_sites
+from probattn import guides, local_site, local_sites
 from probattn.inference import materialise
 from probattn.inference.diagnostics.psis import psis_khat
 
@@ -58,39 +53,6 @@ def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
     smoothed, khat = array_stats.psislw(-narrow.log_weights.numpy())
     assert narrow.khat == pytest.approx(float(khat))
     assert_close(narrow.smoothed, torch.as_tensor(smoothed))
-
-
-@pytest.mark.parametrize("drawn", ["joint", "marginal"])
-def test_sgpa_counts_the_density_of_what_it_draws(drawn):
-    """E w is the evidence of the program: y = A u + g + noise, jointly Gaussian; marginal draws
-    have diagonal C.
-
-    With q(u) = p(u) and q(g) = p(g), w = N(y; f, σ²) is bounded, and E w² = N(0; 0, 2 σ²) N(y; 0,
-    cov f + σ²/2).
-    """
-    layer, (x, y) = SGPAttention(2, 1, inducing=1, draws=drawn), randn64(2, 1, 3, 2)
-    model = gaussian(layer, 1)
-    guide = guides.for_model(model)
-    with torch.no_grad():
-        layer.query_value.weight[2:].mul_(0.3)
-        a, c = sgpa_parts(layer, x)
-        guide.network.u.loc.zero_()
-        raw = transform_to(constraints.softplus_lower_cholesky).inv(ones64(1, 1))
-        guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
-
-    def log_density(at, variance, covariance):
-        law = dist.MultivariateNormal(zeros64(3), covariance + variance * eye64(3))
-        return law.log_prob(at).sum()
-
-    covariance, labels = (a @ a.mT + c)[0], 0.5 * y[0].T
-    expected = log_density(labels, NOISE**2, covariance)
-    second = log_density(0 * labels, 2 * NOISE**2, 0 * covariance) + log_density(
-        labels, NOISE**2 / 2, covariance
-    )
-    weights = psis_khat(model, guide, (x, 0.5 * y), num_samples=600).log_weights
-    error = ((second - 2 * expected).expm1() / 600).sqrt()
-    assert error < 0.2
-    assert ((weights - expected).exp().mean() - 1).abs() < 5 * error
 
 
 class Amortised(nn.Module):

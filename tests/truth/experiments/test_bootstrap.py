@@ -68,8 +68,3 @@ def test_holm_rejects_step_by_step():
                 break
             rejected.add(int(row))
         assert {row for row, value in enumerate(adjusted) if value <= level} == rejected
-
-
-def test_holm_by_hand():
-    """3 · 0.01; then 2 · 0.03; then the larger of 0.04 and what came before."""
-    np.testing.assert_allclose(holm(pd.Series([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])

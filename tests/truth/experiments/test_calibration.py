@@ -29,8 +29,6 @@ def test_by_class_sets_cover_the_rare_class_that_plain_sets_miss():
     assert rows["cat"]["coverage"] < 0.8
     assert all(row["coverage_by_class"] == pytest.approx(0.9, abs=0.05) for row in rows.values())
     evaluated = calibration.evaluate(imbalanced(1))
-    weighted = sum(row["n"] * row["coverage"] for row in rows.values()) / 3000
-    assert evaluated["plain sets"]["coverage"] == pytest.approx(weighted)
     assert evaluated["plain sets"]["coverage"] == pytest.approx(0.9, abs=0.03)
     assert evaluated["by-class sets"]["size"] > evaluated["plain sets"]["size"]
 

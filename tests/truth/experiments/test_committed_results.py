@@ -117,9 +117,7 @@ def agrees(text, value):
 @pytest.mark.parametrize("table", TABLES, ids="/".join)
 def test_the_tables_of_the_pages_are_those_of_the_files(table):
     (page, section), (study, method, name, runs) = table, TABLES[table]
-    text = (
-        PAGES[page].read_text(encoding="utf-8").replace("−", "-").partition(f"\n## {section}\n")[2]
-    )
+    text = PAGES[page].read_text("utf-8").replace("−", "-").partition(f"\n## {section}\n")[2]
     header, _, *rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
     columns = [re.match(r" (\S+) [^↑↓]*[↑↓] ?(.*) ", cell) for cell in header.split("|")[2:-1]]
     values = means(study)
@@ -137,7 +135,7 @@ def test_the_tables_of_the_pages_are_those_of_the_files(table):
 
 def test_the_baselines_of_the_page_are_those_of_their_file():
     frame = pd.read_csv(RESULTS / "baselines.csv").set_index(["task", "baseline"])
-    text = PAGES["evidence"].read_text(encoding="utf-8")
+    text = PAGES["evidence"].read_text("utf-8")
     rows = re.findall(r"^\| ([\w ]+) \| [^|]* \| (NLL)[^|]*", text, re.MULTILINE)
     section = text.partition("## Without a network")[2].partition("\n## ")[0]
     lines = re.findall(r"\| ([\w ]+) \| ([^|]+) \| ([^|]+) \|.*\| (\d[\d.]*) \|", section)
@@ -164,7 +162,7 @@ LABELS = {
 def test_the_differences_of_anchored_attention_are_rounded_from_the_differences(section):
     table = evidence()[1]
     cells = table.cells[f"{LABELS.get(section, section)}: anchored"]
-    text = PAGES["evidence"].read_text(encoding="utf-8").replace("−", "-")
+    text = PAGES["evidence"].read_text("utf-8").replace("−", "-")
     sentence = re.search(
         rf"\n## {section}\n.*?Anchored minus softmax attention: ([^.]*(?:\.\d[^.]*)*)",
         text,
@@ -200,7 +198,7 @@ def test_the_differences_that_are_more_than_chance_are_those_of_the_page():
 
 def test_the_table_of_claims_is_that_of_the_results():
     _, _, committed, written = evidence()
-    assert committed.read_text(encoding="utf-8") == written
+    assert committed.read_text("utf-8") == written
 
 
 def test_the_figure_is_that_of_the_committed_results():

@@ -5,8 +5,6 @@ import exact_ksvd
 import pytest
 import torch
 from sampling import randn
-from torch.distributions import MultivariateNormal
-from torch.distributions import kl_divergence as torch_kl
 from torch.testing import assert_close
 
 from probattn.functional import kep_svgp, ksvd
@@ -29,13 +27,6 @@ def test_law_of_the_function_values_is_equation_16(law):
     moments = kep_svgp.marginals(e, lam, loc, tril)
     assert_close(moments.mean, mean.mT)
     assert_close(moments.covariance, factor @ factor.mT, atol=1e-10, rtol=0)
-
-
-def test_kl_is_proposition_4_1(law):
-    lam, loc, tril = law
-    prior = MultivariateNormal(torch.zeros_like(loc), scale_tril=lam.diag_embed().unsqueeze(1))
-    expected = torch_kl(MultivariateNormal(loc, scale_tril=tril), prior).sum(-1)
-    assert_close(kep_svgp.kl_divergence(loc, tril, lam), expected)
 
 
 def test_prior_covariance_at_full_rank_is_the_kernel_times_its_transpose():

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn.inference import Ensemble, Prediction, predict
 from probattn.inference.methods.ensemble import mix
-from probattn.inference.methods.temperature import scale
+from probattn.inference.methods.scaling import scale
 
 
 def member(number=3, *, n=5, classes=4, labels=None):

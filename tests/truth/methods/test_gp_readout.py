@@ -129,7 +129,7 @@ def test_it_trains_as_a_layer_of_a_network():
 def learnable():
     """A predictor, and data whose labels it gets right but for one in eight."""
     model = vit()
-    x = randn64(200, 1, 4, 4)
+    x = randn64(100, 1, 4, 4)
     with torch.no_grad():
         model.network.head.weight.mul_(6)
         y = model.network(x).argmax(-1)
@@ -153,18 +153,18 @@ def test_the_temperature_has_the_lowest_nll_of_the_predictor_itself(monkeypatch,
 def test_the_amplitude_is_the_largest_that_is_not_worse_by_more_than_its_standard_error(
     monkeypatch, learnable
 ):
-    """The loss is that of 40 samples, on average over 50 times 40 samples, here others than those
+    """The loss is that of 40 samples, on average over 20 times 40 samples, here others than those
     that chose."""
     predictor, data = learnable
     labels, amplitudes, losses = data[0][1], (0.35, 0.7, 1.4, 2.8), []
-    monkeypatch.setattr(gp_readout, "REPEATS", 50)
+    monkeypatch.setattr(gp_readout, "REPEATS", 20)
     for amplitude in amplitudes:
         monkeypatch.setattr(gp_readout, "AMPLITUDES", (amplitude,))
         result = with_gp_readout(predictor, data, data, anchors=20)
         samples = predict(
-            result.model, result.guide, data, num_samples=50 * 40, seed=0, keep_draws=True
+            result.model, result.guide, data, num_samples=20 * 40, seed=0, keep_draws=True
         ).draws
-        probs = samples.unflatten(0, (50, 40)).mean(1)
+        probs = samples.unflatten(0, (20, 40)).mean(1)
         losses.append(-probs[:, torch.arange(len(labels)), labels].log())
     monkeypatch.setattr(gp_readout, "AMPLITUDES", amplitudes)
     chosen = amplitudes.index(
@@ -172,6 +172,6 @@ def test_the_amplitude_is_the_largest_that_is_not_worse_by_more_than_its_standar
     )
     excess = torch.stack(losses) - min(losses, key=torch.mean)  # (amplitudes, repeats, examples)
     mean, error = excess.mean((1, 2)), excess.mean(1).std(-1) / len(labels) ** 0.5
-    noise = 5 * 2 * excess.mean(-1).std(-1) / 50**0.5  # of the difference of two differences
+    noise = 5 * 2 * excess.mean(-1).std(-1) / 20**0.5  # of the difference of two differences
     assert mean[chosen] <= error[chosen] + noise[chosen] + 1e-6
     assert (mean > error - noise)[chosen + 1 :].all()

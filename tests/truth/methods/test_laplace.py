@@ -16,6 +16,8 @@ from probattn.inference.methods.features import Features
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
+NUMBER = 20_000
+"""Samples of weights, where their law is compared."""
 KEP_SVGP = KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)
 
 
@@ -45,7 +47,7 @@ def by_hand(head, phi, precision):
 def test_samples_have_the_moments_of_the_kronecker_factored_posterior(bias):
     model, x, y = mlp(bias=bias)
     head, phi = model.network[-1], model.network[:-1](x).detach()
-    samples = laplace(model, None, [(x, y)], prior_precision=0.7, num_weight_samples=50_000).samples
+    samples = laplace(model, None, [(x, y)], prior_precision=0.7, num_weight_samples=NUMBER).samples
     parts = zip(
         samples.split([30, 3][: 1 + bias], 1),
         head.parameters(),
@@ -56,19 +58,19 @@ def test_samples_have_the_moments_of_the_kronecker_factored_posterior(bias):
         covariance = torch.linalg.inv(precision)
         error = (
             (covariance.square() + torch.outer(covariance.diagonal(), covariance.diagonal()))
-            .div(50_000)
+            .div(NUMBER)
             .sqrt()
         )
         assert ((values.T.cov() - covariance).abs() < 5 * error).all()
         deviation = values.mean(0) - parameter.detach().flatten()
-        assert (deviation.abs() < 5 * (covariance.diagonal() / 50_000).sqrt()).all()
+        assert (deviation.abs() < 5 * (covariance.diagonal() / NUMBER).sqrt()).all()
 
 
 def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
     model, x, y = mlp(bias=False, number=7)
     head, draws = model.network[-1], randn64(3, 7, 10)
     predictor = Laplace(
-        posterior_predictive(model, None), prior_precision=1.5, num_weight_samples=100_000
+        posterior_predictive(model, None), prior_precision=1.5, num_weight_samples=NUMBER
     )
     predictor.fit_features(
         Features(draws, head, Prediction(probs=head(draws).softmax(-1).mean(0), labels=y))

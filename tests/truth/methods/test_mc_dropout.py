@@ -10,7 +10,6 @@ from dropout_networks import chain, images, inputs, outputs, vit
 from fitted_methods import mc_dropout
 from float64 import randn64
 from torch import nn
-from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention
 from probattn.inference import predict
@@ -56,22 +55,10 @@ def test_a_linear_networks_logits_have_the_moments_of_the_closed_form():
 
 
 def test_attention_probabilities_are_dropped_too():
-    """With values of 1, an output is the sum of those attention probabilities that are kept, times
-    two."""
+    """Nothing else is random here; test_softmax_attention.py has the law."""
     model, _ = chain(SoftmaxAttention(4, 2, dropout=0.5), nn.Flatten(-2), nn.Linear(12, 3))
-    layer = model.network[0]
-    with torch.no_grad():
-        layer.query_key_value.weight[8:] = 0.0
-        layer.query_key_value.weight[8:, 0] = 1.0
-        layer.out.weight.copy_(torch.eye(4))
-        layer.out.bias.zero_()
-    log, x = outputs(layer), randn64(2, 3, 4)
-    x[..., 0] = 1.0
-    mc_dropout(model, None, num_samples=1500).predict(x)
-    sums = torch.stack(log)[..., 0]
-    variance = layer.attention_matrix(x)[:, 0].detach().square().sum(-1)  # p / (1 − p) Σ_j a_j²
-    assert ((sums.mean(0) - 1).abs() < 5 * (variance / 1500).sqrt()).all()
-    assert_close(sums.var(0), variance, rtol=0.25, atol=0)
+    prediction = mc_dropout(model, None, num_samples=20).predict(randn64(2, 3, 4))
+    assert (prediction.mutual_information > 0).all()
 
 
 def test_a_rate_replaces_those_of_the_layers_and_is_put_back():

@@ -19,7 +19,7 @@ from probattn.inference import (
     VectorScaling,
     metrics,
 )
-from probattn.inference.methods.temperature import (
+from probattn.inference.methods.scaling import (
     TEMPERATURE_RANGE,
     fit_temperature,
     relative_error,
@@ -178,7 +178,7 @@ def test_temperature_and_bias_are_where_the_penalised_likelihood_is_flat():
     # Of each label 1 / (n + 2) is spread over the classes.
     targets = F.one_hot(prediction.labels, 3) * (1 - 1 / 302) + 1 / (3 * 302)
     residual = scaling.scaled(prediction).probs - targets
-    of_biases = residual.sum(0) + scaling.bias
+    of_biases = residual.sum(0) + scaling.weights[1:]
     of_slope = (residual * prediction.log_probs).sum()
     torch.testing.assert_close(of_biases, torch.zeros_like(of_biases), atol=1e-3, rtol=0.0)
     torch.testing.assert_close(of_slope, tensor64(0.0), atol=1e-3, rtol=0.0)

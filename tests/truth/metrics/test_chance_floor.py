@@ -5,7 +5,7 @@ import torch
 from scipy.stats import binom
 
 from probattn.inference.metrics import ece
-from probattn.inference.metrics.chance_floor import ece_floor
+from probattn.inference.metrics.calibration_errors import ece_floor
 
 
 def with_confidence(confidence, number):

@@ -99,22 +99,6 @@ def test_every_metric_is_that_of_brute_force_from_one_example_to_many(kind, n, d
     assert metrics.evaluate(probs, labels) == pytest.approx(expected, abs=1e-10, nan_ok=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("bins", [10, 15, 20])
-def test_a_confidence_on_an_edge_is_in_the_bin_above(bins, dtype):
-    """Confidences k / bins among as many classes, right and wrong in turn; 1 is in the last bin."""
-    k = torch.arange(1, bins + 1)
-    confidence, labels = k.to(dtype) / bins, k % 2  # label 0 is right
-    probs = torch.cat(
-        [confidence[:, None], ((1 - confidence) / (bins - 1))[:, None].expand(-1, bins - 1)], dim=1
-    )
-    expected = calibration(
-        k.clamp(max=bins - 1), (1 - labels.double()) - confidence.double(), bins=bins
-    )
-    for name, value in expected.items():
-        assert getattr(metrics, name)(probs, labels, bins=bins) == pytest.approx(value, abs=1e-12)
-
-
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from([0.6, 0.7, 0.8]), st.booleans()), min_size=1, max_size=6))
 def test_aurc_is_the_mean_over_all_ways_of_breaking_ties_and_the_ideal_the_least(items):

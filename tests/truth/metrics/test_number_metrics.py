@@ -11,7 +11,6 @@ from float64 import randn64, tensor64, zeros64
 from metric_cases import predicted
 from scipy import stats
 
-from probattn.inference.metrics import regression
 from probattn.inference.metrics.regression import evaluate, interval, mae, nll, pit, rmse
 
 F64, N = torch.float64, 1000
@@ -114,7 +113,3 @@ def test_the_transform_of_counts_is_random_between_its_ends():
     assert (transformed >= prediction.cdf(y - 1)).all()
     assert (transformed <= prediction.cdf(y)).all()
     assert stats.kstest(prediction.cdf(y)[:, 0], "uniform").pvalue < 1e-6  # unrandomised
-    shares = regression.shares_below(prediction, y, [0.1, 0.9])
-    torch.testing.assert_close(
-        shares, torch.stack([(transformed <= level).double().mean() for level in (0.1, 0.9)])
-    )

@@ -1,10 +1,7 @@
 """NLL = refinement + calibration, against SciPy and invariances."""
 
-import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
-from scipy.special import log_softmax
 
 from probattn.inference.metrics import nll
 from probattn.inference.metrics.refinement import fit_scaling, refined_log_probs
@@ -17,22 +14,6 @@ def labelled(temperature=1.0):
     logits = 2 * torch.randn(N, CLASSES, dtype=torch.float64)
     labels = torch.distributions.Categorical(logits=logits).sample()
     return (logits / temperature).softmax(-1), labels
-
-
-def test_the_scaling_minimises_the_penalised_loss():
-    probs, labels = labelled(temperature=0.5)
-    log_probs = probs.log()
-    scaling = fit_scaling(log_probs, labels)
-
-    def loss(parameters):
-        scores = parameters[0] * log_probs.numpy() + parameters[1:]
-        targets = np.eye(CLASSES)[labels.numpy()] * (1 - 1 / (N + 2)) + 1 / (CLASSES * (N + 2))
-        return -(targets * log_softmax(scores, axis=1)).sum() + parameters[1:] @ parameters[1:] / 2
-
-    best = minimize(loss, np.append(1.0, np.zeros(CLASSES)), method="BFGS", tol=1e-9)
-    found = np.append(scaling.slope, scaling.bias.numpy())
-    assert loss(found) == pytest.approx(best.fun, abs=1e-5)
-    np.testing.assert_allclose(found, best.x, atol=2e-3)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 3.0])
@@ -88,5 +69,4 @@ def test_the_scaling_of_tensors_without_gradients_is_the_same():
             copied = labels.clone()
             inside = fit_scaling(log_probs, copied)
         for scaling in (inside, fit_scaling(log_probs, copied)):
-            assert scaling.slope == pytest.approx(expected.slope)
-            torch.testing.assert_close(scaling.bias, expected.bias)
+            torch.testing.assert_close(scaling, expected)

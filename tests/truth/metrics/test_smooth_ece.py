@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from probattn.inference.metrics.smooth_ece import smece
+from probattn.inference.metrics.calibration_errors import smece
 
 pytest.importorskip("relplot")
 

@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.models import PretrainedClassifier, TabularTransformer, ViT
-from probattn.models.vit import patches
 
 F64 = torch.float64
 SIZES = {
@@ -20,12 +19,6 @@ SIZES = {
     "heads": 2,
     "mlp_dim": 16,
 }
-
-
-def test_patches_are_slices_row_by_row():
-    images = torch.randn(2, 3, 4, 6)
-    slices = [images[:, :, i : i + 2, j : j + 2].flatten(1) for i in (0, 2) for j in (0, 2, 4)]
-    assert torch.equal(patches(images, 2), torch.stack(slices, 1))
 
 
 def test_the_forward_pass_equals_plain_torch_from_its_state_dict():

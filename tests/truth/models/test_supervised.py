@@ -150,14 +150,6 @@ def assert_same_mean(one, other):
     assert ((one.mean(0) - other.mean(0)).abs() <= 5 * error).all()
 
 
-def test_draws_per_example_leave_the_expected_loss_and_gradient():
-    model, guide = build()
-    x, y = data()
-    pairs = zip(sampled(model, guide, x, y, 1), sampled(model, guide, x, y, "example"), strict=True)
-    for shared, own in pairs:
-        assert_same_mean(shared, own)
-
-
 def test_draws_per_example_divide_the_gradients_variance_by_the_number_of_equal_examples():
     model, guide = build()
     x, y = (rows[:1].expand_as(rows) for rows in data())

@@ -143,7 +143,7 @@ LIBRARIES["Hugging Face"] = hugging_face
 
 def table():
     """Layers that can be replaced and the feature that is not supported, by library and network."""
-    text = PAGE.read_text(encoding="utf-8").partition("## Supported networks")[2]
+    text = PAGE.read_text("utf-8").partition("## Supported networks")[2]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in re.findall(r"^\|.*$", text, re.M)[2:]

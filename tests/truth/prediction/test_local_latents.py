@@ -14,7 +14,6 @@ from torch.testing import assert_close
 from probattn import SGPAttention, local_site, local_sites
 from probattn.draws import at_mean
 from probattn.inference import predict
-from probattn.inference.prediction.mixture import values
 from probattn.site_info import info_of
 
 
@@ -55,19 +54,6 @@ def test_local_sites_come_from_their_posteriors_with_a_guide_and_from_their_prio
     result = predict(Prior(), None, x.split(3), num_samples=number)
     assert_close(result.mean, torch.full((8,), 97.0), rtol=0, atol=0.11)
     assert_close(result.variance, torch.full((8,), 0.25 + 0.2**2), rtol=0.3, atol=0)
-
-
-def test_local_draws_differ_between_draws_and_examples_and_at_the_mean_there_is_none():
-    x = torch.zeros(5)
-    result = predict(Amortised(), Shared(), [x[:3], x[3:]], num_samples=4)
-    outputs = torch.cat([values(law, "mean") for law in result.components], 1)
-    z = outputs - outputs[:, :1]  # without the draw that all examples share
-    assert len(z[:, 1:].unique()) == 16
-    assert z[:, 1:].std(0).min() > 0.01
-    with at_mean():
-        result = predict(Amortised(), Shared(), torch.arange(5.0), num_samples=3)
-    assert_close(result.mean, 100 + torch.arange(5.0))
-    assert_close(result.variance, torch.full((5,), 0.2**2))
 
 
 @pytest.mark.parametrize(("inducing", "how"), [(2, "marginal"), (2, "joint"), (None, "joint")])

@@ -9,8 +9,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import Ensemble, PosteriorPredictive, predict
-from probattn.inference.decisions.conformal import LAC
-from probattn.inference.methods.temperature import TemperatureScaling
 from probattn.models import Classifier, Supervised, TextTransformer, ViT, last
 from probattn.models.likelihoods import Gaussian
 
@@ -184,16 +182,6 @@ def test_all_members_predict_the_least_confident_share_of_the_first():
     assert (answer.samples_used == 3).sum() == len(rows)
     torch.manual_seed(0)
     torch.testing.assert_close(Ensemble(predictors, refine=SHARE).predict_batch(x).probs, expected)
-
-
-def test_methods_and_decisions_stack_on_a_refined_prediction():
-    model, guide, x = vit()
-    loader = [(x, torch.arange(11) % 3)]
-    predictor = PosteriorPredictive(model, guide, num_samples=SAMPLES, refine=SHARE)
-    scaled = TemperatureScaling(predictor).fit(loader)
-    decision = LAC(scaled, alpha=0.4).fit(loader)
-    assert decision.predict(loader).probs.shape == (11, 3)
-    assert (predictor.predict(x).samples_used > 1).sum() == math.ceil(SHARE * 11)
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.5, math.nan])

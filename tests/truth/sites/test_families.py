@@ -1,7 +1,6 @@
 """Guide families relative to the prior: neither KL nor function values depend on the prior's
 scale."""
 
-import functools
 import math
 
 import pyro.distributions as dist
@@ -81,13 +80,6 @@ def test_a_prior_without_a_standard_deviation_has_a_robust_scale_that_is_saved()
         )
         assert_close(module(prior).mean, module.scale * next(module.parameters()))
         assert "scale" not in family(priors.normal(torch.ones(3, 5))).state_dict()
-
-
-def test_a_family_with_options_reaches_other_supports():
-    layer = KEPSVGPAttention(4, 2, rank=2, prior="horseshoe")
-    guide = guides.for_model(layer, functools.partial(families.Full, init_scale=1.0))
-    assert isinstance(guide.get_submodule("prior.tau"), families.Constrained)
-    assert set(guide()) == {"u", "prior.tau", "prior.zeta"}
 
 
 def test_a_point_mass_on_another_support_is_the_mode_of_the_unconstrained_variable():

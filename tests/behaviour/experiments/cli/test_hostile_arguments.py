@@ -103,11 +103,11 @@ ROWS = {
 def checked(command, trained, evaluated, monkeypatch, no_network, tmp_path):
     """Runs a command among pipes, links in a circle, and files in place of folders, as far as no
     work begins."""
-    (tmp_path / "file").write_text("text", encoding="utf-8")
+    (tmp_path / "file").write_text("text", "utf-8")
     (tmp_path / "empty").mkdir()
     (tmp_path / "runs").mkdir()
-    (tmp_path / "list.yaml").write_text("preset: [x]\n", encoding="utf-8")
-    (tmp_path / "mapping.yaml").write_text("preset: {a: b}\n", encoding="utf-8")
+    (tmp_path / "list.yaml").write_text("preset: [x]\n", "utf-8")
+    (tmp_path / "mapping.yaml").write_text("preset: {a: b}\n", "utf-8")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     monkeypatch.chdir(tmp_path)

@@ -132,7 +132,7 @@ def test_values_in_a_file_are_read_by_the_types_of_their_settings(tmp_path):
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path, text, word):
-    (tmp_path / "settings.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "settings.yaml").write_text(text, "utf-8")
     with pytest.raises(SettingsError, match=word):
         PRESETS["text/csv"].merged(read(tmp_path / "settings.yaml"))
 

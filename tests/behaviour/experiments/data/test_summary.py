@@ -7,32 +7,13 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from own_files import WORDS
 from PIL import Image
 
 from probattn.experiments.config import presets
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs.sources import load_data
-
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "ran",
-    "away",
-    "from",
-    "good",
-    "bad",
-    "films",
-    "with",
-    "long",
-    "slow",
-    "plots",
-]
 
 
 def read(preset, path, *changes):

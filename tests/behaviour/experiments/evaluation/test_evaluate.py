@@ -19,6 +19,7 @@ from probattn.experiments.sharing.programs import export_program
 from probattn.inference import (
     IsotonicScaling,
     PosteriorPredictive,
+    TemperatureScaling,
     VectorScaling,
     metrics,
     predict,
@@ -26,7 +27,6 @@ from probattn.inference import (
 )
 from probattn.inference.io.checkpoint import read
 from probattn.inference.io.files import write_archive
-from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.metrics import ood
 from probattn.inference.metrics.refinement import refined_log_probs
 
@@ -106,19 +106,19 @@ def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
             assert scores(done.scores, method, name) == pytest.approx(finite, rel=1e-5, abs=1e-6)
 
 
-def test_temperature_is_fitted_on_the_validation_part_of_what_it_stands_on(evaluated):
-    for under, method in (("posterior", "temperature"), ("laplace", "laplace+temperature")):
-        plain, scaled = predictions(evaluated[0], under), predictions(evaluated[0], method)
-        temperature = fit_temperature(plain["valid"])
-        for name in SETS[1:]:
-            torch.testing.assert_close(scaled[name].probs, scale(plain[name], temperature).probs)
-
-
 @pytest.mark.parametrize(
-    ("method", "kind"), [("vector", VectorScaling), ("isotonic", IsotonicScaling)]
+    ("under", "method", "kind"),
+    [
+        ("posterior", "temperature", TemperatureScaling),
+        ("laplace", "laplace+temperature", TemperatureScaling),
+        ("posterior", "vector", VectorScaling),
+        ("posterior", "isotonic", IsotonicScaling),
+    ],
 )
-def test_a_scaling_is_fitted_on_the_validation_part(evaluated, method, kind):
-    plain, scaled = predictions(evaluated[0]), predictions(evaluated[0], method)
+def test_a_scaling_is_fitted_on_the_validation_part_of_what_it_stands_on(
+    evaluated, under, method, kind
+):
+    plain, scaled = predictions(evaluated[0], under), predictions(evaluated[0], method)
     scaling = kind().fit_prediction(plain["valid"])
     for name in SETS[1:]:
         torch.testing.assert_close(scaled[name].probs, scaling.scaled(plain[name]).probs)

@@ -3,13 +3,11 @@
 import math
 import re
 
-import pandas as pd
 import pytest
 import torch
 from pyro.distributions import Normal
 from scipy import stats
 
-from probattn.experiments.data.summary import Summary
 from probattn.experiments.reporting.conclusion import conclusion
 from probattn.inference import Prediction, metrics
 
@@ -38,13 +36,6 @@ def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
         assert words in weak
 
 
-def test_notes_on_decisions_are_sentences_of_the_conclusion(result):
-    notes = ("Sets by class always hold <cat> (4).", "The validation part differs.")
-    sentences = imbalanced(result, decision_notes=notes)
-    assert set(notes) <= set(sentences)
-    assert len(sentences) == len(imbalanced(result)) + 2
-
-
 @pytest.mark.parametrize(
     ("confidence", "words"),
     [(262 / 300, "can be trusted"), (0.99, "too confident"), (0.6, "not confident enough")],
@@ -64,12 +55,6 @@ def test_the_refinement_of_an_overconfident_network_is_lower_than_its_loss(resul
     of_truth = -logits.log_softmax(-1).gather(1, labels[:, None])
     # Two significant digits, and five fits of three free parameters.
     assert abs(refined - of_truth.mean()) <= 5 * of_truth.std() / 600**0.5 + 0.02
-
-
-def test_a_test_set_that_overlaps_training_says_nothing_of_trust(result):
-    summary = Summary(pd.DataFrame(), (), None, repeated=1)
-    sentence = imbalanced(result, 262 / 300, summary=summary)[3]
-    assert "cannot be told" in sentence
 
 
 def test_numbers_are_judged_by_their_error_and_by_what_their_intervals_hold(result):

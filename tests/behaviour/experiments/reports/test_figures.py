@@ -10,6 +10,7 @@ from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots import model_diagnostics, prediction_figures
 from probattn.experiments.plots.differences import differences
 from probattn.inference import Prediction
+from probattn.inference.diagnostics.attention import Spectrum
 from probattn.inference.metrics import OF_CLASSES
 
 CONFIDENCE = torch.tensor([0.95, 0.95, 0.75, 0.55])
@@ -30,6 +31,55 @@ def test_reliability_bars_are_accuracy_and_the_gap_to_confidence():
 def test_similarity_stands_against_the_depth_of_the_layer():
     (ax,) = model_diagnostics.similarity({"run": {"0": 0.25, "1": 0.5}}).axes
     assert ax.lines[0].get_xydata().tolist() == [[1, 0.25], [2, 0.5]]
+
+
+def decaying(rates):
+    """Spectra of layers whose singular values decay by these rates."""
+    values = [torch.tensor([[rate**place for place in range(5)]]) for rate in rates]
+    nothing = torch.zeros(0)
+    return {f"{n}": Spectrum(value, nothing, nothing, nothing) for n, value in enumerate(values)}
+
+
+def share(rate):
+    """Share of the first 1, …, 5 terms of a geometric series in all five."""
+    return [(1 - rate**number) / (1 - rate**5) for number in range(1, 6)]
+
+
+def test_each_of_few_layers_has_a_line_of_its_rank():
+    (ax,) = model_diagnostics.spectrum({"run": decaying([0.5, 0.9])}).axes
+    for line, rate in zip(ax.lines, [0.5, 0.9], strict=False):
+        assert line.get_ydata() == pytest.approx(share(rate), abs=1e-6)
+    assert not ax.collections
+
+
+def test_heads_of_zeros_are_left_out_and_layers_may_have_other_numbers_of_tokens():
+    nothing = torch.zeros(0)
+    values = {"a": [[1.0, 1, 0], [0, 0, 0]], "b": [[1.0, 1, 1, 1]], "none": [[0.0, 0]]}
+    spectra = {
+        name: Spectrum(torch.tensor(rows), nothing, nothing, nothing)
+        for name, rows in values.items()
+    }
+    (ax,) = model_diagnostics.spectrum({"run": spectra}).axes
+    one, other, _ = ax.lines
+    assert one.get_ydata()[:3].tolist() == [0.5, 1, 1]
+    assert other.get_ydata().tolist() == [0.25, 0.5, 0.75, 1]
+    assert model_diagnostics.spectrum({"run": {"none": spectra["none"]}}) is None
+
+
+@pytest.mark.parametrize("others", [{}, {"other": [0.3, 0.4, 0.6]}])
+def test_many_layers_are_a_median_and_a_range_for_each_run(others):
+    rates = [0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95]
+    runs = {"run": rates, **others}
+    drawn = {name: decaying(of_run) for name, of_run in runs.items()}
+    (ax,) = model_diagnostics.spectrum(drawn).axes
+    assert len(ax.collections) == len(runs)
+    for line, band, of_run in zip(ax.lines, ax.collections, runs.values(), strict=False):
+        assert line.get_ydata() == pytest.approx(share(np.median(of_run)), abs=1e-6)
+        (outline,) = band.get_paths()
+        for rate in (of_run[0], of_run[-1]):
+            for point in enumerate(share(rate), 1):
+                distance = np.abs(outline.vertices - point).max(axis=1)
+                assert distance.min() < 1e-6
 
 
 def test_predicted_numbers_stand_against_the_true_ones_with_their_quantiles():

@@ -63,7 +63,7 @@ def test_a_new_metric_is_explained_on_the_page_of_a_run(declared, result, monkey
     report.write(
         tmp_path / "report.html", [report.section(result(random_prediction()))], title="a run"
     )
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text("utf-8")
     assert ERROR.meaning in page
 
 

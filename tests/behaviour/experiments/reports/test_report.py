@@ -50,7 +50,7 @@ def read(tmp_path, monkeypatch):
             monkeypatch.setattr(report, "figures", lambda result: {})
         report.write(tmp_path / "new" / "report.html", [*map(report.section, results)], title=title)
         reader = Reader()
-        reader.feed((tmp_path / "new" / "report.html").read_text(encoding="utf-8"))
+        reader.feed((tmp_path / "new" / "report.html").read_text("utf-8"))
         reader.close()
         assert reader.open == []
         return reader
@@ -96,7 +96,7 @@ def test_page_of_one_run_is_whole_self_contained_and_small(result, read, tmp_pat
             assert attrs["src"].startswith("data:")
             links = re.findall(rb'href="([^"]*)"', base64.b64decode(attrs["src"].split(",", 1)[1]))
             assert all(link.startswith(b"#") for link in links)
-    page = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "new" / "report.html").read_text("utf-8")
     assert len(page) < 1e6
     assert "http" not in page
 
@@ -116,7 +116,7 @@ def test_any_text_is_visible_and_escaped(result, read, tmp_path):
     run = replace(run, posterior=[replace(run.posterior[0], site=name)])
     reader = read([run, run], title=name)
     assert "script" not in [tag for tag, _ in reader.tags]
-    page = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "new" / "report.html").read_text("utf-8")
     assert not RAW.search(page)
     heading = ElementTree.fromstring(re.search(r"<h1>.*?</h1>", page)[0]).text
     assert heading == f"{displayable(name)}".replace(" %", "\u00a0%")

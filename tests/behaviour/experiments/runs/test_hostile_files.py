@@ -44,7 +44,7 @@ def test_no_code_of_ours_reads_what_can_hold_code():
     for path in paths - {
         (FOLDERS[2] / "distributed.py").resolve()
     }:  # messages between ranks of one job
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert "pickle" not in {
                     getattr(node, "module", ""),

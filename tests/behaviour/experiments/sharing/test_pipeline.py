@@ -7,9 +7,11 @@ import pytest
 import torch
 from in_threads import in_threads
 
+from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.pipeline import Pipeline
-from probattn.inference import predict
+from probattn.experiments.sharing.programs import export_program
+from probattn.inference import conformal, predict
 
 
 @pytest.fixture
@@ -37,6 +39,31 @@ def test_a_pipeline_predicts_as_the_run_scaled_by_its_temperature_and_a_shared_o
     there = Pipeline.from_pretrained(tmp_path / "shared")
     assert torch.equal(there.predict(images).probs, scaled)
     assert there.calibration == pipeline.calibration
+
+
+@pytest.mark.filterwarnings("ignore::probattn.inference.prediction.predictor.FewExamplesWarning")
+@pytest.mark.parametrize("options", [{}, {"penalty": 0.02, "free": 6}, {"free": 0}])
+def test_raps_sets_have_the_options_of_their_calibration_here_shared_and_exported(
+    digits_run, images, options, tmp_path
+):
+    run = open_run(digits_run)
+    valid = predict(run.model, run.guide, run.batches(run.dataset.valid), num_samples=3, seed=0)
+    origin = {"weights": run.weights, "num_samples": 3, "seed": 0}
+    calibration = Calibration.fit(valid, raps=options, level=0.6, **origin)
+    pipeline = Pipeline(run, Calibration.model_validate_json(calibration.to_json()))
+    pipeline.save_pretrained(tmp_path / "shared")
+    shared = Pipeline.from_pretrained(tmp_path / "shared")
+    sets = conformal.RAPS(alpha=0.4, **options).fit_prediction(calibration.apply(valid))
+    expected = sets.sets(pipeline.predict(images).probs)
+    if options.get("free"):
+        assert not torch.equal(expected, calibration.sets(pipeline.predict(images).probs))
+    for one in (pipeline, shared):
+        told = one.answers(images, sets="raps")["set"]
+        members = [[name in names for name in one.classes] for names in told]
+        assert torch.equal(torch.tensor(members), expected)
+    export_program(shared, tmp_path / "program.pt2", sets="raps")
+    outputs = torch.export.load(tmp_path / "program.pt2").module()(images)
+    assert torch.equal(outputs["set"], sets.sets(outputs["probs"]))
 
 
 def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path):

@@ -55,7 +55,7 @@ def test_a_figure_is_reproduced_and_a_second_call_trains_nothing(
     assert table["low"].notna().sum() == 5  # of all but the ensemble and the seconds
     assert table.loc[("MSP", "accuracy"), "ours"] == table.loc[("TS", "accuracy"), "ours"]
     assert math.isnan(table.loc[("KEP", "seconds"), "difference"])
-    page = (tmp_path / "out/made-up/figure-1.md").read_text(encoding="utf-8")
+    page = (tmp_path / "out/made-up/figure-1.md").read_text("utf-8")
     assert "A note." in page
     assert "| the paper | 83.50 ± 0.40 | 11.10 | – |" in page
     assert "| the paper | 84.70 ± 0.60 | – | 30.00 |" in page

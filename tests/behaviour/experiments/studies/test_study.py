@@ -177,15 +177,3 @@ def test_methods_and_test_sets_follow_from_the_task(data):
         False,
         (),
     )
-
-
-def test_layers_are_compared_on_own_data(data):
-    name, options = "text/csv", {"changes": [*SMALL, "layer.rank=2"], "data": data / "reviews.csv"}
-    jobs = plan(data, name, layers=("softmax", "kep-svgp", OWN), epochs=2, **options)
-    study.run_study(study.check(jobs, by=(), ood=(), shift=False), workers=1)
-    table = compare.read([data / "out"], trust_code=[OWN]).comparisons["Test data"]
-    assert table.baselines == dict.fromkeys(
-        [f"{name} kep-svgp (layer.rank=2)", f"{name} {OWN}"], f"{name} softmax"
-    )
-    assert table.has_intervals
-    assert {"constant", "TF-IDF of words and pairs, linear"} <= set(table.cells)

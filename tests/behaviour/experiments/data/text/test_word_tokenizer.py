@@ -172,62 +172,6 @@ def test_known_words_stay_words_beside_rare_ones_of_any_script():
         assert words_of(tokenizer, f"Cat {word}, sat") == ["cat", *tokens, "?", "sat"]
 
 
-OLD = {  # what earlier versions wrote: letters of one script, and a vocabulary of words
-    "words": {
-        "version": "1.0",
-        "truncation": {
-            "direction": "Right",
-            "max_length": 6,
-            "strategy": "LongestFirst",
-            "stride": 0,
-        },
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": {
-            "type": "Sequence",
-            "normalizers": [
-                {"type": "Replace", "pattern": {"String": "’"}, "content": "'"},
-                {"type": "Replace", "pattern": {"String": "İ"}, "content": "i"},
-                {"type": "Lowercase"},
-            ],
-        },
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {
-                "Regex": r"[你吗好很我]|(?:(?![你吗好很我])[\p{L}\p{N}])+"
-                r"(?:['-](?:(?![你吗好很我])[\p{L}\p{N}])+)*|[^\p{L}\p{N}\s\x1c-\x1f]"
-            },
-            "behavior": "Removed",
-            "invert": True,
-        },
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {"[PAD]": 0, "[UNK]": 1, "cat": 2, "sat": 3, "the": 4, "吗": 5, "好": 6},
-            "unk_token": "[UNK]",
-        },
-    },
-    "characters": {},
-    "spelling": 0,
-}
-CHARACTERS = ["[PAD]", "[UNK]", "<w>", "</w>", *"tacehs吗好"]
-
-
-def test_saved_tokenizers_of_earlier_versions_give_the_ids_that_they_gave():
-    text = "The 你好 cat dogs"
-    assert WordTokenizer.from_json(OLD).encode(text).tolist() == [4, 1, 6, 2, 1]
-    characters = {character: index for index, character in enumerate(CHARACTERS)}
-    spelled = WordTokenizer.from_json(OLD | {"characters": characters, "spelling": 4})
-    assert spelled.encode(text).tolist() == [
-        [4, 2, 1, 8, 7],
-        [1, 2, 1, 3, 0],
-        [6, 2, 11, 3, 0],
-        [2, 2, 6, 5, 4],
-        [1, 2, 1, 1, 1],
-    ]
-
-
 def test_where_most_words_are_rare_each_letter_is_a_token():
     generator = random.Random(0)
     texts = ["".join(generator.choices("ACGT", k=40)) for _ in range(60)]

@@ -1,5 +1,5 @@
 """Scaling of the mean probabilities of any predictor: by a temperature (Guo et al., 2017, section
-4.2), with a bias of each class, or also with a slope of each class."""
+4.2), with a bias of each class, or also with a slope of each class; by isotonic regression."""
 
 import warnings
 from abc import abstractmethod
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Self
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from probattn.inference.metrics.refinement import Scaling, fit_scaling
@@ -147,16 +149,9 @@ class ScalingMethod(FittedPredictor):
         return self.scaled(self.predictor.predict(data))
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict and scale one batch."""
-        return self.decided_batch(x, mask)[0]
-
-    def decided_batch(
-        self, x: Tensor, mask: Tensor | None = None
-    ) -> tuple[Prediction, dict[str, Tensor]]:
         """Predict and scale one batch; decisions inside stay those on the unscaled one."""
         self.check_fitted()
-        prediction, decided = self.predictor.decided_batch(x, mask)
-        return self.scaled(prediction), decided
+        return self.scaled(self.predictor.predict_batch(x, mask))
 
 
 class TemperatureScaling(ScalingMethod):
@@ -194,29 +189,27 @@ class BiasScaling(ScalingMethod):
         predictor: any predictor of one class per example.
 
     Attributes:
-        slope: 1/T.
-        bias: b ``(classes,)``, in nats.
+        weights: 1/T, and b ``(classes,)`` in nats, one after the other.
     """
 
-    fitted_values = ("slope",)
-    fitted_vector = "bias"
+    fitted_vector = "weights"
+    by_class = False
 
     def fit_prediction(self, prediction: Prediction) -> Self:
-        """Fit temperature and biases to a prediction with its labels."""
+        """Fit slopes and biases to a prediction with its labels."""
         _, labels = labelled_classes(prediction)
-        scaling = fit_scaling(prediction.log_probs, labels)
-        self.slope = float(scaling.slope)
-        self.bias = scaling.bias
+        self.weights = torch.cat(fit_scaling(prediction.log_probs, labels, by_class=self.by_class))
         self.fitted = True
         return self
 
     def scaled(self, prediction: Prediction) -> Prediction:
         """Scale a prediction."""
-        scaling = Scaling(self.slope, self.bias)
-        return with_log_scores(prediction, scaling(prediction.log_probs))
+        log_probs = prediction.log_probs
+        slope, bias = self.weights.tensor_split([-log_probs.shape[-1]])
+        return with_log_scores(prediction, Scaling(slope, bias)(log_probs))
 
 
-class VectorScaling(ScalingMethod):
+class VectorScaling(BiasScaling):
     """Vector scaling with a slope and a bias of each class, softmax(w ⊙ log p + b) (Guo et al.,
     2017, section 4.2).
 
@@ -232,18 +225,55 @@ class VectorScaling(ScalingMethod):
         weights: w and b ``(2 classes,)``, b in nats.
     """
 
-    fitted_vector = "weights"
+    by_class = True
+
+
+class IsotonicScaling(ScalingMethod):
+    """Isotonic regression of the labels on the probabilities of all classes (Zadrozny & Elkan,
+    2002), by one function for all (Zhang, Kailkhura & Han, 2020).
+
+    A class gets g(p) + p/(n + 2), divided by the sum over the classes. g is the increasing function
+    with the least squares from the n · classes pairs of a probability and 1 for the label, 0 for
+    another class; it is linear between their probabilities. The second term keeps the order of the
+    classes of each example, and no class gets 0 that had more.
+
+    Args:
+        predictor: any predictor of one class per example.
+
+    Attributes:
+        examples: n.
+        knots: probabilities, and g at them ``(2 knots,)``.
+    """
+
+    fitted_values = ("examples",)
+    fitted_vector = "knots"
 
     def fit_prediction(self, prediction: Prediction) -> Self:
-        """Fit slopes and biases to a prediction with its labels."""
-        _, labels = labelled_classes(prediction)
-        slope, bias = fit_scaling(prediction.log_probs, labels, by_class=True)
-        self.weights = torch.cat([torch.as_tensor(slope), bias])
+        """Fit g to a prediction with its labels."""
+        from sklearn.isotonic import IsotonicRegression  # here, since its import takes a second
+
+        probs, labels = labelled_classes(prediction)
+        is_label = F.one_hot(labels, probs.shape[1])
+        pairs = [values.flatten().double().cpu().numpy() for values in (probs, is_label)]
+        found = IsotonicRegression().fit(*pairs)
+        # Beyond the first and the last g is constant.
+        places = np.pad(found.X_thresholds_, 1, constant_values=(-1, 2))
+        values = np.pad(found.y_thresholds_, 1, mode="edge")
+        self.knots = torch.from_numpy(np.append(places, values))
+        self.examples = float(len(labels))
         self.fitted = True
         return self
 
     def scaled(self, prediction: Prediction) -> Prediction:
         """Scale a prediction."""
-        log_probs = prediction.log_probs
-        slope, bias = self.weights.to(log_probs.device).chunk(2)
-        return with_log_scores(prediction, Scaling(slope, bias)(log_probs))
+        probs = class_probs(prediction).double()
+        mixed = self._increasing(probs) + probs / (self.examples + 2)
+        return with_log_scores(prediction, mixed.log())
+
+    def _increasing(self, probs: Tensor) -> Tensor:
+        """Return g(p)."""
+        places, values = self.knots.to(probs.device).chunk(2)
+        after = torch.searchsorted(places, probs)
+        left, right = places[after - 1], places[after]
+        share = (probs - left) / (right - left)
+        return torch.lerp(values[after - 1], values[after], share)

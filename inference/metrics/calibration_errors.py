@@ -1,10 +1,12 @@
-"""The calibration error that chance alone gives a calibrated model."""
+"""The calibration error that chance alone gives a calibrated model, and the one without bins, by
+the package relplot."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from probattn.inference.imports import extra, without_side_effects
 from probattn.inference.metrics.classes import confidence_and_correct, confidence_bins, ece
 
 BINS = 15
@@ -57,3 +59,21 @@ def ece_floor(probs: Tensor, labels: Tensor, *, draws: int = DRAWS) -> ChanceFlo
     at_least = int((drawn >= ece(probs, labels, bins=BINS) - 1e-12).sum())
     p_value = (1 + at_least) / (1 + draws)
     return ChanceFloor(float(drawn.mean()), float(drawn.quantile(0.95)), p_value)
+
+
+def smece(probs: Tensor, labels: Tensor) -> float:
+    """Return the smooth calibration error of the confidence, which has no bins: the largest
+    bandwidth σ of a kernel below which the smoothed error is σ (Błasiok & Nakkiran, 2024).
+
+    Args:
+        probs: mean probabilities ``(n, classes)``.
+        labels: ``(n,)``.
+
+    Raises:
+        MissingExtraError: relplot is not installed.
+        ValueError: as :func:`~probattn.inference.metrics.ece` raises.
+    """
+    confidence, correct = confidence_and_correct(probs, labels)
+    with extra("calibration", needed_by="smece"), without_side_effects():
+        from relplot import smECE
+    return float(smECE(f=confidence.double().numpy(), y=correct.double().numpy()))

@@ -1,0 +1,132 @@
+"""Means, chance floors of the ECE and differences of the studies with kept predictions: ``python
+docs/intervals.py`` writes them to ``experiments/results/intervals.md``.
+
+Each method is that of *When does it help?*: temperature scaling, or what a row names.
+"""
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from evidence import METHOD, RESULTS, resampled_rows
+
+from probattn.experiments.evaluation.methods import METHODS, row_label
+from probattn.experiments.evaluation.seed_statistics import Cell, compare
+from probattn.inference.metrics import OF_CLASSES, Metric
+from probattn.inference.metrics.calibration_errors import ChanceFloor, ece_floor
+
+FILE = RESULTS / "intervals.md"
+COLUMNS = {key: OF_CLASSES[key] for key in ("accuracy", "nll", "ece", "aurc")}
+METRICS = COLUMNS | {"refinement": Metric(None, "REF", 10, False, "refinement part of the NLL")}
+OPPONENTS = {
+    "digits-splits": ("digits/softmax", "digits/softmax, ensemble of 3"),
+    "mnist-splits": ("mnist/softmax", "mnist/softmax, ensemble of 3"),
+    "cifar10-splits": ("cifar10/softmax",),
+    "timm-digits": (
+        "timm/softmax (positions 0.02)",
+        "timm/softmax (positions 0.5, dropout 0.2)",
+    ),
+    "minilm-cola": ("minilm-cola/softmax",),
+}
+"""Study → runs from which all others are subtracted."""
+CLASSES = 10
+"""Most classes of a study."""
+
+
+def floor(examples: pd.DataFrame) -> ChanceFloor:
+    """Return the chance floor of the ECE of kept predictions, which need not know all
+    probabilities: an error is at any class but the predicted one."""
+    confidence = torch.tensor(examples["confidence"].to_numpy(), dtype=torch.float64)
+    others = ((1 - confidence) / CLASSES)[:, None].expand(-1, CLASSES)
+    wrong = torch.tensor((examples["predicted"] != examples["label"]).to_numpy())
+    return ece_floor(torch.cat([confidence[:, None], others], 1), wrong.long(), draws=200)
+
+
+def floors(study: str) -> pd.DataFrame:
+    """Return the mean chance floor of each row, and the number of seeds whose ECE is above it by a
+    p-value of 0.05."""
+    examples = pd.read_parquet(RESULTS / f"{study}.parquet")
+    rows = []
+    keys = ["run", "method", "seed"]
+    for (run, method, seed), of_seed in examples.groupby(keys, observed=True):
+        found = floor(of_seed)
+        rows.append((row_label(run, method), seed, found.mean, found.p_value < 0.05))
+    frame = pd.DataFrame(rows, columns=["row", "seed", "floor", "above"])
+    return frame.groupby("row").agg(floor=("floor", "mean"), above=("above", "sum"))
+
+
+def chosen(study: str) -> pd.DataFrame:
+    """Return the scores of a study on test data, indexed by row and seed, without those before
+    temperature scaling."""
+    scores = pd.read_csv(RESULTS / f"{study}.csv")
+    scores = scores[(scores["set"] == "test") & (scores["method"] != "posterior")]
+    labels = [row_label(*pair) for pair in zip(scores["run"], scores["method"], strict=True)]
+    return scores.assign(row=labels).set_index(["row", "seed"])[[*METRICS]]
+
+
+def short(row: str) -> str:
+    """Return the name of a row without its study, and without temperature scaling."""
+    title = METHODS[METHOD].title
+    return (row.partition("/")[2] or row).removesuffix(f" + {title}")
+
+
+def table(study: str) -> str:
+    """Return the means and the differences of a study as tables in Markdown."""
+    scores, above = chosen(study), floors(study)
+    seeds = scores.groupby("row").size()
+    titles = [f"{metric.title} × {metric.scale:g}" for metric in METRICS.values()]
+    lines = [f"## {study}", "", f"| | seeds | {' | '.join(titles)} | floor × 100 | above |"]
+    lines.append("|---" * (len(METRICS) + 4) + "|")
+    for row, means in scores.groupby("row", sort=False).mean().iterrows():
+        values = [f"{METRICS[key].scale * value:.2f}" for key, value in means.items()]
+        ending = f"{100 * above.floor[row]:.2f} | {above.above[row]} of {seeds[row]}"
+        lines.append(f"| {short(row)} | {seeds[row]} | {' | '.join(values)} | {ending} |")
+    for run in OPPONENTS[study]:
+        lines += _differences(study, scores, row_label(run, METHOD))
+    return "\n".join([*lines, ""])
+
+
+def _differences(study: str, scores: pd.DataFrame, opponent: str) -> list[str]:
+    """Return the lines of the differences of all rows from one."""
+    rows = [row for row in scores.index.unique(0) if row != opponent]
+    compared = compare(
+        scores,
+        baselines=dict.fromkeys(rows, opponent),
+        metrics=METRICS,
+        resampled=resampled_rows(study),
+    )
+    titles = [f"{metric.title} × {metric.scale:g}" for metric in METRICS.values()]
+    lines = ["", f"| minus {short(opponent)} | {' | '.join(titles)} |"]
+    lines.append("|---" * (len(METRICS) + 1) + "|")
+    for row in rows:
+        cells = compared.cells[row]
+        texts = [_difference(cells[key], metric.scale) for key, metric in METRICS.items()]
+        lines.append(f"| {short(row)} | {' | '.join(texts)} |")
+    return lines
+
+
+def _difference(cell: Cell, scale: float) -> str:
+    """Return a difference with its interval; a star means more than chance by Holm's correction."""
+    values = [f"{scale * value:.2f}" for value in (cell.difference, cell.low, cell.high)]
+    star = r"\*" if cell.significant else ""
+    return f"{values[0]} [{values[1]}, {values[2]}]{star}"
+
+
+def page() -> str:
+    """Return the whole file."""
+    head = (
+        "# Intervals\n\n"
+        "Test data after temperature scaling: means, and the chance floor of the ECE with the\n"
+        "number of seeds whose ECE is above it by a p-value of 0.05; then differences with 95 %\n"
+        "intervals over seeds and examples. A star means more than chance by Holm's correction\n"
+        "for its table. `python docs/intervals.py` writes this file.\n"
+    )
+    return "\n".join([head, *map(table, OPPONENTS)])
+
+
+if __name__ == "__main__":
+    FILE.write_text(page(), encoding="utf-8")
