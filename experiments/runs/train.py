@@ -9,7 +9,7 @@ import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError, naming
-from probattn.experiments.data.dataset import PREPROCESSING
+from probattn.experiments.data.dataset import PREPROCESSING, Dataset
 from probattn.experiments.data.summary import summarise
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import RunRecord, check_free, claim, environment
@@ -20,6 +20,7 @@ from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.inference.io import checkpoint
 from probattn.inference.io.files import file_digest
+from probattn.models import Supervised
 
 # Number of tokens with which options are checked, before that of the data is known.
 TOKENS = 1024
@@ -64,9 +65,7 @@ def train(
     if not is_fresh:
         check_best(out, checkpoint.read(out / "best.pt")["extra"])
     dataset = dataset if is_fresh else dataset.for_run(out)
-    summary = str(summarise(dataset)) if is_fresh else ""
-    if summary and settings.data.constructor is not None:  # the papers' data sets are known
-        say(summary)
+    summary = _summary(settings, dataset, say) if is_fresh else ""
     model = build.build_model(settings, dataset)
     guide, first, start = build.build_guide(settings, model), None, None
     if is_fresh and settings.warm_start is not None:
@@ -93,17 +92,16 @@ def train(
         digests = broadcast_result(begin)
         if first is not None and start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-            fit(
+            carried = _train_first(
+                model,
                 *start,
                 *build.loaders(first, dataset, device=device),
                 options=first.train.options,
                 out=out / "warm-start",
-                resume=True,
                 progress=progress,
             )
-            carried = warm_start(model, out / "warm-start" / "best.pt")["carried"]
             say(
-                f"{settings.layer.name} attention, {settings.train.epochs} epochs: {len(carried)} "
+                f"{settings.layer.name} attention, {settings.train.epochs} epochs: {carried} "
                 "weights carried over"
             )
         history = fit(
@@ -120,6 +118,21 @@ def train(
     for note in training_notes(out, settings, dataset, history.epochs, best_epoch=best):
         say(note)
     return history
+
+
+def _train_first(model: Supervised, *parts: Any, out: Path, **options: Any) -> int:
+    """Train the warm start, model, guide and loaders, into its folder, and take its weights over;
+    return their number."""
+    fit(*parts, out=out, resume=True, **options)
+    return len(warm_start(model, out / "best.pt")["carried"])
+
+
+def _summary(settings: Settings, dataset: Dataset, say: Callable[[str], None]) -> str:
+    """Return the summary of the data, and say it; the papers' data sets need no description."""
+    summary = str(summarise(dataset))
+    if settings.data.constructor is not None:
+        say(summary)
+    return summary
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> Any:
