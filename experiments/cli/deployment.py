@@ -146,8 +146,7 @@ def _show(answers: "pd.DataFrame") -> None:
     frame = answers.drop(columns="probs", errors="ignore")
     if "set" in frame:
         frame["set"] = [", ".join(names) or "none" for names in frame["set"]]
-    names = (name.replace("_", " ") for name in frame)
-    show_metrics(plain_table(names, frame.itertuples(index=False)))
+    show_metrics(plain_table(frame.rename(columns=lambda name: name.replace("_", " "))))
 
 
 def _legend(pipeline: "Pipeline", answers: "pd.DataFrame") -> str:

@@ -80,7 +80,7 @@ def evaluate(
         sets = eval_sets(run.dataset, root=root, **tests)
         if refine is not None and not run.dataset.classes:
             raise SettingsError(f"--refine is for classes, and {folder} predicts numbers")
-        draws = {
+        draws: dict[str, Any] = {
             "num_samples": num_samples or run.settings.train.num_samples,
             "seed": seed,
             "refine": refine,

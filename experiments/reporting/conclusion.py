@@ -11,7 +11,7 @@ from torch import Tensor
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.example_intervals import metric_intervals, share_interval
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.reporting.html import render
+from probattn.experiments.reporting.html import paragraphs
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
 from probattn.inference.metrics.calibration_errors import ece_floor, smece
@@ -59,14 +59,13 @@ def conclusion(result: RunResult) -> list[str]:
     """Return what a practitioner should know about a run, the most important first; for terminal
     and report."""
     numbers = _of_classes(result) if result.classes else _of_numbers(result)
-    text = render(
+    return paragraphs(
         "conclusion.txt",
         result=result,
         diverged=not all(map(_is_finite, result.steps)),
         repeated=result.summary.repeated if result.summary else 0,
         **numbers,
     )
-    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
 def _is_finite(step: dict) -> bool:

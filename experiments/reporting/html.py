@@ -21,6 +21,12 @@ def render(template: str, **content: object) -> str:
     return _ENVIRONMENT.get_template(template).render(content)
 
 
+def paragraphs(template: str, **content: object) -> list[str]:
+    """Return the paragraphs of a filled text of ``templates/``, each in one line."""
+    lines = [" ".join(paragraph.split()) for paragraph in render(template, **content).split("\n\n")]
+    return [line for line in lines if line]
+
+
 def source(figure: Figure) -> str:
     """Return a figure as a data URI."""
     return f"data:image/svg+xml;base64,{base64.b64encode(to_svg(figure)).decode()}"

@@ -3,7 +3,6 @@ and LaTeX."""
 
 import math
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,15 +58,10 @@ class Table:
     note: str = ""
 
 
-def plain_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> Table:
+def plain_table(frame: pd.DataFrame) -> Table:
     """Return a table of texts and numbers, which keep three digits; the first column has the names
     of the rows."""
-    frame = pd.DataFrame(
-        list(rows),
-        columns=list(columns),
-        dtype=object,
-    )
-    return Table(frame.map(display.format_number))
+    return Table(frame.astype(object).map(display.format_number))
 
 
 def comparison_table(comparison: Comparison, *, corner: str = "method") -> Table:

@@ -99,8 +99,10 @@ def compare_results(
     known = {row: other for row, other in opponents.items() if other in seeds and other != row}
     groups = None
     if ensembles:
-        singles = [row for row in seeds.index if row not in ensembles]
-        groups = {"single models": singles, "ensembles": ensembles}
+        groups = {
+            "single models": [row for row in seeds.index if row not in ensembles],
+            "ensembles": ensembles,
+        }
     metrics_alone = frame.drop(columns=["run", "method", "set", "n"])
     scores = metrics_alone.set_index(["row", "seed"]).dropna(axis=1, how="all")
     comparison = compare(
@@ -223,8 +225,7 @@ def tables(results: pd.DataFrame, compared: Mapping[str, Comparison]) -> dict[st
     """Return the tables of comparisons by title; without a comparison, that of the results as they
     are."""
     if not compared:
-        rows = results.itertuples(index=False, name=None)
-        return {"Results": plain_table(results.columns, rows)}
+        return {"Results": plain_table(results)}
     return {title: comparison_table(comparison) for title, comparison in compared.items()}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from probattn.experiments.evaluation.methods import BASELINE, ENSEMBLE, row_label
 from probattn.experiments.evaluation.seed_statistics import Cell, compare
-from probattn.experiments.reporting.html import render
+from probattn.experiments.reporting.html import paragraphs
 from probattn.experiments.studies.compare import Results
 
 TITLE = "Test data"
@@ -69,21 +69,20 @@ def verdict(results: Results) -> list[str]:
     if softmax and runs[softmax] == runs[best]:  # another method of the same run
         softmax = None
     cells = [cell for of_row in table.cells.values() for cell in of_row.values()]
-    content = {
-        "best": best,
-        "choices": len(networks),
-        "mean": means[best],
-        "title": table.metrics[metric].title,
-        "softmax": softmax and Gap(softmax, means[softmax], table.cells[best][metric]),
-        "rival": rivals and _gap(results, metric, best, min(rivals, key=means.__getitem__)),
-        "differences": sum(cell.has_interval for cell in cells),
-        "significant": sum(cell.significant for cell in cells),
-        "seeds": table.cells[best][metric].n,
-        "seconds": results.seconds.get(runs[best]),
-        "softmax_seconds": softmax and results.seconds.get(runs[softmax]),
-    }
-    text = render("verdict.txt", **content)
-    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
+    return paragraphs(
+        "verdict.txt",
+        best=best,
+        choices=len(networks),
+        mean=means[best],
+        title=table.metrics[metric].title,
+        softmax=softmax and Gap(softmax, means[softmax], table.cells[best][metric]),
+        rival=rivals and _gap(results, metric, best, min(rivals, key=means.__getitem__)),
+        differences=sum(cell.has_interval for cell in cells),
+        significant=sum(cell.significant for cell in cells),
+        seeds=table.cells[best][metric].n,
+        seconds=results.seconds.get(runs[best]),
+        softmax_seconds=softmax and results.seconds.get(runs[softmax]),
+    )
 
 
 def _gap(results: Results, metric: str, row: str, other: str) -> Gap:

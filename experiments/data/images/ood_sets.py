@@ -140,7 +140,7 @@ def _find_images(folder: Path) -> list[Path]:
     return images
 
 
-def letters(*, size: int, seed: int = 0) -> list[np.ndarray]:
+def letters(*, size: int) -> list[np.ndarray]:
     """Return 360 printed capitals, white on black, uint8 (size, size), that resemble scikit-learn's
     digits.
 
@@ -151,7 +151,7 @@ def letters(*, size: int, seed: int = 0) -> list[np.ndarray]:
     import matplotlib
 
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     images = []
     for style in FONTS:
         font = ImageFont.truetype(folder / f"DejaVu{style}.ttf", 16 * size)
@@ -163,7 +163,7 @@ def letters(*, size: int, seed: int = 0) -> list[np.ndarray]:
     return images
 
 
-def patches(*, seed: int = 0) -> list[np.ndarray]:
+def patches() -> list[np.ndarray]:
     """Return 360 square patches of a temple and a flower at random positions, 32 to 160 pixels
     wide, uint8 (h, h, 3).
 
@@ -171,7 +171,7 @@ def patches(*, seed: int = 0) -> list[np.ndarray]:
     """
     from sklearn.datasets import load_sample_image
 
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     images = []
     for photograph in map(load_sample_image, ("china.jpg", "flower.jpg")):
         for side in generator.integers(32, 160, PATCHES, endpoint=True):

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 import filelock
+import pandas as pd
 import pytest
 from full_disk import full_after
 from rich.console import Console
@@ -52,7 +53,8 @@ def test_a_table_of_metrics_fits_the_terminal_and_keeps_its_cells(monkeypatch, c
     monkeypatch.setattr(terminal, "console", Console(width=width, color_system=None))
     names = [f"METRIC{number}" for number in range(9)]
     cells = [f"[{number}.1234,{number}.5678]" for number in range(9)]
-    table = plain_table(["run", *names], [["digits/softmax of " + "long words " * 9, *cells]])
+    row = ["digits/softmax of " + "long words " * 9, *cells]
+    table = plain_table(pd.DataFrame([row], columns=["run", *names]))
     table = replace(table, note="A note.")
     terminal.show_metrics(table)
     text = capsys.readouterr().out
