@@ -30,7 +30,7 @@ from probattn.experiments.data.text.corpora import read
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
-from probattn.experiments.evaluation.baselines import predict_baseline
+from probattn.experiments.evaluation.baselines import fit_baseline
 from probattn.inference import PosteriorPredictive, TrainOptions, fit, with_gp_readout
 from probattn.models import Classifier, PretrainedClassifier
 
@@ -202,7 +202,8 @@ def add_baseline(results: KeptResults, split: Split, *, seed: int) -> None:
         kind=WordTokenizer,
         make=WordTokenizer,
     )
-    words = predict_baseline("tf-idf", dataset, sets)
+    predict = fit_baseline("tf-idf", dataset)
+    words = {name: predict(part) for name, part in sets.items()}
     results.add("minilm-cola/bag of words", seed, {"temperature": words}, sets["test"].keys)
 
 

@@ -131,21 +131,29 @@ def fit_baseline(name: str, dataset: Dataset) -> Callable[[Part], Prediction]:
         name: of :data:`BASELINES`.
         dataset: with its training and validation part.
     """
-    baseline = BASELINES[name]
+    # The runs of a study have the same baselines; those of other data are not kept.
+    parts = dataset.train.digest, dataset.valid.digest
+    data = *parts, repr(getattr(dataset, "encoding", None))
+    if any(key[1:] != data for key in _BEST):
+        _BEST.clear()
+    key = name, *data
+    if key not in _BEST:
+        _BEST[key] = _best(BASELINES[name], dataset)
+    return _BEST[key].predict
+
+
+def _best(baseline: Baseline, dataset: Dataset) -> "_Predictor":
+    """Return the candidate with the least validation loss."""
     train = dataset.train
     if baseline.most is not None and len(train) > baseline.most:
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
         train = train.select(order[: baseline.most].sort().values)
-    # The runs of a study have the same baselines.
-    key = name, train.digest, dataset.valid.digest, repr(getattr(dataset, "encoding", None))
-    if key not in _BEST:
-        predictors = []
-        for model in baseline.candidates(dataset):
-            model.fit(_inputs(train), train.labels.numpy().ravel())
-            make = _classes if dataset.classes else _numbers
-            predictors.append(make(model, dataset))
-        _BEST[key] = min(predictors, key=lambda predictor: predictor.loss)
-    return _BEST[key].predict
+    predictors = []
+    for model in baseline.candidates(dataset):
+        model.fit(_inputs(train), train.labels.numpy().ravel())
+        make = _classes if dataset.classes else _numbers
+        predictors.append(make(model, dataset))
+    return min(predictors, key=lambda predictor: predictor.loss)
 
 
 class Rival(NamedTuple):
@@ -193,7 +201,7 @@ class _Predictor(NamedTuple):
 
 
 _BEST: dict[tuple[str, ...], _Predictor] = {}
-"""The best candidate of each baseline and data in this process."""
+"""The best candidate of each baseline, for the last data of this process."""
 
 
 def _classes(model: Any, dataset: Dataset) -> _Predictor:

@@ -88,13 +88,15 @@ def test_each_kind_of_data_has_its_baselines(numbers, texts):
 
 def test_a_baseline_is_chosen_and_calibrated_on_validation_data_alone(texts):
     """Other test labels change no prediction, and training labels do."""
-    before = fit_baseline("tf-idf", texts)(texts.test).probs
-    texts.test.labels.copy_(1 - texts.test.labels)
-    after = fit_baseline("tf-idf", texts)(texts.test).probs
-    assert torch.equal(before, after)
-    swapped = replace(texts.train, labels=1 - texts.train.labels)
-    other = fit_baseline("tf-idf", replace(texts, train=swapped))(texts.test).probs
-    assert not torch.equal(before, other)
+
+    def probs(**parts):
+        dataset = replace(texts, **parts)
+        return fit_baseline("tf-idf", dataset)(dataset.test).probs
+
+    test, train = (replace(part, labels=1 - part.labels) for part in (texts.test, texts.train))
+    before = probs()
+    assert torch.equal(before, probs(test=test))
+    assert not torch.equal(before, probs(train=train))
 
 
 def test_a_rival_is_compared_on_the_same_examples():
@@ -137,3 +139,17 @@ def test_the_small_network_knows_a_shape_anywhere_in_the_image():
     probs = network.predict_proba(pixels[400:])
     np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
     assert (probs.argmax(1) == labels[400:]).mean() > 0.95
+
+
+def test_data_with_other_labels_or_the_same_anew_have_their_own_baseline(numbers):
+    """What a process has fitted once is taken for the same data alone."""
+
+    def means(dataset):
+        return predict_baseline("constant", dataset, {"test": dataset.test})["test"].mean
+
+    other = replace(numbers, train=numbers.train.select(torch.arange(20)))
+    spread = replace(numbers, valid=numbers.valid.select(torch.arange(5)))
+    assert torch.equal(means(numbers), means(numbers))
+    for dataset in (other, numbers, spread):
+        mean = dataset.train.labels.double().mean()
+        torch.testing.assert_close(means(dataset), mean.expand(len(dataset.test), 1))
