@@ -95,7 +95,7 @@ class Calibration(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="stri
         *,
         level: float = 0.9,
         max_risk: float = 0.05,
-        raps: Mapping[str, float] = {},
+        raps: Mapping[str, Any] = {},
         **origin: Any,
     ) -> Self:
         """Fit to a prediction of validation data with its labels.

@@ -177,15 +177,3 @@ def test_a_method_leaves_the_model_as_it_was_and_takes_class_indices(name):
     for wrong in (Y.float(), Y + 1):
         with pytest.raises(ValueError, match="class indices"):
             method.fit([(X, wrong)])
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("dropout", "guide"), ("sv-dkl", "data-dependent"), ("cqr", "data-dependent")],
-)
-def test_what_the_documentation_names_cannot_be_exported(tmp_path, name, words):
-    method, data = built(name, base=predictor_network)
-    with pytest.raises((AttributeError, RuntimeError, NotImplementedError), match=words):
-        export(tmp_path / "method.pt2", method.fit(data), X[:2])
-    assert not (tmp_path / "method.pt2").exists()

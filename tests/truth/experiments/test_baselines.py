@@ -145,7 +145,7 @@ def test_data_with_other_labels_or_the_same_anew_have_their_own_baseline(numbers
     """What a process has fitted once is taken for the same data alone."""
 
     def means(dataset):
-        return predict_baseline("constant", dataset, {"test": dataset.test})["test"].mean
+        return fit_baseline("constant", dataset)(dataset.test).mean
 
     other = replace(numbers, train=numbers.train.select(torch.arange(20)))
     spread = replace(numbers, valid=numbers.valid.select(torch.arange(5)))
