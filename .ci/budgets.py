@@ -14,11 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CODE = {
-    "probattn": 39_500,
-    "models": 12_100,
-    "inference": 55_400,
-    "experiments": 85_700,
-    "tests": 284_500,
+    "probattn": 39_200,
+    "models": 11_950,
+    "inference": 54_700,
+    "experiments": 85_800,
+    "tests": 274_700,
 }
 """Folder → most tokens of code, with 3 % of room for the next change. The aims are 35,500, 11,000,
 47,000, 66,500 and 240,000."""
