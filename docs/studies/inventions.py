@@ -1,11 +1,10 @@
-"""MNIST with anchored attention as a member of what else this library has: depths, groups of heads,
-and branches of the last block.
+"""MNIST with anchored attention and what else this library has: depths, groups of heads, and
+branches of the last block.
 
-A part chosen by ``--part valid`` uses splits from 20 on, which no other study has, and its
-validation data alone. The settings are those of anchored attention on the splits of *When does it
-help?*. A second call continues::
+What is best on splits from 20 on, which no other study has, is tested on the others. The settings
+are those of anchored attention on the splits of *When does it help?*. A second call continues::
 
-    python -m docs.studies.inventions --splits 20,21,22 --out inventions.csv
+    python -m docs.studies.inventions --splits 20,21 --out inventions.csv
 """
 
 import argparse
