@@ -153,10 +153,9 @@ LABELS = {
 """Section of the page → label in the figure, where it is another."""
 
 
-@pytest.mark.parametrize("study", ["digits-splits", "timm-digits"])
-def test_the_intervals_of_a_study_are_those_of_its_kept_predictions(study):
+def test_the_intervals_of_a_study_are_those_of_its_kept_predictions():
     page = runpy.run_path(str(ROOT / "docs" / "intervals.py"))
-    assert page["table"](study) in page["FILE"].read_text(encoding="utf-8")
+    assert page["table"]("timm-digits") in page["FILE"].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("section", ["digits", "MNIST", "CIFAR-10"])
