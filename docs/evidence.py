@@ -78,6 +78,7 @@ ROWS = {
     "MNIST, 20 splits: support vectors": ("mnist-splits", "mnist/softmax", "baseline/svm"),
     "MNIST, 20 splits: small CNN": ("mnist-splits", "mnist/softmax", "baseline/cnn"),
     "CIFAR-10, 5 splits: anchored": ("cifar10-splits", "cifar10/anchored"),
+    "CIFAR-10, 5 splits: small CNN": ("cifar10-splits", "cifar10/softmax", "baseline/cnn"),
     "CIFAR-10: KEP-SVGP": ("cifar10-small", "cifar10-small/kep-svgp"),
     "CIFAR-10, four layers: KEP-SVGP": ("cifar10", "kep-svgp/cifar10"),
     "CIFAR-10, four layers: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}"),
