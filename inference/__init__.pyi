@@ -21,12 +21,12 @@ from .export.posterior_network import predictor_network as predictor_network
 from .export.torch_export import export as export
 from .io.checkpoint import CheckpointError as CheckpointError
 from .io.checkpoint import load as load
-from .io.checkpoint import load_safetensors as load_safetensors
 from .io.checkpoint import save as save
-from .io.checkpoint import save_safetensors as save_safetensors
 from .io.pretrained import load_pretrained as load_pretrained
 from .io.pretrained import save_pretrained as save_pretrained
 from .io.pretrained import upload_pretrained as upload_pretrained
+from .io.safetensors_io import load_safetensors as load_safetensors
+from .io.safetensors_io import save_safetensors as save_safetensors
 from .io.warm_start import warm_start as warm_start
 from .methods.any_classifier import Kept as Kept
 from .methods.any_classifier import Logits as Logits

@@ -56,7 +56,7 @@ LR_SCALE = {
     "network.head.*|*att*.layer.*": 1.0,
     "*.query*|*.q_*|*.qkv*": 0.2,
 }
-"""What is pretrained learns at a fifth of the learning rate."""
+"""Factors of the learning rate: a fifth for pretrained weights."""
 
 
 class States(nn.Module):

@@ -1,4 +1,4 @@
-"""What the log of a run says of its training, in sentences: it was stopped, is too short, or has
+"""Notes on the training of a run from its log: it was stopped, is too short, or has
 taught the network nothing."""
 
 import math

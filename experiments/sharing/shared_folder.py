@@ -23,10 +23,10 @@ from probattn.experiments.evaluation.evaluated_run import SCORES
 from probattn.experiments.runs.folder import RunRecord, train_command, without_paths
 from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
-from probattn.inference.io.checkpoint import load_safetensors
 from probattn.inference.io.files import read_json, undamaged
 from probattn.inference.io.outputs import OutputError, check_place
 from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
+from probattn.inference.io.safetensors_io import load_safetensors
 from probattn.inference.metrics import OF_CLASSES
 from probattn.threads import one_thread_at_a_time
 

@@ -24,7 +24,7 @@ from typing import Any
 from torch import nn
 
 from probattn.inference.imports import extra
-from probattn.inference.io.checkpoint import CheckpointError, load_safetensors, weights_as_bytes
+from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.files import (
     file_digest,
     read_json,
@@ -32,6 +32,7 @@ from probattn.inference.io.files import (
     undamaged,
     write_files,
 )
+from probattn.inference.io.safetensors_io import load_safetensors, weights_as_bytes
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from probattn.inference.prediction.aggregate import mix
 from probattn.inference.prediction.predictor import Decision, Predictor
+from probattn.inference.prediction.refine import batches_of, least_confident, refined
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.prediction.streaming import batches_of, least_confident, refined
 
 
 class Ensemble(Predictor):

@@ -12,9 +12,10 @@ from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, module_of
 from probattn.inference.objective import guide_checks
 from probattn.inference.prediction.latents import Latents, parameters_of
+from probattn.inference.prediction.refine import predict_refined
 from probattn.inference.prediction.replays import Replays
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.prediction.streaming import predict_batches, predict_refined
+from probattn.inference.prediction.streaming import predict_batches
 from probattn.param_store import follow
 from probattn.threads import one_thread_at_a_time
 

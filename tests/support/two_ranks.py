@@ -23,7 +23,7 @@ from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttent
 from probattn.draws import at_mean
 from probattn.inference import TrainOptions, distributed, fit
 from probattn.inference.io.checkpoint import read
-from probattn.inference.training.validation import predict_sharded
+from probattn.inference.prediction.sharded import predict_sharded
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
 

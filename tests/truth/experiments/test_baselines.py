@@ -142,7 +142,7 @@ def test_the_small_network_knows_a_shape_anywhere_in_the_image():
 
 
 def test_data_with_other_labels_or_the_same_anew_have_their_own_baseline(numbers):
-    """What a process has fitted once is taken for the same data alone."""
+    """A baseline that a process has fitted is taken for the same data alone."""
 
     def means(dataset):
         return fit_baseline("constant", dataset)(dataset.test).mean

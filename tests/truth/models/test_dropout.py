@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from probattn.models.blocks import Dropout
+from probattn.models.dropout import Dropout
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.99, 1 - 1e-9])
