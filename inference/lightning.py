@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from probattn.inference.batches import unpack_batch
 from probattn.inference.imports import extra, without_side_effects
 from probattn.inference.objective import guide_checks
-from probattn.inference.objective.elbo import attribute
+from probattn.inference.objective.num_data import attribute
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction

@@ -14,7 +14,7 @@ from probattn.distributions import stddev_of
 from probattn.guides import Guide, latent_sites
 from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.predictive_check import posterior_draws
-from probattn.inference.objective.elbo import attribute
+from probattn.inference.objective.num_data import attribute
 from probattn.inference.posterior.frozen import frozen, prepare
 from probattn.inference.posterior.refit_guide import Objective, refit_guide
 from probattn.threads import one_thread_at_a_time

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from probattn import draws
 from probattn.inference.batches import unpack_batch
 from probattn.inference.non_finite import NonFiniteError
-from probattn.inference.objective.elbo import ELBOLoss, attribute
+from probattn.inference.objective.elbo import ELBOLoss
 from probattn.inference.objective.natural_gradient import NaturalGradientDescent, gaussian_modules
+from probattn.inference.objective.num_data import attribute
 from probattn.inference.posterior.frozen import frozen, prepare
 from probattn.inference.prediction.latents import broadcasts, device
 from probattn.threads import one_thread_at_a_time

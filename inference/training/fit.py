@@ -22,7 +22,7 @@ from probattn.inference.distributed import (
 from probattn.inference.io.checkpoint import separate_entries
 from probattn.inference.io.files import locked
 from probattn.inference.objective import guide_checks
-from probattn.inference.objective.elbo import attribute, check_num_data
+from probattn.inference.objective.num_data import attribute, check_num_data
 from probattn.inference.random_states import first_of
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.device import device_settings

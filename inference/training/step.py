@@ -17,7 +17,8 @@ from probattn.inference.non_finite import (
     first_line,
     in_gradients,
 )
-from probattn.inference.objective.elbo import ELBOS, ELBOLoss, attribute
+from probattn.inference.objective.elbo import ELBOS, ELBOLoss
+from probattn.inference.objective.num_data import attribute
 from probattn.inference.prediction.latents import broadcasts
 from probattn.inference.prediction.mixture import observation_checks
 from probattn.inference.random_states import set_torch_states, torch_states

@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 
 from probattn.inference import fit
-from probattn.inference.objective.elbo import check_num_data
+from probattn.inference.objective.num_data import check_num_data
 
 DATA = TensorDataset(torch.randn(1000, 4, 3), torch.arange(1000) % 3)
 SUBSET = SubsetRandomSampler(range(0, 1000, 10))
