@@ -216,3 +216,18 @@ def test_the_figure_is_that_of_the_committed_results():
     figures = committed.read_bytes(), to_svg(differences(table))
     drawn, expected = (re.findall(r"<!-- (.*?) -->", svg.decode()) for svg in figures)
     assert drawn == expected
+
+
+@pytest.mark.parametrize("kept", sorted(RESULTS.glob("*.parquet")), ids=lambda path: path.stem)
+def test_the_scores_of_a_study_are_those_of_its_kept_predictions(kept):
+    """But for the rounding of kept floats to 12 bits."""
+    examples = pd.read_parquet(kept)
+    is_right = examples["predicted"] == examples["label"]
+    examples = examples.assign(accuracy=is_right, nll=-examples["log_prob"].astype(float))
+    keys = ["run", "method", "seed"]
+    found = examples.groupby(keys, observed=True)[["accuracy", "nll", "brier"]].mean()
+    scores = pd.read_csv(kept.with_suffix(".csv"))
+    scores = scores[scores["set"] == "test"].set_index(keys)
+    assert len(found) > 10
+    for row, values in found.iterrows():
+        assert values.to_dict() == pytest.approx(scores.loc[row, found.columns].to_dict(), rel=1e-3)
