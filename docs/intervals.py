@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent))  # of the next import, also under runpy
 
 from evidence import METHOD, RESULTS, resampled_rows
 
@@ -22,6 +22,7 @@ from probattn.inference.metrics.calibration_errors import ChanceFloor, ece_floor
 FILE = RESULTS / "intervals.md"
 COLUMNS = {key: OF_CLASSES[key] for key in ("accuracy", "nll", "ece", "aurc")}
 METRICS = COLUMNS | {"refinement": Metric(None, "REF", 10, False, "refinement part of the NLL")}
+TITLES = [f"{metric.title} × {metric.scale:g}" for metric in METRICS.values()]
 OPPONENTS = {
     "digits-splits": ("digits/softmax", "digits/softmax, ensemble of 3"),
     "mnist-splits": ("mnist/softmax", "mnist/softmax, ensemble of 3"),
@@ -78,8 +79,7 @@ def table(study: str) -> str:
     """Return the means and the differences of a study as tables in Markdown."""
     scores, above = chosen(study), floors(study)
     seeds = scores.groupby("row").size()
-    titles = [f"{metric.title} × {metric.scale:g}" for metric in METRICS.values()]
-    lines = [f"## {study}", "", f"| | seeds | {' | '.join(titles)} | floor × 100 | above |"]
+    lines = [f"## {study}", "", f"| | seeds | {' | '.join(TITLES)} | floor × 100 | above |"]
     lines.append("|---" * (len(METRICS) + 4) + "|")
     for row, means in scores.groupby("row", sort=False).mean().iterrows():
         values = [f"{METRICS[key].scale * value:.2f}" for key, value in means.items()]
@@ -99,8 +99,7 @@ def _differences(study: str, scores: pd.DataFrame, opponent: str) -> list[str]:
         metrics=METRICS,
         resampled=resampled_rows(study),
     )
-    titles = [f"{metric.title} × {metric.scale:g}" for metric in METRICS.values()]
-    lines = ["", f"| minus {short(opponent)} | {' | '.join(titles)} |"]
+    lines = ["", f"| minus {short(opponent)} | {' | '.join(TITLES)} |"]
     lines.append("|---" * (len(METRICS) + 1) + "|")
     for row in rows:
         cells = compared.cells[row]

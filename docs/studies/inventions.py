@@ -19,6 +19,7 @@ from pyro.nn import PyroSample
 from pyro.nn.module import to_pyro_module_
 from torch import nn
 
+from docs.studies.ensembles import MNIST
 from docs.studies.kept_results import KeptResults, with_scaling
 from probattn import guides
 from probattn.experiments.config.presets import preset
@@ -32,7 +33,7 @@ from probattn.models import Classifier, Depths, Members, group_heads
 from probattn.models.blocks import Transformer
 
 CHANGES = [
-    "data.name=docs.studies.mnist:load",
+    MNIST,
     "network.patch_size=4",
     "network.standardise=true",
     "train.lr=0.001",
