@@ -33,6 +33,7 @@ SEEDS = {
     "timm-digits": 6,
     "cifar10-splits": 5,
     "minilm-cola": 4,
+    "minilm-imdb": 3,
 }
 """Study → number of seeds, where it is not 5."""
 METHOD = "temperature"
@@ -47,6 +48,7 @@ SOFTMAX = {
     "cifar10": "kep-svgp/cifar10-softmax",
     "imdb": "kep-svgp/imdb-softmax",
     "minilm-cola": "minilm-cola/softmax",
+    "minilm-imdb": "minilm-imdb/softmax",
 }
 """Study → its run with softmax attention."""
 SOURCES = {
@@ -58,6 +60,7 @@ SOURCES = {
     "cifar10": ("cifar-10", 10_000),
     "imdb": ("imdb", 10_000),
     "minilm-cola": ("cola-by-minilm", 1_500),
+    "minilm-imdb": ("imdb-by-minilm", 10_000),
 }
 """Study → section of the results with its commands, and number of test examples of a seed."""
 ROWS = {
@@ -84,6 +87,10 @@ ROWS = {
     "CIFAR-10, four layers: softmax plus GP": ("cifar10", f"kep-svgp/cifar10 {GP}"),
     "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb"),
     "IMDB: anchored": ("imdb", "kep-svgp/imdb-softmax anchored (layer.anchors=16)"),
+    "IMDB, MiniLM: KEP-SVGP": ("minilm-imdb", "minilm-imdb/kep-svgp"),
+    "IMDB, MiniLM: softmax plus GP": ("minilm-imdb", "minilm-imdb/softmax plus GP"),
+    "IMDB, MiniLM: anchored readout": ("minilm-imdb", "minilm-imdb/softmax", "anchored"),
+    "IMDB, MiniLM: bag of words": ("minilm-imdb", "minilm-imdb/bag of words"),
     "CoLA, MiniLM: KEP-SVGP": ("minilm-cola", "minilm-cola/kep-svgp"),
     "CoLA, MiniLM: softmax plus GP": ("minilm-cola", "minilm-cola/softmax plus GP"),
     "CoLA, MiniLM: anchored readout": ("minilm-cola", "minilm-cola/softmax", "anchored"),

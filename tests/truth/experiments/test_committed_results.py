@@ -92,6 +92,12 @@ TABLES = {
         "minilm-cola/{}",
         {"KEP-SVGP": "kep-svgp", "anchored readout": "softmax"},
     ),
+    ("evidence", "IMDB by MiniLM"): (
+        "minilm-imdb",
+        "temperature",
+        "minilm-imdb/{}",
+        {"KEP-SVGP": "kep-svgp", "anchored readout": "softmax"},
+    ),
 }
 """Page and section of a table → study, method, name of a run, and what a row's name is there."""
 
