@@ -32,7 +32,7 @@ OPPONENTS = {
         "timm/softmax (positions 0.5, dropout 0.2)",
     ),
     "minilm-cola": ("minilm-cola/softmax",),
-    "minilm-imdb": ("minilm-imdb/softmax",),
+    "minilm-imdb": ("minilm-imdb/softmax", "minilm-imdb/bag of words"),
 }
 """Study → runs from which all others are subtracted."""
 CLASSES = 10
