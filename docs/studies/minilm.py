@@ -40,7 +40,7 @@ from probattn.models import Classifier, PretrainedClassifier
 FROZEN = 3
 """Blocks that are not trained."""
 UNKNOWN = 500
-"""Sentences of each kind of unknown inputs."""
+"""Texts of each kind of unknown inputs."""
 LONGEST = 30
 """Words of the beginning of a review, at most."""
 KEP_SVGP = KEPSVGPAttention.partial(rank=5, merge="add", eta=1.0)
@@ -274,7 +274,7 @@ def in_order_of_length(texts: Texts) -> Texts:
 
 
 def shuffled(part: Texts, *, seed: int) -> Texts:
-    """Return sentences with their words in random order."""
+    """Return the texts with their words in random order."""
     order = random.Random(seed)
     texts = []
     for text in part.texts:
