@@ -34,12 +34,16 @@ Parts = tuple[Images, Images, Images]
 STARTS = {"positions 0.02": (0.02, 0.0), "positions 0.5, dropout 0.2": (0.5, 0.2)}
 """Name → standard deviation of the initial positions, and rate of dropout."""
 KEP_SVGP = KEPSVGPAttention.partial(rank=8, eta=10.0, merge="concat")
+ANCHORED = AnchoredAttention.partial(anchors=32)
+RFF_GPA = RFFGPAttention.partial(features=32, symmetric=False)
 LAYERS = {
     "softmax": (None, None),
     "kep-svgp": (KEP_SVGP, "last"),
-    "anchored": (AnchoredAttention.partial(anchors=32), "last"),
-    "anchored, all blocks": (AnchoredAttention.partial(anchors=32), "all"),
-    "rff-gpa": (RFFGPAttention.partial(features=32, symmetric=False), "last"),
+    "anchored": (ANCHORED, "last"),
+    "rff-gpa": (RFF_GPA, "last"),
+    "kep-svgp, all blocks": (KEP_SVGP, "all"),
+    "anchored, all blocks": (ANCHORED, "all"),
+    "rff-gpa, all blocks": (RFF_GPA, "all"),
 }
 """Name → attention and the layers that it replaces; None keeps the attention of timm."""
 EPOCHS = 60
@@ -103,7 +107,7 @@ def network(layer: str, start: str, task: Task) -> nn.Module:
     attention, layers = LAYERS[layer]
     if attention is None:
         return vit
-    if layer == "kep-svgp":
+    if attention is KEP_SVGP:
         attention = partial(attention, tokens=task.tokens)
     return replace_attention(vit, attention=attention, layers=layers)
 
@@ -128,7 +132,7 @@ def train(layer: str, start: str, task: Task, *, seed: int) -> PosteriorPredicti
         lr=1e-3,
         warmup_epochs=2,
         min_lr=1e-5,
-        guide_lr=0.03 if layer == "kep-svgp" else None,
+        guide_lr=0.03 if LAYERS[layer][0] is KEP_SVGP else None,
         seed=seed,
         monitor="nll",
     )
