@@ -41,6 +41,7 @@ GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
 BETTER = "(positions 0.5, dropout 0.2)"
 SOFTMAX = {
     "digits-splits": "digits/softmax",
+    "digits-standardised": "digits/softmax (network.standardise=true)",
     "timm-digits": "timm/softmax (positions 0.02)",
     "mnist-splits": "mnist/softmax",
     "cifar10-splits": "cifar10/softmax",

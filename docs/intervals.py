@@ -1,5 +1,6 @@
-"""Means, chance floors of the ECE and differences of the studies with kept predictions: ``python
-docs/intervals.py`` writes them to ``experiments/results/intervals.md``.
+"""Means, chance floors of the ECE and differences of the studies with kept predictions, and what
+*When does it help?* shows of others: ``python docs/intervals.py`` writes them to
+``experiments/results/intervals.md``.
 
 Each method is that of *When does it help?*: temperature scaling, or what a row names.
 """
@@ -12,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # of the next import, also under runpy
 
-from evidence import METHOD, RESULTS, resampled_rows
+from evidence import METHOD, RESULTS, cells, resampled_rows
 
 from probattn.experiments.evaluation.methods import METHODS, row_label
 from probattn.experiments.evaluation.seed_statistics import Cell, compare
@@ -35,6 +36,26 @@ OPPONENTS = {
     "minilm-imdb": ("minilm-imdb/softmax", "minilm-imdb/bag of words"),
 }
 """Study → runs from which all others are subtracted."""
+OTHERS = {
+    "digits, first split: anchored": (
+        "digits-standardised",
+        "digits/anchored (network.standardise=true)",
+    ),
+    "IMDB: KEP-SVGP": ("imdb", "kep-svgp/imdb"),
+    "IMDB: anchored": ("imdb", "kep-svgp/imdb-softmax anchored (layer.anchors=16)"),
+    "IMDB, trained again: KEP-SVGP": ("imdb", "kep-svgp/imdb (trained again)"),
+    "IMDB, trained again, five samples: KEP-SVGP": (
+        "imdb",
+        "kep-svgp/imdb (trained again, train.num_samples=5)",
+    ),
+}
+"""Row → study without kept predictions, and run."""
+UNKNOWN = {
+    "digits": ("digits-standardised", "digits/{} (network.standardise=true)"),
+    "MNIST": ("mnist", "mnist/{}"),
+    "CIFAR-10": ("cifar10-small", "cifar10-small/{}"),
+}
+"""Images → study with unknown images, and name of its runs."""
 CLASSES = 10
 """Most classes of a study."""
 
@@ -111,9 +132,69 @@ def _differences(study: str, scores: pd.DataFrame, opponent: str) -> list[str]:
 
 def _difference(cell: Cell, scale: float) -> str:
     """Return a difference with its interval; a star means more than chance by Holm's correction."""
-    values = [f"{scale * value:.2f}" for value in (cell.difference, cell.low, cell.high)]
-    star = r"\*" if cell.significant else ""
-    return f"{values[0]} [{values[1]}, {values[2]}]{star}"
+    return _numbers(cell, scale) + (r"\*" if cell.significant else "")
+
+
+def _numbers(cell: Cell, scale: float, digits: int = 2) -> str:
+    """Return a difference with its interval."""
+    values = [scale * value for value in (cell.difference, cell.low, cell.high)]
+    difference, low, high = (f"{value:.{digits}f}" for value in values)
+    return f"{difference} [{low}, {high}]"
+
+
+def others() -> str:
+    """Return the differences of the studies without kept predictions."""
+    titles = [f"{metric.title} × {metric.scale:g}" for metric in COLUMNS.values()]
+    lines = [
+        "## Studies without kept predictions",
+        "",
+        "Differences from softmax attention on one test set, and intervals over five seeds alone,",
+        "without correction.",
+        "",
+        f"| | {' | '.join(titles)} |",
+        "|---" * (len(titles) + 1) + "|",
+    ]
+    for label, (study, run) in OTHERS.items():
+        found = cells(study, run)
+        texts = [_numbers(found[key], metric.scale) for key, metric in COLUMNS.items()]
+        lines.append(f"| {label} | {' | '.join(texts)} |")
+    return "\n".join([*lines, ""])
+
+
+def unknown() -> str:
+    """Return how well an anchored readout detects unknown images."""
+    lines = [
+        "## Unknown images",
+        "",
+        "AUROC in % of the entropy and the mutual information of an anchored readout of a network",
+        "with the named attention; five seeds.",
+        "",
+        "| | entropy | mutual information | difference |",
+        "|---|---|---|---|",
+    ]
+    for attention in ("softmax", "anchored"):
+        for images, (study, name) in UNKNOWN.items():
+            for kind in ("letters", "patches"):
+                text = _detection(study, name.format(attention), f"ood/{kind}")
+                lines.append(f"| {attention}: {images}, {kind} | {text} |")
+    return "\n".join([*lines, ""])
+
+
+def _detection(study: str, run: str, unknown_set: str) -> str:
+    """Return the AUROC of both detectors, and their difference."""
+    scores = pd.read_csv(RESULTS / f"{study}.csv")
+    chosen_rows = (scores["run"] == run) & (scores["method"] == "anchored")
+    scores = scores[chosen_rows & (scores["set"] == unknown_set)].set_index("seed")
+    detectors = {
+        "entropy": scores["entropy_auroc"],
+        "mutual information": scores["mutual_information_auroc"],
+    }
+    values = pd.concat(detectors, names=["row"]).to_frame("auroc")
+    pair = {"mutual information": "entropy"}
+    metric = OF_CLASSES["auroc"]
+    cell = compare(values, baselines=pair, metrics={"auroc": metric}).cells["mutual information"]
+    means = (f"{metric.scale * column.mean():.1f}" for column in detectors.values())
+    return f"{' | '.join(means)} | {_numbers(cell['auroc'], metric.scale, digits=1)}"
 
 
 def page() -> str:
@@ -125,7 +206,7 @@ def page() -> str:
         "intervals over seeds and examples. A star means more than chance by Holm's correction\n"
         "for its table. `python docs/intervals.py` writes this file.\n"
     )
-    return "\n".join([head, *map(table, OPPONENTS)])
+    return "\n".join([head, *map(table, OPPONENTS), others(), unknown()])
 
 
 if __name__ == "__main__":

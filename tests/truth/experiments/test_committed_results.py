@@ -163,9 +163,58 @@ LABELS = {
 """Section of the page → label in the figure, where it is another."""
 
 
+@cache
+def intervals():
+    """Return the names of the script of the intervals, and its committed file."""
+    script = runpy.run_path(str(ROOT / "docs" / "intervals.py"))
+    return script, script["FILE"].read_text(encoding="utf-8")
+
+
 def test_the_intervals_of_a_study_are_those_of_its_kept_predictions():
-    page = runpy.run_path(str(ROOT / "docs" / "intervals.py"))
-    assert page["table"]("timm-digits") in page["FILE"].read_text(encoding="utf-8")
+    script, written = intervals()
+    assert script["table"]("timm-digits") in written
+
+
+@pytest.mark.parametrize("part", ["others", "unknown"])
+def test_the_intervals_of_other_studies_are_those_of_their_scores(part):
+    script, written = intervals()
+    assert script[part]() in written
+
+
+NUMBERS = r"([+-]?[\d.]+) \[(-?[\d.]+),\s(-?[\d.]+)\]"
+COLUMNS = {"accuracy": "ACC", "NLL": "NLL", "ECE": "ECE", "AURC": "AURC"}
+
+
+def committed_intervals():
+    """Return each difference with its interval in the committed file, and the beginning of its
+    column's title."""
+    columns = []
+    for line in intervals()[1].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| minus") or line.startswith("| |"):
+            columns = cells
+        for title, cell in zip(columns, cells, strict=False):
+            for numbers in re.findall(NUMBERS, cell):
+                yield title.partition(" ")[0], numbers
+
+
+def agrees_as_printed(text, printed):
+    """Whether a number is another one, which has two decimals at most, or that rounded again."""
+    digits = len(text.partition(".")[2])
+    rounding = 10.0**-digits + 10.0**-2 if digits < 2 else 0.0
+    return abs(float(text) - float(printed)) <= 0.5 * rounding + 1e-9
+
+
+def test_each_interval_of_the_page_is_one_of_the_committed_ones():
+    text = PAGES["evidence"].read_text("utf-8").replace("−", "-")
+    known = [*committed_intervals()]
+    found = re.findall(rf"(?:(accuracy|NLL|ECE|AURC)(?: ×10³?)? )?{NUMBERS}", text)
+    assert len(found) > 20
+    for metric, *numbers in found:
+        candidates = [
+            printed for column, printed in known if not metric or column == COLUMNS[metric]
+        ]
+        assert any(all(map(agrees_as_printed, numbers, printed)) for printed in candidates), numbers
 
 
 @pytest.mark.parametrize("section", ["digits", "MNIST", "CIFAR-10"])
@@ -185,6 +234,14 @@ def test_the_differences_of_anchored_attention_are_rounded_from_the_differences(
         cell, scale = cells[name.lower()], table.metrics[name.lower()].scale
         for number, value in zip(numbers, (cell.difference, cell.low, cell.high), strict=True):
             assert agrees(number, scale * value), (name, number)
+
+
+def test_the_unknown_images_of_the_page_are_those_of_the_file():
+    section = PAGES["evidence"].read_text("utf-8").partition("\n## Unknown images\n")[2]
+    rows = re.findall(r"^\| (\S+, \S+) (\| [\d.]+ \| [\d.]+ \|)", section, re.MULTILINE)
+    assert len(rows) == 6
+    for label, numbers in rows:
+        assert f"| softmax: {label} {numbers}" in intervals()[1]
 
 
 def test_the_differences_that_are_more_than_chance_are_those_of_the_page():
