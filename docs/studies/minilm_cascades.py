@@ -64,7 +64,7 @@ def main() -> None:
     other = TASK.other(arguments.data)
     encoder = FrozenBlocks(arguments.encoder, TASK)
     results = KeptResults(arguments.out)
-    for seed, (name, trained) in itertools.product(arguments.seeds, RUNS.items()):
+    for (name, trained), seed in itertools.product(RUNS.items(), arguments.seeds):
         run = f"minilm-cola/{name}"
         refined = f"{run}, refine={SHARE}"
         if (refined, seed) in results.done:
