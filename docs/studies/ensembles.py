@@ -7,63 +7,101 @@ temperature is fitted to the ensemble's mean on validation data. A second call c
 """
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from docs.studies.kept_results import KeptResults, with_scaling
 from probattn.experiments.config.presets import preset
-from probattn.experiments.runs.load import open_run
+from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.experiments.runs.train import train
-from probattn.inference import PosteriorPredictive, Prediction
-from probattn.inference.methods.ensemble import mix
+from probattn.inference import Ensemble, PosteriorPredictive
 
-MNIST = "data.name=docs.studies.mnist:load"
-CHANGES = {
-    "digits": ["train.lr=0.003"],
-    "mnist": [MNIST, "network.patch_size=4", "train.lr=0.002"],
-}
-"""Task → its settings."""
-EPOCHS = {"digits": None, "mnist": 30}
-"""Task → epochs; None takes the preset's."""
-COMMON = ["network.standardise=true", "network.dropout=0.2"]
 MEMBERS = 3
+OF_IMAGES = ("network.standardise=true", "network.dropout=0.2")
 
 
-def predictions(task: str, *, split: int, member: int, runs: Path) -> dict[str, Prediction]:
-    """Train a member, or find it, and return its predictions of ``valid`` and ``test``."""
-    numbers = [f"data.seed={split}", f"train.seed={split + 100 * member}"]
-    changes = [*CHANGES[task], *COMMON, *numbers]
-    settings = preset("digits/softmax").with_changes(changes, epochs=EPOCHS[task])
-    folder = runs / task / f"split-{split}" / f"member-{member}"
-    names = settings.names()
-    train(settings, folder, name="digits/softmax", resume=True, progress=False)
-    run = open_run(folder, trust_code=names)
-    predictor = PosteriorPredictive(run.model, run.guide, num_samples=1)
-    parts = {"valid": run.dataset.valid, "test": run.dataset.test}
-    return {name: predictor.predict(run.batches(part)) for name, part in parts.items()}
+@dataclass(frozen=True)
+class Task:
+    """Settings of the members of an ensemble.
+
+    Args:
+        preset: with softmax attention.
+        changes: of its settings.
+        epochs: of a member; None takes the preset's.
+    """
+
+    preset: str
+    changes: tuple[str, ...]
+    epochs: int | None = None
+
+
+TASKS = {
+    "digits": Task("digits/softmax", (*OF_IMAGES, "train.lr=0.003")),
+    "mnist": Task(
+        "digits/softmax",
+        (
+            *OF_IMAGES,
+            "train.lr=0.002",
+            "data.name=docs.studies.mnist:load",
+            "network.patch_size=4",
+        ),
+        epochs=30,
+    ),
+    "cifar10": Task(
+        "kep-svgp/cifar10-softmax",
+        (
+            "network.dim=96",
+            "network.depth=3",
+            "network.heads=4",
+            "network.mlp_dim=192",
+            "data.limit=10000",
+            "train.warmup_epochs=3",
+        ),
+        epochs=30,
+    ),
+}
+
+
+def trained(
+    task: Task, *, split: int, member: int, folder: Path, data: Path | None = None
+) -> TrainedRun:
+    """Train a member in a folder, or find it there, and open it."""
+    seeds = (f"data.seed={split}", f"train.seed={split + 100 * member}")
+    settings = preset(task.preset).with_changes([*task.changes, *seeds], epochs=task.epochs)
+    settings, root = settings.with_data(data)
+    train(settings, folder, name=task.preset, root=root, resume=True, progress=False)
+    return open_run(folder, root=root, trust_code=settings.names())
 
 
 def main() -> None:
     """Train what the results lack, and write them after each ensemble."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("task", choices=CHANGES)
+    parser.add_argument("task", choices=TASKS)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--data", type=Path, help="folder of the data sets, for cifar10")
     parser.add_argument("--runs", type=Path, default=Path("runs/ensembles"))
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     results = KeptResults(arguments.out)
+    name = f"{arguments.task}/softmax, ensemble of {MEMBERS}"
     for split in range(arguments.seeds):
-        run = f"{arguments.task}/softmax, ensemble of {MEMBERS}"
-        if (run, split) in results.done:
+        if (name, split) in results.done:
             continue
         members = []
         for member in range(MEMBERS):
-            options = {"split": split, "member": member, "runs": arguments.runs}
-            members.append(predictions(arguments.task, **options))
-        mean = {name: mix([one[name] for one in members]) for name in members[0]}
-        first = arguments.runs / arguments.task / f"split-{split}" / "member-0"
-        keys = open_run(first, trust_code=True).dataset.test.keys
-        results.add(run, split, with_scaling(mean), keys)
-        print(f"{arguments.task}, split {split}", flush=True)
+            run = trained(
+                TASKS[arguments.task],
+                split=split,
+                member=member,
+                folder=arguments.runs / arguments.task / f"split-{split}" / f"member-{member}",
+                data=arguments.data,
+            )
+            members.append(PosteriorPredictive(run.model, run.guide, num_samples=1))
+        ensemble = Ensemble(members)
+        parts = {"valid": run.dataset.valid, "test": run.dataset.test}
+        mean = {part: ensemble.predict(run.batches(examples)) for part, examples in parts.items()}
+        results.add(name, split, with_scaling(mean), run.dataset.test.keys)
+        print(f"{name}, split {split}", flush=True)
 
 
 if __name__ == "__main__":
