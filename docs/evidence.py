@@ -31,6 +31,7 @@ SEEDS = {
     "digits-splits": 20,
     "mnist-splits": 20,
     "timm-digits": 6,
+    "timm-mnist": 4,
     "cifar10-splits": 5,
     "minilm-cola": 4,
     "minilm-imdb": 3,
@@ -38,11 +39,13 @@ SEEDS = {
 """Study → number of seeds, where it is not 5."""
 METHOD = "temperature"
 GP = "(layer.mean=softmax, layer.amplitude=1.0, layer.guide_scale=1.0)"
+START = "(positions 0.02)"
 BETTER = "(positions 0.5, dropout 0.2)"
 SOFTMAX = {
     "digits-splits": "digits/softmax",
     "digits-standardised": "digits/softmax (network.standardise=true)",
-    "timm-digits": "timm/softmax (positions 0.02)",
+    "timm-digits": f"timm/softmax {START}",
+    "timm-mnist": f"timm-mnist/softmax {START}",
     "mnist-splits": "mnist/softmax",
     "cifar10-splits": "cifar10/softmax",
     "cifar10-small": "cifar10-small/softmax",
@@ -54,7 +57,8 @@ SOFTMAX = {
 """Study → its run with softmax attention."""
 SOURCES = {
     "digits-splits": ("digits-20-splits", 359),
-    "timm-digits": ("timms-vit-on-digits", 359),
+    "timm-digits": ("timms-vit", 359),
+    "timm-mnist": ("timms-vit", 2_000),
     "mnist-splits": ("mnist-20-splits", 2_000),
     "cifar10-splits": ("cifar-10-5-splits", 10_000),
     "cifar10-small": ("cifar-10", 10_000),
@@ -71,16 +75,20 @@ ROWS = {
     "digits, 20 splits: ensemble of 3": ("digits-splits", "digits/softmax, ensemble of 3"),
     "digits, 20 splits: support vectors": ("digits-splits", "digits/softmax", "baseline/svm"),
     "digits, 20 splits: small CNN": ("digits-splits", "digits/softmax", "baseline/cnn"),
-    "timm's ViT as it starts: KEP-SVGP": ("timm-digits", "timm/kep-svgp (positions 0.02)"),
-    "timm's ViT as it starts: anchored": ("timm-digits", "timm/anchored (positions 0.02)"),
-    "timm's ViT, better start: KEP-SVGP": ("timm-digits", f"timm/kep-svgp {BETTER}"),
-    "timm's ViT, better start: anchored": ("timm-digits", f"timm/anchored {BETTER}"),
+    "digits, timm's ViT: KEP-SVGP": ("timm-digits", f"timm/kep-svgp {START}"),
+    "digits, timm's ViT: anchored": ("timm-digits", f"timm/anchored {START}"),
+    "digits, timm's ViT, better start: KEP-SVGP": ("timm-digits", f"timm/kep-svgp {BETTER}"),
+    "digits, timm's ViT, better start: anchored": ("timm-digits", f"timm/anchored {BETTER}"),
     "MNIST, 20 splits: KEP-SVGP": ("mnist-splits", "mnist/kep-svgp"),
     "MNIST, 20 splits: anchored": ("mnist-splits", "mnist/anchored"),
     "MNIST, 20 splits: RFF-GPA": ("mnist-splits", "mnist/rff-gpa"),
     "MNIST, 20 splits: ensemble of 3": ("mnist-splits", "mnist/softmax, ensemble of 3"),
     "MNIST, 20 splits: support vectors": ("mnist-splits", "mnist/softmax", "baseline/svm"),
     "MNIST, 20 splits: small CNN": ("mnist-splits", "mnist/softmax", "baseline/cnn"),
+    "MNIST, timm's ViT: KEP-SVGP": ("timm-mnist", f"timm-mnist/kep-svgp {START}"),
+    "MNIST, timm's ViT: anchored": ("timm-mnist", f"timm-mnist/anchored {START}"),
+    "MNIST, timm's ViT, better start: KEP-SVGP": ("timm-mnist", f"timm-mnist/kep-svgp {BETTER}"),
+    "MNIST, timm's ViT, better start: anchored": ("timm-mnist", f"timm-mnist/anchored {BETTER}"),
     "CIFAR-10, 5 splits: anchored": ("cifar10-splits", "cifar10/anchored"),
     "CIFAR-10, 5 splits: small CNN": ("cifar10-splits", "cifar10/softmax", "baseline/cnn"),
     "CIFAR-10: KEP-SVGP": ("cifar10-small", "cifar10-small/kep-svgp"),
@@ -134,7 +142,8 @@ def cells(study: str, run: str, method: str = METHOD) -> dict[str, Cell]:
 
 def softmax_run(study: str, run: str) -> str:
     """Return the run with softmax attention with which a run is compared."""
-    return f"timm/softmax {BETTER}" if run.endswith(BETTER) else SOFTMAX[study]
+    softmax = SOFTMAX[study]
+    return softmax.replace(START, BETTER) if run.endswith(BETTER) else softmax
 
 
 def _of_seeds(

@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # of the next import, also under runpy
 
-from evidence import METHOD, RESULTS, cells, resampled_rows
+from evidence import BETTER, METHOD, RESULTS, START, cells, resampled_rows
 
 from probattn.experiments.evaluation.methods import METHODS, row_label
 from probattn.experiments.evaluation.seed_statistics import Cell, compare
@@ -28,10 +28,8 @@ OPPONENTS = {
     "digits-splits": ("digits/softmax", "digits/softmax, ensemble of 3"),
     "mnist-splits": ("mnist/softmax", "mnist/softmax, ensemble of 3"),
     "cifar10-splits": ("cifar10/softmax",),
-    "timm-digits": (
-        "timm/softmax (positions 0.02)",
-        "timm/softmax (positions 0.5, dropout 0.2)",
-    ),
+    "timm-digits": (f"timm/softmax {START}", f"timm/softmax {BETTER}"),
+    "timm-mnist": (f"timm-mnist/softmax {START}", f"timm-mnist/softmax {BETTER}"),
     "minilm-cola": ("minilm-cola/softmax",),
     "minilm-imdb": ("minilm-imdb/softmax", "minilm-imdb/bag of words"),
 }
