@@ -105,6 +105,7 @@ ROWS = {
     "CoLA, MiniLM: KEP-SVGP": ("minilm-cola", "minilm-cola/kep-svgp"),
     "CoLA, MiniLM: softmax plus GP": ("minilm-cola", "minilm-cola/softmax plus GP"),
     "CoLA, MiniLM: anchored readout": ("minilm-cola", "minilm-cola/softmax", "anchored"),
+    "CoLA, MiniLM: ensemble of 3": ("minilm-cola", "minilm-cola/softmax, ensemble of 3"),
     "CoLA, MiniLM: bag of words": ("minilm-cola", "minilm-cola/bag of words"),
 }
 """Row of the figure → study, run and method of the results on test data; the method is temperature

@@ -30,7 +30,7 @@ OPPONENTS = {
     "cifar10-splits": ("cifar10/softmax",),
     "timm-digits": (f"timm/softmax {START}", f"timm/softmax {BETTER}"),
     "timm-mnist": (f"timm-mnist/softmax {START}", f"timm-mnist/softmax {BETTER}"),
-    "minilm-cola": ("minilm-cola/softmax",),
+    "minilm-cola": ("minilm-cola/softmax", "minilm-cola/softmax, ensemble of 3"),
     "minilm-imdb": ("minilm-imdb/softmax", "minilm-imdb/bag of words"),
 }
 """Study → runs from which all others are subtracted."""
