@@ -22,6 +22,8 @@ PAGES = {
     "project/changelog": "CHANGELOG.md",
     "project/contributing": "CONTRIBUTING.md",
     "project/results": "experiments/results/README.md",
+    "project/claims": "experiments/results/claims.md",
+    "project/intervals": "experiments/results/intervals.md",
 }
 """Page → file of the repository."""
 LINK = re.compile(
