@@ -142,7 +142,7 @@ def _numbers(cell: Cell, scale: float, digits: int = 2) -> str:
 
 def others() -> str:
     """Return the differences of the studies without kept predictions."""
-    titles = [f"{metric.title} × {metric.scale:g}" for metric in COLUMNS.values()]
+    titles = TITLES[: len(COLUMNS)]
     lines = [
         "## Studies without kept predictions",
         "",

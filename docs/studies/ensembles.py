@@ -4,6 +4,8 @@ The settings are those of the study of the same splits, and the first member is 
 temperature is fitted to the ensemble's mean on validation data. A second call continues::
 
     python -m docs.studies.ensembles digits --seeds 20 --out experiments/results/ensembles.csv
+
+CIFAR-10 takes its data from a folder: ``--data DATA``.
 """
 
 import argparse
@@ -87,20 +89,23 @@ def main() -> None:
     for split in range(arguments.seeds):
         if (name, split) in results.done:
             continue
-        members = []
+        folder = arguments.runs / arguments.task / f"split-{split}"
+        runs = []
         for member in range(MEMBERS):
-            run = trained(
-                TASKS[arguments.task],
-                split=split,
-                member=member,
-                folder=arguments.runs / arguments.task / f"split-{split}" / f"member-{member}",
-                data=arguments.data,
+            runs.append(
+                trained(
+                    TASKS[arguments.task],
+                    split=split,
+                    member=member,
+                    folder=folder / f"member-{member}",
+                    data=arguments.data,
+                )
             )
-            members.append(PosteriorPredictive(run.model, run.guide, num_samples=1))
-        ensemble = Ensemble(members)
-        parts = {"valid": run.dataset.valid, "test": run.dataset.test}
-        mean = {part: ensemble.predict(run.batches(examples)) for part, examples in parts.items()}
-        results.add(name, split, with_scaling(mean), run.dataset.test.keys)
+        ensemble = Ensemble(PosteriorPredictive(run.model, run.guide) for run in runs)
+        first = runs[0]
+        parts = {"valid": first.dataset.valid, "test": first.dataset.test}
+        mean = {part: ensemble.predict(first.batches(examples)) for part, examples in parts.items()}
+        results.add(name, split, with_scaling(mean), first.dataset.test.keys)
         print(f"{name}, split {split}", flush=True)
 
 

@@ -191,7 +191,6 @@ def test_the_intervals_of_other_studies_are_those_of_their_scores(part):
 
 
 NUMBERS = r"([+-]?[\d.]+) \[(-?[\d.]+),\s(-?[\d.]+)\]"
-COLUMNS = {"accuracy": "ACC", "NLL": "NLL", "ECE": "ECE", "AURC": "AURC"}
 
 
 def committed_intervals():
@@ -220,9 +219,8 @@ def test_each_interval_of_the_page_is_one_of_the_committed_ones():
     found = re.findall(rf"(?:(accuracy|NLL|ECE|AURC)(?: ×10³?)? )?{NUMBERS}", text)
     assert len(found) > 25
     for metric, *numbers in found:
-        candidates = [
-            printed for column, printed in known if not metric or column == COLUMNS[metric]
-        ]
+        column = OF_CLASSES[metric.lower()].title if metric else None
+        candidates = [printed for title, printed in known if column in (None, title)]
         assert any(all(map(agrees_as_printed, numbers, printed)) for printed in candidates), numbers
 
 
