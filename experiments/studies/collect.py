@@ -142,7 +142,8 @@ def resampled(examples: pd.DataFrame) -> Mapping[str, Resampled]:
     if examples.empty:
         return replicates
     for name, of_set in examples.groupby("set", sort=False):
-        pool = pd.Index(of_set["example"].unique())
+        # sorted: the order of the rows changes no draw
+        pool = pd.Index(sorted(of_set["example"].unique()))
         counts = draw_counts(len(pool))
         of_rows = replicates[str(name)] = {}
         for (run, method), of_row in of_set.groupby(["run", "method"], sort=False):

@@ -83,6 +83,17 @@ def test_an_example_is_drawn_with_its_copies_in_other_test_sets():
         np.testing.assert_allclose(both[metric], alone[metric], rtol=1e-9, atol=1e-12)
 
 
+def test_the_order_of_the_rows_changes_no_replicate():
+    keys = [f"{number:012x}" for number in range(N)]
+    frame = kept(random_prediction(N, 4), keys, seed=0, method="posterior")
+    replicates = collect.resampled(frame)["test"]
+    others = collect.resampled(frame.iloc[torch.randperm(N).numpy()])["test"]
+    assert list(replicates) == list(others)
+    for row, found in replicates.items():
+        for metric in ("accuracy", "nll", "brier", "aurc"):
+            np.testing.assert_allclose(others[row].values[metric], found.values[metric], rtol=1e-9)
+
+
 def test_disjoint_test_sets_are_drawn_apart():
     """The variance is that of the mean of two samples, not of one."""
     parts = [random_prediction(400, 4, seed=seed) for seed in (0, 1)]
