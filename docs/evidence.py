@@ -93,6 +93,10 @@ ROWS = {
     "MNIST, timm's ViT, better start: anchored": ("timm-mnist", f"timm-mnist/anchored {BETTER}"),
     "CIFAR-10, 5 splits: anchored": ("cifar10-splits", "cifar10/anchored"),
     "CIFAR-10, 5 splits: L2 softmax": ("cifar10-splits", "cifar10/l2-softmax"),
+    "CIFAR-10, 5 splits: ensemble of 3": (
+        "cifar10-splits",
+        "cifar10/softmax, ensemble of 3",
+    ),
     "CIFAR-10, 5 splits: small CNN": ("cifar10-splits", "cifar10/softmax", "baseline/cnn"),
     "CIFAR-10: KEP-SVGP": ("cifar10-small", "cifar10-small/kep-svgp"),
     "CIFAR-10, four layers: KEP-SVGP": ("cifar10", "kep-svgp/cifar10"),

@@ -27,7 +27,11 @@ TITLES = [f"{metric.title} × {metric.scale:g}" for metric in METRICS.values()]
 OPPONENTS = {
     "digits-splits": ("digits/softmax", "digits/softmax, ensemble of 3"),
     "mnist-splits": ("mnist/softmax", "mnist/l2-softmax", "mnist/softmax, ensemble of 3"),
-    "cifar10-splits": ("cifar10/softmax", "cifar10/l2-softmax"),
+    "cifar10-splits": (
+        "cifar10/softmax",
+        "cifar10/l2-softmax",
+        "cifar10/softmax, ensemble of 3",
+    ),
     "timm-digits": (f"timm/softmax {START}", f"timm/softmax {BETTER}"),
     "timm-mnist": (f"timm-mnist/softmax {START}", f"timm-mnist/softmax {BETTER}"),
     "minilm-cola": ("minilm-cola/softmax", "minilm-cola/softmax, ensemble of 3"),
