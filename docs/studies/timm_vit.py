@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from docs.studies.controls import L2Softmax
 from docs.studies.kept_results import KeptResults, with_scaling
 from probattn import AnchoredAttention, KEPSVGPAttention, RFFGPAttention, guides
 from probattn.experiments.data.dataset import Part
@@ -41,9 +42,11 @@ LAYERS = {
     "kep-svgp": (KEP_SVGP, "last"),
     "anchored": (ANCHORED, "last"),
     "rff-gpa": (RFF_GPA, "last"),
+    "l2-softmax": (L2Softmax, "last"),
     "kep-svgp, all blocks": (KEP_SVGP, "all"),
     "anchored, all blocks": (ANCHORED, "all"),
     "rff-gpa, all blocks": (RFF_GPA, "all"),
+    "l2-softmax, all blocks": (L2Softmax, "all"),
 }
 """Name → attention and the layers that it replaces; None keeps the attention of timm."""
 EPOCHS = 60
