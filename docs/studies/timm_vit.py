@@ -42,7 +42,6 @@ LAYERS = {
     "kep-svgp": (KEP_SVGP, "last"),
     "anchored": (ANCHORED, "last"),
     "rff-gpa": (RFF_GPA, "last"),
-    "l2-softmax": (L2Softmax, "last"),
     "kep-svgp, all blocks": (KEP_SVGP, "all"),
     "anchored, all blocks": (ANCHORED, "all"),
     "rff-gpa, all blocks": (RFF_GPA, "all"),
