@@ -33,7 +33,11 @@ OPPONENTS = {
         "cifar10/softmax, ensemble of 3",
     ),
     "timm-digits": (f"timm/softmax {START}", f"timm/softmax {BETTER}"),
-    "timm-mnist": (f"timm-mnist/softmax {START}", f"timm-mnist/softmax {BETTER}"),
+    "timm-mnist": (
+        f"timm-mnist/softmax {START}",
+        f"timm-mnist/softmax {BETTER}",
+        f"timm-mnist/l2-softmax, all blocks {BETTER}",
+    ),
     "minilm-cola": ("minilm-cola/softmax", "minilm-cola/softmax, ensemble of 3"),
     "minilm-imdb": ("minilm-imdb/softmax", "minilm-imdb/bag of words"),
 }

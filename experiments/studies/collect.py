@@ -137,15 +137,25 @@ def resampled(examples: pd.DataFrame) -> Mapping[str, Resampled]:
 
     Args:
         examples: as :func:`examples` returns them.
+
+    Raises:
+        SettingsError: rows of one seed predict different examples, so nothing can be paired.
     """
     replicates: dict[str, dict[str, Replicates]] = {}
     if examples.empty:
         return replicates
     for name, of_set in examples.groupby("set", sort=False):
+        of_rows = of_set.groupby(["seed", "run", "method"])["example"].agg(frozenset)
+        for seed, sets in of_rows.groupby("seed"):
+            if sets.nunique() > 1:
+                raise SettingsError(
+                    f"the rows of seed {seed} predict different examples of {name}: their "
+                    "differences cannot be paired. Evaluate them on the same data"
+                )
         # sorted: the order of the rows changes no draw
         pool = pd.Index(sorted(of_set["example"].unique()))
         counts = draw_counts(len(pool))
-        of_rows = replicates[str(name)] = {}
+        found = replicates[str(name)] = {}
         for (run, method), of_row in of_set.groupby(["run", "method"], sort=False):
             by_seed = {}
             for seed, of_seed in of_row.groupby("seed"):
@@ -156,7 +166,7 @@ def resampled(examples: pd.DataFrame) -> Mapping[str, Resampled]:
                 metric: over_seeds(np.stack([frame[metric] for frame in by_seed.values()]))
                 for metric in metrics
             }
-            of_rows[row_label(run, method)] = Replicates(tuple(by_seed), values)
+            found[row_label(run, method)] = Replicates(tuple(by_seed), values)
     return replicates
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from evaluated_runs import random_prediction
 
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.image_datasets import Images
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.example_intervals import resampled_metrics
@@ -92,6 +93,15 @@ def test_the_order_of_the_rows_changes_no_replicate():
     for row, found in replicates.items():
         for metric in ("accuracy", "nll", "brier", "aurc"):
             np.testing.assert_allclose(others[row].values[metric], found.values[metric], rtol=1e-9)
+
+
+def test_rows_of_a_seed_with_other_examples_are_refused():
+    rows = [
+        kept(random_prediction(N, 4), [f"{row}-{n}" for n in range(N)], seed=0, method=row)
+        for row in ("posterior", "temperature")
+    ]
+    with pytest.raises(SettingsError, match="predict different examples"):
+        collect.resampled(pd.concat(rows))
 
 
 def test_disjoint_test_sets_are_drawn_apart():
