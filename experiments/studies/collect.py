@@ -145,7 +145,8 @@ def resampled(examples: pd.DataFrame) -> Mapping[str, Resampled]:
     if examples.empty:
         return replicates
     for name, of_set in examples.groupby("set", sort=False):
-        of_rows = of_set.groupby(["seed", "run", "method"])["example"].agg(frozenset)
+        keys = ["seed", "run", "method"]
+        of_rows = of_set.groupby(keys, observed=True)["example"].agg(frozenset)
         for seed, sets in of_rows.groupby("seed"):
             if sets.nunique() > 1:
                 raise SettingsError(
