@@ -145,18 +145,11 @@ def resampled(examples: pd.DataFrame) -> Mapping[str, Resampled]:
     if examples.empty:
         return replicates
     for name, of_set in examples.groupby("set", sort=False):
-        keys = ["seed", "run", "method"]
-        of_rows = of_set.groupby(keys, observed=True)["example"].agg(frozenset)
-        for seed, sets in of_rows.groupby("seed"):
-            if sets.nunique() > 1:
-                raise SettingsError(
-                    f"the rows of seed {seed} predict different examples of {name}: their "
-                    "differences cannot be paired. Evaluate them on the same data"
-                )
+        _check_paired(of_set, name=str(name))
         # sorted: the order of the rows changes no draw
         pool = pd.Index(sorted(of_set["example"].unique()))
         counts = draw_counts(len(pool))
-        found = replicates[str(name)] = {}
+        of_rows = replicates[str(name)] = {}
         for (run, method), of_row in of_set.groupby(["run", "method"], sort=False):
             by_seed = {}
             for seed, of_seed in of_row.groupby("seed"):
@@ -167,8 +160,21 @@ def resampled(examples: pd.DataFrame) -> Mapping[str, Resampled]:
                 metric: over_seeds(np.stack([frame[metric] for frame in by_seed.values()]))
                 for metric in metrics
             }
-            found[row_label(run, method)] = Replicates(tuple(by_seed), values)
+            of_rows[row_label(run, method)] = Replicates(tuple(by_seed), values)
     return replicates
+
+
+def _check_paired(examples: pd.DataFrame, *, name: str) -> None:
+    """Raise SettingsError if rows of one seed predict different examples of the test set
+    ``name``."""
+    keys = ["seed", "run", "method"]
+    of_rows = examples.groupby(keys, observed=True)["example"].agg(frozenset)
+    for seed, sets in of_rows.groupby("seed"):
+        if sets.nunique() > 1:
+            raise SettingsError(
+                f"the rows of seed {seed} predict different examples of {name}: their "
+                "differences cannot be paired. Evaluate them on the same data"
+            )
 
 
 def _changes(run: EvaluatedRun) -> list[str]:

@@ -38,7 +38,6 @@ TIMM = {
     "softmax": f"softmax {START}",
     "KEP-SVGP": f"kep-svgp {START}",
     "anchored": f"anchored {START}",
-    "RFF-GPA": f"rff-gpa {START}",
     "softmax, better": f"softmax {BETTER}",
     "KEP-SVGP, better": f"kep-svgp {BETTER}",
     "anchored, better": f"anchored {BETTER}",
