@@ -178,9 +178,24 @@ def intervals():
     return script, script["FILE"].read_text(encoding="utf-8")
 
 
-def test_the_intervals_of_a_study_are_those_of_its_kept_predictions():
+@pytest.mark.parametrize("study", ["timm-digits", "timm-mnist"])
+def test_the_intervals_of_a_study_are_those_of_its_kept_predictions(study):
     script, written = intervals()
-    assert script["table"]("timm-digits") in written
+    assert script["table"](study) in written
+
+
+def test_in_all_blocks_of_timms_vit_kep_svgp_and_anchored_attention_gain_on_mnist():
+    written = intervals()[1].partition("\n## timm-mnist\n")[2].partition("\n## ")[0]
+    differences = written.partition(f"| minus softmax {BETTER}")[2].partition("\n\n")[0]
+    starred = {}
+    for line in differences.splitlines()[2:]:
+        row, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        starred[row] = [cell.endswith(r"\*") for cell in cells]
+    gains = [True, True, False, True, True]  # accuracy, NLL, ECE, AURC and refinement
+    assert starred[f"kep-svgp, all blocks {BETTER}"] == gains
+    assert starred[f"anchored, all blocks {BETTER}"] == gains
+    assert starred[f"rff-gpa, all blocks {BETTER}"] == [False, False, False, True, True]
+    assert not any(starred[f"l2-softmax, all blocks {BETTER}"])
 
 
 @pytest.mark.parametrize("part", ["others", "unknown"])
